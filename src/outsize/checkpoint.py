@@ -1,0 +1,238 @@
+"""Checkpoints: folders that are complete or absent, verified before they are believed.
+
+A checkpoint is a tree of tensors and plain values (numbers, strings, lists, dicts), written as
+`state.safetensors` (every tensor) and `state.json` (the tree with tensors by name), with
+`manifest.json` holding the size and SHA-256 of both. The folder is written under another name,
+synced and renamed, so a crash at any moment leaves either the whole checkpoint or none of it.
+Nothing is pickled, and nothing that was pickled is ever read.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from torch import Tensor
+
+from outsize.errors import CheckpointError
+
+FORMAT = 1
+_TENSOR_KEY = "__tensor__"
+_STEP_FOLDER = re.compile(r"step-(\d{10})")
+_SAFETENSORS_TYPES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
+    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",
+    torch.uint8: "U8", torch.uint16: "U16", torch.uint32: "U32", torch.bool: "BOOL",
+}  # fmt: skip
+_CHUNK_BYTES = 1 << 24
+
+
+def save_checkpoint(root: Path, step: int, state: Mapping[str, Any], keep: int = 3) -> Path:
+    """Write `root/step-…` atomically, then remove all but the newest `keep`.
+
+    Args:
+        root: The folder that holds a run's checkpoints; made if need be.
+        step: The step the state belongs to.
+        state: A tree of dicts (with string keys), lists, tensors and plain values.
+        keep: How many checkpoints to keep, at least 1.
+    """
+    final = root / f"step-{step:010d}"
+    partial = root / f"{final.name}.partial"
+    if final.exists():  # a run stopped where it had just saved
+        return final
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        tensors: dict[str, Tensor] = {}
+        skeleton = _take_tensors(state, "", tensors)
+        files = {
+            "state.safetensors": _write_tensors(partial / "state.safetensors", tensors),
+            "state.json": _write_json(partial / "state.json", skeleton),
+        }
+        manifest = {"format": FORMAT, "step": step, "files": files}
+        _write_json(partial / "manifest.json", manifest)
+        _sync_folder(partial)
+        partial.rename(final)
+        _sync_folder(root)
+    except OSError as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        reason = "the disk is full" if error.errno == errno.ENOSPC else str(error.strerror or error)
+        raise CheckpointError(
+            f"could not write checkpoint {final}: {reason}; earlier checkpoints are untouched: "
+            "make room and resume"
+        ) from error
+    for old in list_checkpoints(root)[:-keep]:
+        shutil.rmtree(old)
+    return final
+
+
+def load_checkpoint(folder: Path) -> dict[str, Any]:
+    """Read a checkpoint back, on the CPU, after verifying every byte of it."""
+    manifest = _read_manifest(folder)
+    for name, facts in manifest["files"].items():
+        _verify(folder / name, facts)
+    from safetensors import safe_open
+
+    skeleton = json.loads((folder / "state.json").read_text("utf-8"))
+    with safe_open(folder / "state.safetensors", framework="pt", device="cpu") as tensors:
+        restored = _put_tensors(skeleton, tensors)
+    assert isinstance(restored, dict)
+    return restored
+
+
+def list_checkpoints(root: Path) -> list[Path]:
+    """The complete checkpoints of a run, oldest first."""
+    if not root.is_dir():
+        return []
+    return sorted(path for path in root.iterdir() if _STEP_FOLDER.fullmatch(path.name))
+
+
+def latest_checkpoint(root: Path) -> Path | None:
+    """The newest complete checkpoint; leftovers of a crash are removed."""
+    if root.is_dir():
+        for leftover in root.glob("step-*.partial"):
+            shutil.rmtree(leftover, ignore_errors=True)
+    found = list_checkpoints(root)
+    return found[-1] if found else None
+
+
+def write_text_atomically(path: Path, text: str) -> None:
+    """Write a small file so that a reader sees the old content or the new, never a part."""
+    partial = path.with_name(f"{path.name}.partial")
+    with partial.open("wb") as file:
+        file.write(text.encode())
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+def _take_tensors(node: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+    """Replace tensors in a tree by their names, collecting them."""
+    if isinstance(node, Tensor):
+        tensors[path] = node.detach()
+        return {_TENSOR_KEY: path}
+    if isinstance(node, Mapping):
+        for key in node:
+            if not isinstance(key, str):
+                raise TypeError(f"checkpoint keys must be strings, but {path!r} has {key!r}")
+        return {key: _take_tensors(value, f"{path}/{key}", tensors) for key, value in node.items()}
+    if isinstance(node, list | tuple):
+        return [_take_tensors(value, f"{path}/{i}", tensors) for i, value in enumerate(node)]
+    if node is None or isinstance(node, bool | int | float | str):
+        return node
+    raise TypeError(f"a checkpoint cannot hold {type(node).__name__} (at {path!r})")
+
+
+def _put_tensors(node: Any, tensors: Any) -> Any:
+    if isinstance(node, dict):
+        if set(node) == {_TENSOR_KEY}:
+            return tensors.get_tensor(node[_TENSOR_KEY])
+        return {key: _put_tensors(value, tensors) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_put_tensors(value, tensors) for value in node]
+    return node
+
+
+def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Write a safetensors file a tensor at a time, so that no second copy of the state is made."""
+    header: dict[str, Any] = {}
+    end = 0
+    for name, tensor in tensors.items():
+        start, end = end, end + tensor.numel() * tensor.element_size()
+        header[name] = {
+            "dtype": _SAFETENSORS_TYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        return _write_hashed(file, [len(text).to_bytes(8, "little"), text], tensors)
+
+
+def _write_hashed(
+    file: BinaryIO, head: list[bytes], tensors: Mapping[str, Tensor]
+) -> dict[str, Any]:
+    digest = hashlib.sha256()
+    size = 0
+
+    def put(data: bytes | memoryview) -> None:
+        nonlocal size
+        file.write(data)
+        digest.update(data)
+        size += len(data)
+
+    for piece in head:
+        put(piece)
+    for tensor in tensors.values():
+        for data in _bytes_of(tensor):
+            put(data)
+    file.flush()
+    os.fsync(file.fileno())
+    return {"bytes": size, "sha256": digest.hexdigest()}
+
+
+def _bytes_of(tensor: Tensor) -> Iterator[memoryview]:
+    flat = tensor.contiguous().reshape(-1).view(torch.uint8)
+    for piece in flat.split(_CHUNK_BYTES):
+        yield memoryview(piece.cpu().numpy())
+
+
+def _write_json(path: Path, content: Any) -> dict[str, Any]:
+    with path.open("wb") as file:
+        return _write_hashed(file, [json.dumps(content, indent=1).encode()], {})
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    path = folder / "manifest.json"
+    try:
+        manifest = json.loads(path.read_text("utf-8"))
+        found = manifest["format"]
+        _ = [(facts["bytes"], facts["sha256"]) for facts in manifest["files"].values()]
+    except FileNotFoundError:
+        raise CheckpointError(f"{folder} is no checkpoint: it has no manifest.json") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise _damaged(path, "it cannot be read as a manifest") from None
+    if found != FORMAT:
+        raise CheckpointError(
+            f"checkpoint {folder} has format {found}, but this version reads format {FORMAT}"
+        )
+    assert isinstance(manifest, dict)
+    return manifest
+
+
+def _verify(path: Path, facts: Mapping[str, Any]) -> None:
+    try:
+        size = path.stat().st_size
+        if size != facts["bytes"]:
+            raise _damaged(path, f"it has {size:,} bytes where {facts['bytes']:,} were written")
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        raise _damaged(path, "it is missing") from None
+    if digest != facts["sha256"]:
+        raise _damaged(path, "its checksum is not the one written")
+
+
+def _damaged(path: Path, fact: str) -> CheckpointError:
+    return CheckpointError(
+        f"checkpoint {path.parent} is damaged: {path.name}: {fact}; "
+        "remove this folder to resume from the one before it"
+    )
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,220 @@
+"""All features of a model in one call, over tables or over one store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from outsize.contracts import Bag, EmbeddingTable, IdGuard, RowStore, pool_rows
+from outsize.contracts.bags import require_poolable
+from outsize.errors import ConfigError, DataError
+from outsize.spec import FeatureSpec, MemoryUse, TableSpec
+
+FeatureInput = Tensor | tuple[Tensor, Tensor] | Bag
+
+
+class EmbeddingCollection(nn.Module):
+    """Looks up and pools every feature of a batch.
+
+    Over tables each feature asks its table, and the tables' parameters are trained by any torch
+    optimizer. Over a store the ids of all features become one list of distinct rows, read in one
+    exchange; the rows are trained by a row optimizer such as `RowAdagrad(store)`.
+
+    Args:
+        features: What the model reads; several features may share a table.
+        tables: Table name → table, or a store that holds all tables.
+
+    Example:
+        >>> spec = outsize.TableSpec("ad", num_rows=1000, dim=16)
+        >>> store = outsize.LocalStore([spec])
+        >>> emb = outsize.EmbeddingCollection([outsize.FeatureSpec("ad")], store)
+        >>> emb({"ad": torch.tensor([3, 1, 3])})["ad"].shape
+        torch.Size([3, 16])
+    """
+
+    def __init__(
+        self,
+        features: Sequence[FeatureSpec],
+        tables: Mapping[str, EmbeddingTable] | RowStore,
+    ) -> None:
+        super().__init__()
+        self.features = tuple(features)
+        self.tables: nn.ModuleDict | None = None
+        self.store: RowStore | None = None
+        if isinstance(tables, RowStore):
+            self.store = tables
+            self.specs = {spec.name: spec for spec in tables.layout.specs}
+        else:
+            self.specs = {name: table.spec for name, table in tables.items()}
+            self.tables = nn.ModuleDict(dict(tables))
+        self._require_features()
+        self._guard = IdGuard(
+            {f"feature {f.name!r}": self.spec_of(f).num_rows for f in self.features}
+        )
+        self._offsets: Tensor | None = None
+
+    @property
+    def num_features(self) -> int:
+        """How many features, and so vectors, an example has."""
+        return len(self.features)
+
+    @property
+    def dim(self) -> int:
+        """The width all features share; an error where they differ."""
+        dims = {f.name: self.spec_of(f).dim for f in self.features}
+        if len(set(dims.values())) > 1:
+            raise ConfigError(f"the features differ in width ({dims}), but one width is needed")
+        return next(iter(dims.values()))
+
+    def spec_of(self, feature: FeatureSpec) -> TableSpec:
+        """The table a feature points to."""
+        return self.specs[feature.table]
+
+    def forward(
+        self, inputs: Mapping[str, FeatureInput]
+    ) -> dict[str, Float[Tensor, "batch dim"]]:
+        """Embed a batch.
+
+        Args:
+            inputs: For each feature `(B,)` ids, `(B, L)` bags, flat `(values, offsets)`, or a `Bag`.
+
+        Returns:
+            For each feature its pooled vectors `(B, dim)`.
+        """
+        bags = self._bags(inputs)
+        if self._is_one_id_each(bags):
+            stacked = self._read_stacked(bags)
+            return {f.name: stacked[:, i] for i, f in enumerate(self.features)}
+        vectors = self._read_tables(bags) if self.tables is not None else self._read_store(bags)
+        return {f.name: vector for f, vector in zip(self.features, vectors, strict=True)}
+
+    def stacked(
+        self, inputs: Mapping[str, FeatureInput]
+    ) -> Float[Tensor, "batch features dim"]:
+        """Embed a batch into one tensor, features in the order of `self.features`."""
+        bags = self._bags(inputs)
+        _ = self.dim
+        if self._is_one_id_each(bags):
+            return self._read_stacked(bags)
+        vectors = self._read_tables(bags) if self.tables is not None else self._read_store(bags)
+        return torch.stack(vectors, dim=1)
+
+    def raise_if_bad_ids(self) -> None:
+        """Report ids out of range that were flagged on CUDA; call once a step."""
+        self._guard.raise_if_bad()
+        if self.store is not None:
+            self.store.raise_if_bad_ids()
+        for table in self._each_table().values():
+            table.raise_if_bad_ids()
+
+    def memory_use(self) -> MemoryUse:
+        """What all tables cost together."""
+        if self.store is not None:
+            return self.store.memory_use()
+        return sum((t.memory_use() for t in self._each_table().values()), MemoryUse())
+
+    def memory_by_table(self) -> dict[str, MemoryUse]:
+        """What each table costs."""
+        if self.store is not None:
+            return self.store.memory_by_table()
+        return {name: table.memory_use() for name, table in self._each_table().items()}
+
+    def _each_table(self) -> dict[str, EmbeddingTable]:
+        found = {} if self.tables is None else dict(self.tables.items())
+        return {name: table for name, table in found.items() if isinstance(table, EmbeddingTable)}
+
+    def _require_features(self) -> None:
+        if not self.features:
+            raise ConfigError("a collection needs at least one feature, but got none")
+        seen: set[str] = set()
+        for feature in self.features:
+            if feature.name in seen:
+                raise ConfigError(f"two features are named {feature.name!r}")
+            seen.add(feature.name)
+            if feature.table not in self.specs:
+                raise ConfigError(
+                    f"feature {feature.name!r} points to table {feature.table!r}, but there are "
+                    f"only {', '.join(sorted(self.specs))}"
+                )
+
+    def _bags(self, inputs: Mapping[str, FeatureInput]) -> list[Bag]:
+        bags: list[Bag] = []
+        for feature in self.features:
+            if feature.name not in inputs:
+                raise DataError(f"the batch has no feature {feature.name!r}, but the model reads it")
+            given = inputs[feature.name]
+            if isinstance(given, tuple):
+                given = Bag(*given)
+            bag = given if isinstance(given, Bag) else Bag(given)
+            require_poolable(feature.pooling, bag.weights)
+            if bags and bag.batch_size != bags[0].batch_size:
+                raise DataError(
+                    f"feature {feature.name!r} has {bag.batch_size} examples, but "
+                    f"{self.features[0].name!r} has {bags[0].batch_size}"
+                )
+            bags.append(bag)
+        return bags
+
+    def _is_one_id_each(self, bags: Sequence[Bag]) -> bool:
+        """Whether one gather serves all: a store of one width, and single, unweighted ids."""
+        return (
+            self.store is not None
+            and len(self.store.layout.groups) == 1
+            and all(f.padding_id is None for f in self.features)
+            and all(bag.is_one_id_each for bag in bags)
+        )
+
+    def _read_stacked(self, bags: Sequence[Bag]) -> Float[Tensor, "batch features dim"]:
+        assert self.store is not None
+        ids = self._guard(torch.stack([bag.values for bag in bags], dim=1))
+        if self._offsets is None or self._offsets.device != ids.device:
+            offsets = [self.store.layout.offsets[f.table] for f in self.features]
+            self._offsets = torch.tensor(offsets, device=ids.device)
+        unique, inverse = torch.unique(ids + self._offsets, return_inverse=True)
+        (rows,) = self._rows(self.store, unique)
+        return rows.index_select(0, inverse.flatten()).view(*ids.shape, -1)
+
+    def _read_store(self, bags: Sequence[Bag]) -> list[Float[Tensor, "batch dim"]]:
+        assert self.store is not None
+        layout = self.store.layout
+        flat = [bag.flat(f.padding_id) for f, bag in zip(self.features, bags, strict=True)]
+        ids = [
+            self.store.guard(f.table, bag.values) + layout.offsets[f.table]
+            for f, bag in zip(self.features, flat, strict=True)
+        ]
+        unique, inverse = torch.unique(torch.cat(ids), return_inverse=True)
+        groups = self._rows(self.store, unique)
+        sizes = layout.group_sizes(unique)
+        vectors: list[Tensor] = []
+        positions = inverse.split([part.shape[0] for part in ids])
+        for feature, bag, position in zip(self.features, flat, positions, strict=True):
+            group = layout.group_of(feature.table)
+            rows = groups[group].index_select(0, position - sum(sizes[:group]))
+            assert bag.offsets is not None
+            vectors.append(pool_rows(rows, bag.offsets, feature.pooling, bag.weights))
+        return vectors
+
+    def _read_tables(self, bags: Sequence[Bag]) -> list[Float[Tensor, "batch dim"]]:
+        tables = self._each_table()
+        vectors: list[Tensor] = []
+        for feature, bag in zip(self.features, bags, strict=True):
+            table = tables[feature.table]
+            if bag.is_one_id_each and feature.padding_id is None:
+                vectors.append(table(bag.values))
+            else:
+                vectors.append(
+                    table.bag(
+                        bag.values, bag.offsets, bag.weights, feature.pooling, feature.padding_id
+                    )
+                )
+        return vectors
+
+    def _rows(
+        self, store: RowStore, ids: Int64[Tensor, " n"]
+    ) -> tuple[Float[Tensor, "m dim"], ...]:
+        if self.training and torch.is_grad_enabled():
+            return store.checkout(ids)
+        return tuple(rows.float() for rows in store.peek(ids))

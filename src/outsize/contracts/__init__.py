@@ -1,0 +1,19 @@
+"""What a table and a store promise; everything above relies on these and nothing more."""
+
+from outsize.contracts.bags import Bag, pool_rows
+from outsize.contracts.ids import IdGuard
+from outsize.contracts.layout import RowLayout
+from outsize.contracts.messages import RowReply, RowUpdate
+from outsize.contracts.store import RowStore
+from outsize.contracts.table import EmbeddingTable
+
+__all__ = [
+    "Bag",
+    "EmbeddingTable",
+    "IdGuard",
+    "RowLayout",
+    "RowReply",
+    "RowStore",
+    "RowUpdate",
+    "pool_rows",
+]

@@ -1,0 +1,121 @@
+"""Bags of ids and how they are pooled, with the meaning `nn.EmbeddingBag` gives them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from outsize.errors import ConfigError, DataError
+from outsize.spec import Pooling
+
+
+@dataclass(frozen=True)
+class Bag:
+    """The ids of one feature for a batch.
+
+    Attributes:
+        values: `(B,)` one id each, `(B, L)` bags of equal length, or `(N,)` with `offsets`.
+        offsets: `(B,)` start of each bag in a flat `values`; bag i ends where bag i+1 begins.
+        weights: A weight for each id, of the shape of `values`; for sum pooling only.
+    """
+
+    values: Int64[Tensor, "..."]
+    offsets: Int64[Tensor, " batch"] | None = None
+    weights: Float[Tensor, "..."] | None = None
+
+    def __post_init__(self) -> None:
+        if self.weights is not None and self.weights.shape != self.values.shape:
+            raise DataError(
+                f"weights of shape {tuple(self.weights.shape)} do not fit ids of shape "
+                f"{tuple(self.values.shape)}: give one weight for each id"
+            )
+        if self.offsets is None:
+            if self.values.dim() not in (1, 2):
+                raise DataError(
+                    f"ids of shape {tuple(self.values.shape)} are no bags: give (B,), (B, L), "
+                    "or flat values with offsets"
+                )
+        elif self.values.dim() != 1 or self.offsets.dim() != 1:
+            raise DataError(
+                "offsets go with flat ids: expected values (N,) and offsets (B,), but got "
+                f"{tuple(self.values.shape)} and {tuple(self.offsets.shape)}"
+            )
+        elif self.offsets.device.type == "cpu" and not torch.compiler.is_compiling():
+            self._check_offsets(self.offsets)
+
+    def _check_offsets(self, offsets: Int64[Tensor, " batch"]) -> None:
+        if offsets.numel() == 0:
+            if self.values.numel():
+                raise DataError(f"{self.values.numel()} ids but no offsets: they belong to no bag")
+        elif int(offsets[0]) != 0:
+            raise DataError(f"the first offset must be 0, but got {int(offsets[0])}")
+        elif bool((offsets.diff() < 0).any()) or int(offsets[-1]) > self.values.numel():
+            raise DataError(
+                f"offsets must not decrease nor pass the {self.values.numel()} ids they cut"
+            )
+
+    @property
+    def batch_size(self) -> int:
+        """Number of bags."""
+        return (self.values if self.offsets is None else self.offsets).shape[0]
+
+    @property
+    def is_one_id_each(self) -> bool:
+        """Whether every bag is a single id of weight 1, so that nothing needs pooling."""
+        return self.values.dim() == 1 and self.offsets is None and self.weights is None
+
+    def flat(self, padding_id: int | None = None) -> Bag:
+        """The same bags as flat values with offsets, padding taken out."""
+        values, weights, offsets = self.values, self.weights, self.offsets
+        if offsets is None:
+            length = values.shape[1] if values.dim() == 2 else 1
+            offsets = torch.arange(self.batch_size, device=values.device) * length
+            values = values.flatten()
+            weights = None if weights is None else weights.flatten()
+        if padding_id is not None:
+            keep = values != padding_id
+            kept_before = torch.cat((keep.new_zeros(1, dtype=torch.int64), keep.cumsum(0)))
+            offsets = kept_before[offsets]
+            values = values[keep]
+            weights = None if weights is None else weights[keep]
+        return Bag(values, offsets, weights)
+
+
+def pool_rows(
+    rows: Float[Tensor, "n dim"],
+    offsets: Int64[Tensor, " batch"],
+    pooling: Pooling,
+    weights: Float[Tensor, " n"] | None = None,
+) -> Float[Tensor, "batch dim"]:
+    """Reduce each run of rows to one vector; an empty bag gives zeros.
+
+    Args:
+        rows: One row per id, in the order of the bags.
+        offsets: Start of each bag.
+        pooling: "sum", "mean" or "max".
+        weights: A factor for each row; only with "sum".
+    """
+    require_poolable(pooling, weights)
+    if rows.shape[0] == 0:
+        return rows.new_zeros(offsets.shape[0], rows.shape[1]) + rows.sum()
+    positions = torch.arange(rows.shape[0], device=rows.device)
+    return F.embedding_bag(
+        positions,
+        rows,
+        offsets,
+        mode=pooling,
+        per_sample_weights=None if weights is None else weights.to(rows.dtype),
+    )
+
+
+def require_poolable(pooling: Pooling, weights: Tensor | None) -> None:
+    """Refuse weights where `nn.EmbeddingBag` does: they have one meaning only, in a sum."""
+    if weights is not None and pooling != "sum":
+        raise ConfigError(
+            f"weights need sum pooling, but the pooling is {pooling!r}; "
+            "divide the weights by their sum per bag for a weighted mean"
+        )

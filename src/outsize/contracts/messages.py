@@ -1,0 +1,44 @@
+"""What travels between a worker and the owner of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class RowUpdate:
+    """Gradients to apply.
+
+    Attributes:
+        ids: Store ids, ascending, each once.
+        gradients: Σg for those rows, one tensor a group.
+        ticks: How many batches each sum covers; the row's clock moves by as much.
+        squares: The sum of the rule's `square(g)` over those batches, one tensor a group;
+            `None` where every sum covers one batch.
+    """
+
+    ids: Int64[Tensor, " n"]
+    gradients: tuple[Float[Tensor, "m dim"], ...]
+    ticks: Int64[Tensor, " n"]
+    squares: tuple[Float[Tensor, "m width"], ...] | None = None
+
+
+@dataclass(frozen=True)
+class RowReply:
+    """Rows that were asked for and are newer than what the asker holds.
+
+    Attributes:
+        stale: Which of the asked ids follow; in the order asked.
+        rows: Their values, one tensor a group, in the type they are kept in.
+        clocks: Their clocks: updates applied so far, ticks counted.
+        state: Their optimizer state, one mapping a group; empty for a plain read.
+    """
+
+    stale: Bool[Tensor, " n"]
+    rows: tuple[Float[Tensor, "m dim"], ...]
+    clocks: Int64[Tensor, " k"]
+    state: tuple[Mapping[str, Float[Tensor, "m width"]], ...] = field(default=())

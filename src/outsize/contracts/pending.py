@@ -1,0 +1,83 @@
+"""Gradients on their way from backward to the store.
+
+A training read hands out rows as leaf tensors. A leaf in which backward has left a gradient
+becomes *pending*: it is what a row optimizer sees as its parameters, so clipping and loss scaling
+reach it, and `merge` turns all pending leaves into one update. A leaf that never gets a gradient
+is forgotten with the graph it belongs to.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from outsize.contracts.layout import RowLayout
+from outsize.contracts.messages import RowUpdate
+
+
+class PendingGradients:
+    """The leaves of one store that hold a gradient.
+
+    Attributes:
+        tensors: Those leaves, oldest first. The list object never changes, so that an optimizer
+            can share it.
+    """
+
+    def __init__(self, layout: RowLayout) -> None:
+        self.tensors: list[Tensor] = []
+        self._ids: list[Int64[Tensor, " n"]] = []
+        self._groups: list[int] = []
+        self._layout = layout
+
+    def leaf(
+        self, rows: Float[Tensor, "n dim"], ids: Int64[Tensor, " n"], group: int
+    ) -> Float[Tensor, "n dim"]:
+        """Make rows a float32 leaf that becomes pending once it has a gradient."""
+        leaf = rows.detach().to(torch.float32).requires_grad_()
+
+        def note(tensor: Tensor) -> None:
+            if not any(tensor is known for known in self.tensors):
+                self.tensors.append(tensor)
+                self._ids.append(ids)
+                self._groups.append(group)
+
+        leaf.register_post_accumulate_grad_hook(note)
+        return leaf
+
+    def clear(self) -> None:
+        """Forget every pending gradient."""
+        for tensor in self.tensors:
+            tensor.grad = None
+        self.tensors.clear()
+        self._ids.clear()
+        self._groups.clear()
+
+    def merge(self) -> RowUpdate | None:
+        """All pending gradients as one update: a row read several times gets one sum, one tick."""
+        if not self.tensors:
+            return None
+        ids: list[Tensor] = []
+        gradients: list[Tensor] = []
+        for index, group in enumerate(self._layout.groups):
+            members = [i for i, owner in enumerate(self._groups) if owner == index]
+            group_ids = [self._ids[i] for i in members]
+            group_gradients = [_gradient(self.tensors[i]) for i in members]
+            if len(members) == 1:
+                ids += group_ids
+                gradients += group_gradients
+            elif members:
+                unique, inverse = torch.unique(torch.cat(group_ids), return_inverse=True)
+                total = group_gradients[0].new_zeros(unique.shape[0], group.dim)
+                ids.append(unique)
+                gradients.append(total.index_add_(0, inverse, torch.cat(group_gradients)))
+            else:
+                device = self.tensors[0].device
+                ids.append(torch.empty(0, dtype=torch.int64, device=device))
+                gradients.append(torch.empty(0, group.dim, device=device))
+        all_ids = torch.cat(ids)
+        return RowUpdate(all_ids, tuple(gradients), torch.ones_like(all_ids))
+
+
+def _gradient(leaf: Tensor) -> Tensor:
+    return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad

@@ -1,0 +1,185 @@
+"""The contract of a store: where rows live, and the one way in and out.
+
+`exchange` is the primitive: push an update, then ask for rows given the clocks already held.
+Everything else (`read`, `add`, `checkout`, `submit`) is derived from it, and a cache is a store
+that wraps a store.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Self
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from outsize.contracts.ids import IdGuard
+from outsize.contracts.layout import RowLayout
+from outsize.contracts.messages import RowReply, RowUpdate
+from outsize.contracts.pending import PendingGradients
+from outsize.errors import ConfigError, DataError, NonFiniteError
+from outsize.kernels.row_updates import UpdateRule
+from outsize.spec import MemoryUse, TableSpec
+
+
+class RowStore(nn.Module, ABC):
+    """Holds the rows of several tables and applies updates to them.
+
+    Training goes `checkout` → backward → `submit(pending.merge())`: the rows of a batch are leaf
+    tensors, and nothing in the store changes before the update is submitted. Evaluation goes
+    through `peek`, which moves no clock and creates nothing.
+
+    A store is a module: its rows, clocks and optimizer state are buffers. Moving it between
+    devices moves them; a change of floating-point type leaves them as they are, because a
+    half-precision optimizer state would be a silent loss.
+
+    Attributes:
+        layout: Where each table lies in the store's id space.
+        pending: Gradients that backward has left and no optimizer has used yet.
+        rule: How updates are applied; set by a row optimizer.
+    """
+
+    def __init__(self, specs: Sequence[TableSpec]) -> None:
+        super().__init__()
+        self.layout = RowLayout(specs)
+        self.pending = PendingGradients(self.layout)
+        self.rule: UpdateRule | None = None
+        self._guards = {
+            spec.name: IdGuard({f"table {spec.name!r}": spec.num_rows}) for spec in specs
+        }
+
+    @abstractmethod
+    def exchange(
+        self,
+        update: RowUpdate | None,
+        ids: Int64[Tensor, " n"],
+        clocks: Int64[Tensor, " n"] | None = None,
+    ) -> RowReply:
+        """Apply an update, then answer for `ids`.
+
+        Args:
+            update: What to apply first; `None` for nothing.
+            ids: Store ids to ask for, ascending, each once; may be empty.
+            clocks: For each id the newest clock the asker is content with: a row comes back only
+                if its own clock is greater. `None` asks for every row, and for no state.
+        """
+
+    @abstractmethod
+    def bind(self, rule: UpdateRule) -> None:
+        """Apply updates by this rule from now on.
+
+        The first rule makes the state it needs. A later one must be of the same kind: it brings
+        new settings (a learning rate), not a new meaning for the state already there.
+        """
+
+    @abstractmethod
+    def memory_by_table(self) -> dict[str, MemoryUse]:
+        """What each table costs here: its rows, clocks (as an index) and optimizer state."""
+
+    def memory_use(self) -> MemoryUse:
+        """What the store costs, all tables and any cached copies together."""
+        return sum(self.memory_by_table().values(), MemoryUse())
+
+    def flush(self) -> None:
+        """Bring every update that is still held back to the rows; nothing where none can be."""
+
+    def peek(self, ids: Int64[Tensor, " n"]) -> tuple[Float[Tensor, "m dim"], ...]:
+        """Rows for evaluation, one tensor a group. `ids` as for `exchange`."""
+        return self.exchange(None, ids).rows
+
+    def checkout(self, ids: Int64[Tensor, " n"]) -> tuple[Float[Tensor, "m dim"], ...]:
+        """Rows for training: one float32 leaf a group, whose gradients become `pending`."""
+        reply = self.exchange(None, ids)
+        runs = self.layout.split(ids)
+        return tuple(
+            self.pending.leaf(rows, run, group)
+            for group, (rows, run) in enumerate(zip(reply.rows, runs, strict=True))
+        )
+
+    def submit(self, update: RowUpdate | None) -> None:
+        """Hand in the update of one step; a store may hold it back for its next exchange."""
+        self.exchange(update, torch.empty(0, dtype=torch.int64, device=self._device()))
+
+    def guard(self, table: str, ids: Int64[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
+        """Check ids of one table, as `IdGuard` does."""
+        return self._guards[self.layout.spec(table).name](ids.reshape(-1, 1)).view(ids.shape)
+
+    def raise_if_bad_ids(self) -> None:
+        """Report ids out of range that were flagged on CUDA; call once a step."""
+        for guard in self._guards.values():
+            guard.raise_if_bad()
+
+    @torch.no_grad()
+    def read(
+        self, ids: Int64[Tensor, "*shape"], table: str | None = None
+    ) -> Float[Tensor, "*shape dim"]:
+        """Current values of rows, without any effect on the store.
+
+        Args:
+            ids: Row numbers within the table, of any shape, repeats allowed.
+            table: Its name; may be left out if the store has one table.
+        """
+        spec = self._table(table)
+        unique, inverse = torch.unique(
+            self.guard(spec.name, ids) + self.layout.offsets[spec.name], return_inverse=True
+        )
+        return self.peek(unique)[self.layout.group_of(spec.name)][inverse]
+
+    @torch.no_grad()
+    def add(
+        self,
+        ids: Int64[Tensor, "*shape"],
+        gradients: Float[Tensor, "*shape dim"],
+        table: str | None = None,
+    ) -> None:
+        """Apply gradients to rows by the bound rule, as one batch: repeats are summed, one tick.
+
+        Args:
+            ids: Row numbers within the table.
+            gradients: One gradient for each id.
+            table: Its name; may be left out if the store has one table.
+        """
+        spec = self._table(table)
+        if gradients.shape != (*ids.shape, spec.dim):
+            raise DataError(
+                f"table {spec.name!r}: gradients must be {(*ids.shape, spec.dim)}, "
+                f"but got {tuple(gradients.shape)}"
+            )
+        if not bool(torch.isfinite(gradients).all()):
+            raise NonFiniteError(
+                f"table {spec.name!r}: gradients hold NaN or infinity; nothing was applied"
+            )
+        unique, inverse = torch.unique(
+            self.guard(spec.name, ids) + self.layout.offsets[spec.name], return_inverse=True
+        )
+        total = torch.zeros(unique.shape[0], spec.dim, device=gradients.device)
+        total.index_add_(0, inverse.flatten(), gradients.reshape(-1, spec.dim).float())
+        group_index = self.layout.group_of(spec.name)
+        parts = tuple(
+            total if i == group_index else total.new_empty(0, group.dim)
+            for i, group in enumerate(self.layout.groups)
+        )
+        self.submit(RowUpdate(unique, parts, torch.ones_like(unique)))
+
+    def _table(self, table: str | None) -> TableSpec:
+        if table is not None:
+            return self.layout.spec(table)
+        if len(self.layout.specs) > 1:
+            raise ConfigError(
+                f"this store holds {', '.join(sorted(self.layout.offsets))}: say which with table="
+            )
+        return self.layout.specs[0]
+
+    def _device(self) -> torch.device:
+        return next(self.buffers()).device
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Follow a move to another device; keep every type (see the class's text)."""
+
+        def keep_dtype(tensor: Tensor) -> Tensor:
+            moved = fn(tensor)
+            return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
+
+        return super()._apply(keep_dtype, recurse)

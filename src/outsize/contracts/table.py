@@ -1,0 +1,83 @@
+"""The contract of a table: ids to vectors, however the rows are represented."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from outsize.contracts.bags import Bag, pool_rows, require_poolable
+from outsize.contracts.ids import IdGuard
+from outsize.spec import MemoryUse, Pooling, TableSpec
+
+_MATERIALIZE_ROWS = 1 << 16
+
+
+class EmbeddingTable(nn.Module, ABC):
+    """Maps ids to vectors.
+
+    A representation implements `lookup` and, where it keeps more than parameters, `memory_use`;
+    shapes, bags, checks and export are derived here. Trainable numbers are parameters, index
+    maps are buffers, so `.to()`, `state_dict` and torch's optimizers work as for any module.
+    """
+
+    def __init__(self, spec: TableSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        self._guard = IdGuard({f"table {spec.name!r}": spec.num_rows})
+
+    @abstractmethod
+    def lookup(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "n dim"]:
+        """The vectors of flat ids that are known to be in range."""
+
+    def memory_use(self) -> MemoryUse:
+        """What this table costs: its parameters, and every buffer as an index map."""
+        return MemoryUse.of({"parameters": self.parameters(), "index": self.buffers()})
+
+    def forward(self, ids: Int64[Tensor, "*shape"]) -> Float[Tensor, "*shape dim"]:
+        """Look up ids of any shape, as `nn.Embedding` does."""
+        safe = self._guard(ids.reshape(-1, 1)).flatten()
+        return self.lookup(safe).view(*ids.shape, self.spec.dim)
+
+    def bag(
+        self,
+        values: Int64[Tensor, "..."],
+        offsets: Int64[Tensor, " batch"] | None = None,
+        weights: Float[Tensor, "..."] | None = None,
+        pooling: Pooling = "sum",
+        padding_id: int | None = None,
+    ) -> Float[Tensor, "batch dim"]:
+        """Pool bags of ids, as `nn.EmbeddingBag` does.
+
+        Args:
+            values: `(B, L)`, `(N,)` with `offsets`, or `(B,)` for bags of one id.
+            offsets: `(B,)` start of each bag in flat values.
+            weights: A factor for each id; sum pooling only.
+            pooling: "sum", "mean" or "max".
+            padding_id: An id to leave out of every bag.
+        """
+        require_poolable(pooling, weights)
+        bag = Bag(values, offsets, weights).flat(padding_id)
+        assert bag.offsets is not None
+        return pool_rows(self(bag.values), bag.offsets, pooling, bag.weights)
+
+    def raise_if_bad_ids(self) -> None:
+        """Report ids out of range that were flagged on CUDA; call once a step."""
+        self._guard.raise_if_bad()
+
+    @torch.no_grad()
+    def materialize(self) -> nn.Embedding:
+        """The same vectors as a plain, trainable `nn.Embedding` of all rows."""
+        device = next(iter([*self.parameters(), *self.buffers()])).device
+        pieces = [
+            self.lookup(ids)
+            for ids in torch.arange(self.spec.num_rows, device=device).split(_MATERIALIZE_ROWS)
+        ]
+        weight = torch.cat(pieces)
+        return nn.Embedding.from_pretrained(weight, freeze=False)
+
+    def extra_repr(self) -> str:
+        """Name and shape, for `print(model)`."""
+        return f"{self.spec.name!r}, num_rows={self.spec.num_rows}, dim={self.spec.dim}"

@@ -1,0 +1,227 @@
+"""A click log made on the fly, with a known best loss.
+
+Every example is a pure function of (seed, its number): nothing is stored, any batch can be made
+at any time, and every rank or batch size sees the same log.
+
+How an example comes about:
+
+- *dense* features are standard normal.
+- *ids*: a feature's rank is drawn from a Zipf distribution and mapped to an id by a bijection, so
+  popular ids lie scattered over the table. With `drift`, new ids enter at the top and age.
+- *clusters*: each id belongs to one of `num_clusters` planted clusters of its feature and has the
+  cluster's latent vector, plus a part of its own of relative size `individuality`.
+- *label*: the logit is a bias, a linear term in the dense features, one in the ids, and the inner
+  products between the latent vectors of all pairs of features (what DLRM's interaction can
+  represent). The label is 1 with probability sigmoid(logit), which is handed out with the batch:
+  the loss of predicting it is the best any model can reach (Bayes).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from outsize.data.clicks import ClickBatch, ClickData, ClickDataConfig, Split
+from outsize.data.zipf import Zipf
+from outsize.errors import ConfigError
+from outsize.hashing import derive_seed, mix_bits, normal_at, uniform_at
+
+_CALIBRATION_EXAMPLES = 1 << 14
+_LATENT_DIM = 4
+_NUM_EFFECTS = _LATENT_DIM + 1  # an id's latent vector and its linear effect
+
+
+@dataclass(frozen=True)
+class SyntheticConfig(ClickDataConfig):
+    """A synthetic click log.
+
+    Attributes:
+        num_train: Examples in one epoch.
+        num_validation: Examples held out to steer by.
+        num_test: Examples held out to report.
+        num_dense: Numeric features.
+        vocabulary: Number of ids of each categorical feature. When empty, `num_categorical`
+            features of sizes spaced evenly in the logarithm from 10 to `largest_vocabulary`.
+        num_categorical: See `vocabulary`.
+        largest_vocabulary: See `vocabulary`.
+        skew: Zipf exponent of the ids; 0 is uniform, 1.05 is typical of click logs.
+        num_clusters: Planted clusters a feature.
+        individuality: Share, 0 to 1, of an id's effect that is its own and not its cluster's.
+        signal: Standard deviation of the logit, before its bias.
+        click_rate: Mean of the labels.
+        drift: Ids that newly become the most popular, per million examples and feature.
+        seed: Seed of the log.
+    """
+
+    num_train: int = 2_000_000
+    num_validation: int = 100_000
+    num_test: int = 100_000
+    num_dense: int = 13
+    vocabulary: tuple[int, ...] = ()
+    num_categorical: int = 26
+    largest_vocabulary: int = 1_000_000
+    skew: float = 1.05
+    num_clusters: int = 64
+    individuality: float = 0.1
+    signal: float = 1.6
+    click_rate: float = 0.25
+    drift: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        positive = ("num_train", "num_validation", "num_test", "num_categorical", "num_clusters")
+        for name in positive:
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} must be >= 1, but got {getattr(self, name)}")
+        if self.num_dense < 0:
+            raise ConfigError(f"num_dense must be >= 0, but got {self.num_dense}")
+        if min(self.vocabulary, default=1) < 1 or self.largest_vocabulary < 1:
+            raise ConfigError("every vocabulary must have at least one id")
+        if not 0 <= self.individuality <= 1:
+            raise ConfigError(f"individuality must be between 0 and 1, but got {self.individuality}")
+        if not 0 < self.click_rate < 1:
+            raise ConfigError(f"click_rate must be between 0 and 1, but got {self.click_rate}")
+        if self.drift < 0 or self.signal < 0:
+            raise ConfigError("drift and signal must be >= 0")
+
+    def build(self) -> SyntheticClicks:  # noqa: D102
+        return SyntheticClicks(self)
+
+    def sizes(self) -> tuple[int, ...]:
+        """Number of ids of each feature."""
+        if self.vocabulary:
+            return self.vocabulary
+        low, high = math.log(min(10, self.largest_vocabulary)), math.log(self.largest_vocabulary)
+        steps = max(1, self.num_categorical - 1)
+        return tuple(
+            round(math.exp(low + (high - low) * i / steps)) for i in range(self.num_categorical)
+        )
+
+
+class SyntheticClicks(ClickData):
+    """The log described by a `SyntheticConfig`.
+
+    Attributes:
+        bias: The logit's bias, found so that the mean label is `click_rate`.
+    """
+
+    def __init__(self, config: SyntheticConfig) -> None:
+        self.config = config
+        sizes = config.sizes()
+        self.num_dense = config.num_dense
+        self.vocabularies = {f"c{i + 1}": size for i, size in enumerate(sizes)}
+        self._sizes = torch.tensor(sizes)
+        self._zipf = Zipf(sizes, config.skew)
+        self._strides = torch.tensor([_stride(size) for size in sizes])
+        self._columns = torch.arange(len(sizes))
+        self._dense_columns = torch.arange(config.num_dense)
+        self._seeds = {name: derive_seed(config.seed, name) for name in _DRAWS}
+        self._dense_weight = normal_at(self._key("dense-weight", self._dense_columns))
+        self._dense_weight /= max(1.0, math.sqrt(config.num_dense))
+        numbers = torch.arange(len(sizes) * config.num_clusters * _NUM_EFFECTS)
+        self._cluster_effects = normal_at(self._key("cluster-effect", numbers))
+        self._cluster_effects = self._cluster_effects.view(-1, _NUM_EFFECTS)
+        self.bias = 0.0
+        self._scale = 1.0
+        self._calibrate()
+
+    def num_examples(self, split: Split) -> int:  # noqa: D102
+        return {
+            "train": self.config.num_train,
+            "validation": self.config.num_validation,
+            "test": self.config.num_test,
+        }[split]
+
+    def batches(  # noqa: D102
+        self, split: Split, batch_size: int, *, epoch: int = 0, start: int = 0
+    ) -> Iterator[ClickBatch]:
+        total = self.num_examples(split)
+        for first in range(start * batch_size, total, batch_size):
+            yield self.examples(split, first, min(first + batch_size, total))
+
+    def examples(self, split: Split, first: int, stop: int) -> ClickBatch:
+        """Examples number `first … stop − 1` of a split."""
+        numbers = torch.arange(first, stop)
+        # Held-out examples follow the training examples in time.
+        offset = {"train": 0, "validation": 1, "test": 2}[split]
+        time = numbers + (self.config.num_train if offset else 0)
+        keys = mix_bits(numbers + derive_seed(self.config.seed, "split", offset))
+        dense = normal_at(self._key("dense", keys.unsqueeze(1) + self._dense_columns))
+        ids = self._ids(keys, time)
+        probability = torch.sigmoid(self._logit(dense, ids))
+        labels = (uniform_at(self._key("label", keys)) < probability).float()
+        columns = ids.t().contiguous()
+        named = {name: columns[i] for i, name in enumerate(self.vocabularies)}
+        return ClickBatch(dense, named, labels, probability)
+
+    def _ids(
+        self, keys: Int64[Tensor, " batch"], time: Int64[Tensor, " batch"]
+    ) -> Int64[Tensor, "batch features"]:
+        uniform = uniform_at(self._key("id", keys.unsqueeze(1) + self._columns), torch.float64)
+        entered = (time.double() * (self.config.drift * 1e-6)).long().unsqueeze(1)
+        return ((self._zipf.ranks(uniform) - entered) * self._strides).remainder(self._sizes)
+
+    def _logit(
+        self, dense: Float[Tensor, "batch num_dense"], ids: Int64[Tensor, "batch features"]
+    ) -> Float[Tensor, " batch"]:
+        num = len(self._sizes)
+        word = mix_bits(self._key("effect", ids * num + self._columns))  # one for each (feature, id)
+        effects = self._effects(word).view(*ids.shape, _NUM_EFFECTS)
+        vectors, linear = effects[..., :-1], effects[..., -1].sum(dim=1)
+        pairs = (vectors.sum(dim=1).square() - vectors.square().sum(dim=1)).sum(dim=1) / 2
+        pairs = pairs / math.sqrt(max(1.0, num * (num - 1) / 2 * _LATENT_DIM))
+        logit = dense @ self._dense_weight + linear / math.sqrt(num) + pairs
+        return logit * self._scale + self.bias
+
+    def _effects(self, word: Int64[Tensor, "batch features"]) -> Float[Tensor, "all effects"]:
+        """Latent vector and linear effect of ids, given 64 random bits of each.
+
+        They choose its cluster and make its own effects, uniform with variance 1.
+        """
+        clusters = self.config.num_clusters
+        own = self.config.individuality
+        place = mix_bits(word).remainder(clusters)
+        shared = self._cluster_effects.index_select(0, (place + self._columns * clusters).flatten())
+        if own == 0:
+            return shared
+        shifts = torch.arange(_NUM_EFFECTS) * 10
+        bits = (word.flatten().unsqueeze(1) >> shifts) & 0x3FF
+        uniform = (bits.to(torch.float32) + 0.5) * 2.0**-10 - 0.5
+        return shared * math.sqrt(1 - own) + uniform * math.sqrt(12 * own)
+
+    def _key(self, name: str, keys: Int64[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
+        """Keys for one use of the seed, so that no two uses share a draw."""
+        return keys ^ self._seeds[name]
+
+    def _calibrate(self) -> None:
+        """Choose scale and bias so that the logit has the asked spread and mean probability."""
+        count = min(_CALIBRATION_EXAMPLES, self.config.num_train)
+        batch = self.examples("train", 0, count)
+        assert batch.probability is not None
+        logit = torch.logit(batch.probability.double(), eps=1e-12)
+        spread = float(logit.std()) if count > 1 else 0.0
+        self._scale = self.config.signal / spread if spread > 0 else 0.0
+        shape = (logit - logit.mean()) * self._scale
+        low, high = -40.0, 40.0
+        for _ in range(60):
+            middle = (low + high) / 2
+            rate = float(torch.sigmoid(shape + middle).mean())
+            low, high = (middle, high) if rate < self.config.click_rate else (low, middle)
+        self.bias = (low + high) / 2 - float(logit.mean()) * self._scale
+
+
+_DRAWS = ("dense", "dense-weight", "id", "effect", "cluster-effect", "label")
+
+
+def _stride(size: int) -> int:
+    """A multiplier prime to `size` near its golden section: rank × stride mod size is a bijection
+    that scatters neighbours."""
+    stride = max(1, round(size * 0.6180339887))
+    while math.gcd(stride, size) != 1:
+        stride += 1
+    return stride

@@ -1,0 +1,29 @@
+"""What can go wrong on the user's side, each as one line that names the thing, the fact and the way out.
+
+The command line prints these and exits with 2; anything else is a defect of ours and keeps its
+traceback. Each class also derives from the built-in exception a caller would expect.
+"""
+
+
+class OutsizeError(Exception):
+    """The base of every error a user can cause and mend."""
+
+
+class ConfigError(OutsizeError, ValueError):
+    """A run file, an override or an argument that cannot be used as written."""
+
+
+class DataError(OutsizeError, ValueError):
+    """Input data that does not have the promised form."""
+
+
+class IdError(OutsizeError, IndexError):
+    """An id outside the rows of its table."""
+
+
+class NonFiniteError(OutsizeError, ArithmeticError):
+    """A loss or gradient that is NaN or infinite."""
+
+
+class CheckpointError(OutsizeError, RuntimeError):
+    """A checkpoint that could not be written, or cannot be trusted."""

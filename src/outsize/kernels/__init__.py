@@ -1,0 +1,1 @@
+"""The hot loops, one operation a file; the torch version of each is the reference."""

@@ -1,0 +1,144 @@
+"""Metrics of click models over streams of any length, in bounded memory.
+
+Log loss, normalised entropy and calibration are sums, exact at any length. The area under the ROC
+curve needs an order: it is exact while all scores fit a stated limit; beyond it scores are kept in
+a histogram, and the result comes with a bound on its own error.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+EXACT_EXAMPLES = 1 << 22
+NUM_BINS = 1 << 16
+
+
+@dataclass(frozen=True)
+class AUC:
+    """An area under the ROC curve and how far off it can be.
+
+    Attributes:
+        value: The area; NaN where only one class was seen.
+        error: A bound on |value − exact|; 0 when exact.
+    """
+
+    value: float
+    error: float
+
+
+def exact_auc(logits: Float[Tensor, " n"], labels: Float[Tensor, " n"]) -> float:
+    """The probability that a positive scores above a negative, ties counted half."""
+    positives = labels.sum(dtype=torch.float64)
+    negatives = labels.shape[0] - positives
+    if not (positives > 0 and negatives > 0):
+        return math.nan
+    order = torch.argsort(logits)
+    scores = logits[order]
+    _, tie, sizes = torch.unique_consecutive(scores, return_inverse=True, return_counts=True)
+    last = sizes.cumsum(0).double()
+    mean_rank = last - (sizes.double() - 1) / 2
+    rank_sum = (mean_rank[tie] * labels[order].double()).sum()
+    return float((rank_sum - positives * (positives + 1) / 2) / (positives * negatives))
+
+
+def histogram_auc(positives: Int64[Tensor, " bins"], negatives: Int64[Tensor, " bins"]) -> AUC:
+    """The area from counts per bin, bins ascending in score.
+
+    Pairs inside a bin are counted half, so the error is at most half the share of such pairs.
+    """
+    pos, neg = positives.double(), negatives.double()
+    pairs = pos.sum() * neg.sum()
+    if not pairs > 0:
+        return AUC(math.nan, 0.0)
+    below = neg.cumsum(0) - neg
+    inside = (pos * neg).sum() / 2
+    return AUC(float(((pos * below).sum() + inside) / pairs), float(inside / pairs))
+
+
+class ClickMetrics:
+    """Adds up batches of logits and labels; `result` gives the metrics so far.
+
+    Args:
+        exact_examples: Up to so many examples the AUC is exact (4,194,304 by default: 32 MB).
+            One more, and all scores move into a histogram of 65,536 bins of equal width in
+            probability.
+    """
+
+    def __init__(self, exact_examples: int = EXACT_EXAMPLES) -> None:
+        self._exact_examples = exact_examples
+        self._logits: list[Tensor] = []
+        self._labels: list[Tensor] = []
+        self._bins: Int64[Tensor, "2 bins"] | None = None
+        self._count = 0
+        self._loss = 0.0
+        self._predicted = 0.0
+        self._clicked = 0.0
+
+    @property
+    def num_examples(self) -> int:
+        """Examples counted so far."""
+        return self._count
+
+    @torch.no_grad()
+    def add(self, logits: Float[Tensor, " batch"], labels: Float[Tensor, " batch"]) -> None:
+        """Count a batch; labels are 0 or 1."""
+        logits, labels = logits.detach().cpu().float(), labels.detach().cpu().float()
+        self._count += labels.shape[0]
+        wide = logits.double()
+        self._loss += float(F.binary_cross_entropy_with_logits(wide, labels.double(), reduction="sum"))
+        self._predicted += float(torch.sigmoid(wide).sum())
+        self._clicked += float(labels.sum(dtype=torch.float64))
+        if self._bins is not None:
+            self._bin(logits, labels)
+            return
+        self._logits.append(logits)
+        self._labels.append(labels)
+        if self._count > self._exact_examples:
+            self._bins = torch.zeros(2, NUM_BINS, dtype=torch.int64)
+            self._bin(torch.cat(self._logits), torch.cat(self._labels))
+            self._logits.clear()
+            self._labels.clear()
+
+    def _bin(self, logits: Float[Tensor, " batch"], labels: Float[Tensor, " batch"]) -> None:
+        assert self._bins is not None
+        place = (torch.sigmoid(logits.double()) * NUM_BINS).long().clamp_(max=NUM_BINS - 1)
+        for row, chosen in ((0, labels < 0.5), (1, labels >= 0.5)):
+            self._bins[row] += torch.bincount(place[chosen], minlength=NUM_BINS)
+
+    def auc(self) -> AUC:
+        """The area under the ROC curve with its error bound."""
+        if self._bins is not None:
+            return histogram_auc(self._bins[1], self._bins[0])
+        if not self._count:
+            return AUC(math.nan, 0.0)
+        return AUC(exact_auc(torch.cat(self._logits), torch.cat(self._labels)), 0.0)
+
+    def result(self) -> dict[str, float]:
+        """The metrics by name.
+
+        - `loss`: mean log loss (BCE) in nats
+        - `auc`, and `auc_error` where it is not exact
+        - `normalized_entropy`: loss over that of always predicting the mean rate; below 1 is skill
+        - `calibration`: mean prediction over mean label; 1 is calibrated
+        """
+        if not self._count:
+            return {"loss": math.nan, "auc": math.nan}
+        rate = self._clicked / self._count
+        loss = self._loss / self._count
+        spread = -sum(p * math.log(p) for p in (rate, 1 - rate) if p > 0)
+        auc = self.auc()
+        found = {
+            "loss": loss,
+            "auc": auc.value,
+            "normalized_entropy": loss / spread if spread else math.nan,
+            "calibration": self._predicted / self._clicked if self._clicked else math.nan,
+        }
+        if auc.error:
+            found["auc_error"] = auc.error
+        return found

@@ -1,0 +1,39 @@
+"""What a click model promises."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from outsize.collection import EmbeddingCollection, FeatureInput
+
+
+class ClickModel(nn.Module, ABC):
+    """Predicts clicks from dense features and an `EmbeddingCollection`.
+
+    Attributes:
+        embeddings: The categorical features.
+    """
+
+    embeddings: EmbeddingCollection
+
+    def __init__(self, embeddings: EmbeddingCollection) -> None:
+        super().__init__()
+        self.embeddings = embeddings
+
+    @abstractmethod
+    def forward(
+        self, dense: Float[Tensor, "batch num_dense"], ids: Mapping[str, FeatureInput]
+    ) -> Float[Tensor, " batch"]:
+        """The logit of a click for each example."""
+
+
+class ClickModelConfig(ABC):
+    """The configuration of a click model; it makes the model."""
+
+    @abstractmethod
+    def build(self, num_dense: int, embeddings: EmbeddingCollection, seed: int) -> ClickModel:
+        """Make the model with fresh weights."""

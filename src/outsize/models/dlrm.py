@@ -1,0 +1,90 @@
+"""DLRM (Naumov et al. 2019): dense features through one MLP, dot products, a second MLP on top."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from outsize.collection import EmbeddingCollection, FeatureInput
+from outsize.errors import ConfigError
+from outsize.models.click import ClickModel, ClickModelConfig
+from outsize.models.mlp import mlp
+
+
+@dataclass(frozen=True)
+class DLRMConfig(ClickModelConfig):
+    """Shape of a DLRM.
+
+    Attributes:
+        bottom: Hidden widths of the MLP over dense features; its output has the embeddings' width.
+        top: Hidden widths of the MLP over interactions; its output is one logit.
+    """
+
+    bottom: tuple[int, ...] = (512, 256, 64)
+    top: tuple[int, ...] = (512, 256)
+
+    def build(self, num_dense: int, embeddings: EmbeddingCollection, seed: int) -> DLRM:  # noqa: D102
+        return DLRM(num_dense, embeddings, self.bottom, self.top, seed)
+
+
+class DLRM(ClickModel):
+    """Predicts a click from dense features and embeddings, which must all have one width.
+
+    With the defaults, 13 dense features and dim 16 this is the benchmark model of the DLRM
+    repository: bottom 13-512-256-64-16, top 512-256-1.
+
+    Args:
+        num_dense: Width of the dense features; 0 leaves the bottom MLP out.
+        embeddings: The categorical features.
+        bottom: Hidden widths below.
+        top: Hidden widths above.
+        seed: Seed of the initial weights.
+    """
+
+    pairs: Tensor
+
+    def __init__(
+        self,
+        num_dense: int,
+        embeddings: EmbeddingCollection,
+        bottom: Sequence[int] = (512, 256, 64),
+        top: Sequence[int] = (512, 256),
+        seed: int = 0,
+    ) -> None:
+        super().__init__(embeddings)
+        if num_dense < 0:
+            raise ConfigError(f"num_dense must be >= 0, but got {num_dense}")
+        dim = embeddings.dim
+        generator = torch.Generator().manual_seed(seed)
+        self.num_dense = num_dense
+        self.bottom = (
+            mlp((num_dense, *bottom, dim), final_relu=True, generator=generator)
+            if num_dense
+            else None
+        )
+        num_vectors = embeddings.num_features + (1 if num_dense else 0)
+        row, column = torch.tril_indices(num_vectors, num_vectors, offset=-1)
+        self.register_buffer("pairs", row * num_vectors + column, persistent=False)
+        width = self.pairs.numel() + (dim if num_dense else 0)
+        if not width:
+            raise ConfigError("DLRM needs dense features or two categorical ones to interact")
+        self.top = mlp((width, *top, 1), final_relu=False, generator=generator)
+
+    def forward(
+        self, dense: Float[Tensor, "batch num_dense"], ids: Mapping[str, FeatureInput]
+    ) -> Float[Tensor, " batch"]:
+        """The logit of a click for each example."""
+        vectors = self.embeddings.stacked(ids)
+        below: list[Tensor] = []
+        if self.bottom is not None:
+            hidden = self.bottom(dense)
+            vectors = torch.cat((hidden.unsqueeze(1), vectors.to(hidden.dtype)), dim=1)
+            below = [hidden]
+        products = torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1)
+        interactions = products.index_select(1, self.pairs)
+        logits: Tensor = self.top(torch.cat((*below, interactions), dim=1)).squeeze(1)
+        return logits.float()

@@ -1,0 +1,166 @@
+"""The words everything shares: what a model asks of its tables, and what that costs.
+
+A `TableSpec` is a request (so many rows of such a width), a `FeatureSpec` points to a table and
+says how its bags are pooled, a `MemoryUse` is the price in bytes. None of them knows whether rows
+are full, compressed or cached.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+
+from outsize.errors import ConfigError
+
+Pooling = Literal["sum", "mean", "max"]
+POOLINGS: tuple[Pooling, ...] = ("sum", "mean", "max")
+MemoryKind = Literal["parameters", "index", "optimizer", "cache"]
+MEMORY_KINDS: tuple[MemoryKind, ...] = ("parameters", "index", "optimizer", "cache")
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-]*")
+
+
+def _require_name(kind: str, name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"{kind} name {name!r} is not usable as a key in a state dict: "
+            "use letters, digits, '_' and '-'"
+        )
+
+
+@dataclass(frozen=True)
+class Init:
+    """How fresh rows are drawn.
+
+    Every value is a pure function of (seed, table, row, column), so a table starts out the same
+    however it is sharded, and a row created late has the value it would have had from the start.
+
+    Attributes:
+        distribution: "uniform", "normal" or "zeros".
+        std: Standard deviation of a value. The default, `None`, is `1 / sqrt(3 * dim)`: rows of
+            expected squared norm 1/3, the same as a uniform draw on ±dim^-½.
+    """
+
+    distribution: Literal["uniform", "normal", "zeros"] = "uniform"
+    std: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.distribution not in ("uniform", "normal", "zeros"):
+            raise ConfigError(
+                f"init distribution must be uniform, normal or zeros, but got {self.distribution!r}"
+            )
+        if self.std is not None and not (math.isfinite(self.std) and self.std >= 0):
+            raise ConfigError(f"init std must be a finite number >= 0, but got {self.std}")
+
+    def std_for(self, dim: int) -> float:
+        """The standard deviation at width `dim`."""
+        if self.distribution == "zeros":
+            return 0.0
+        return 1.0 / math.sqrt(3 * dim) if self.std is None else self.std
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """What a model asks for: `num_rows` vectors of width `dim`.
+
+    Attributes:
+        name: Unique among the tables of a model; letters, digits, `_` and `-`.
+        num_rows: Ids of this table are `0 … num_rows - 1`.
+        dim: Width of a row.
+        init: How fresh rows are drawn.
+        dtype: Floating-point type the rows are kept in.
+    """
+
+    name: str
+    num_rows: int
+    dim: int
+    init: Init = field(default_factory=Init)
+    dtype: torch.dtype = torch.float32
+
+    def __post_init__(self) -> None:
+        _require_name("table", self.name)
+        if self.num_rows < 1:
+            raise ConfigError(f"table {self.name!r}: num_rows must be >= 1, but got {self.num_rows}")
+        if self.dim < 1:
+            raise ConfigError(f"table {self.name!r}: dim must be >= 1, but got {self.dim}")
+        if not self.dtype.is_floating_point:
+            raise ConfigError(f"table {self.name!r}: dtype must be floating, but got {self.dtype}")
+
+
+@dataclass(frozen=True)
+class FeatureSpec:
+    """A column of the data that points to a table; several features may share one.
+
+    Attributes:
+        name: Unique among the features of a model.
+        table: Name of the table its ids belong to; by default a table of the same name.
+        pooling: How a bag of ids becomes one vector.
+        padding_id: An id that stands for "nothing here": it is left out of every bag, has no row
+            and may lie outside the table (-1 is usual).
+    """
+
+    name: str
+    table: str = ""
+    pooling: Pooling = "sum"
+    padding_id: int | None = None
+
+    def __post_init__(self) -> None:
+        _require_name("feature", self.name)
+        if not self.table:
+            object.__setattr__(self, "table", self.name)
+        if self.pooling not in POOLINGS:
+            raise ConfigError(
+                f"feature {self.name!r}: pooling must be one of {', '.join(POOLINGS)}, "
+                f"but got {self.pooling!r}"
+            )
+
+
+@dataclass(frozen=True)
+class MemoryUse:
+    """What something costs: trainable parameters, and bytes by device and kind.
+
+    Uses add up: `full.memory_use() + cache.memory_use()`.
+
+    Attributes:
+        num_parameters: Trainable numbers, whatever their type.
+        bytes_by_device: device name → kind → bytes, with the kinds "parameters", "index" (maps
+            from ids to rows), "optimizer" (state of row optimizers) and "cache" (copies).
+    """
+
+    num_parameters: int = 0
+    bytes_by_device: Mapping[str, Mapping[MemoryKind, int]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, tensors: Mapping[MemoryKind, Iterable[torch.Tensor]]) -> MemoryUse:
+        """Count tensors by kind, each where it lives; "parameters" also count as such."""
+        count = 0
+        sizes: dict[str, dict[MemoryKind, int]] = {}
+        for kind, group in tensors.items():
+            for tensor in group:
+                device = sizes.setdefault(str(tensor.device), dict.fromkeys(MEMORY_KINDS, 0))
+                device[kind] += tensor.numel() * tensor.element_size()
+                count += tensor.numel() if kind == "parameters" else 0
+        return cls(count, sizes)
+
+    def bytes_of(self, kind: MemoryKind) -> int:
+        """Bytes of one kind over all devices."""
+        return sum(kinds.get(kind, 0) for kinds in self.bytes_by_device.values())
+
+    @property
+    def total_bytes(self) -> int:
+        """Every byte, index maps and optimizer state included."""
+        return sum(sum(kinds.values()) for kinds in self.bytes_by_device.values())
+
+    def __add__(self, other: MemoryUse) -> MemoryUse:
+        merged: dict[str, dict[MemoryKind, int]] = {}
+        for use in (self, other):
+            for device, kinds in use.bytes_by_device.items():
+                sums = merged.setdefault(device, dict.fromkeys(MEMORY_KINDS, 0))
+                for kind, size in kinds.items():
+                    sums[kind] += size
+        return MemoryUse(self.num_parameters + other.num_parameters, merged)

@@ -1,0 +1,37 @@
+"""One row per id: the table every other representation is compared with."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from outsize.contracts import EmbeddingTable
+from outsize.initialization import fill_initial_rows
+from outsize.spec import TableSpec
+
+
+class FullTable(EmbeddingTable):
+    """`num_rows × dim` trainable numbers, as in `nn.Embedding`.
+
+    Args:
+        spec: The table.
+        seed: Seed of the initial rows.
+        sparse: Give sparse gradients, for torch's SGD, Adagrad and SparseAdam. A table too large
+            for dense gradients is better kept in a store.
+    """
+
+    def __init__(self, spec: TableSpec, *, seed: int = 0, sparse: bool = False) -> None:
+        super().__init__(spec)
+        self.sparse = sparse
+        self.weight = nn.Parameter(torch.empty(spec.num_rows, spec.dim, dtype=spec.dtype))
+        fill_initial_rows(self.weight, spec, seed)
+
+    @staticmethod
+    def num_parameters(spec: TableSpec) -> int:
+        """What the table will hold, without making it."""
+        return spec.num_rows * spec.dim
+
+    def lookup(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "n dim"]:  # noqa: D102
+        return F.embedding(ids, self.weight, sparse=self.sparse)

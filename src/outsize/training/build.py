@@ -1,0 +1,66 @@
+"""From a configuration to the objects of a run."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.optim import SGD, Adagrad, AdamW, Optimizer
+
+from outsize.collection import EmbeddingCollection
+from outsize.contracts import RowStore
+from outsize.data import ClickData
+from outsize.errors import ConfigError
+from outsize.models import ClickModel
+from outsize.optimizers import ROW_OPTIMIZERS, RowOptimizer
+from outsize.spec import FeatureSpec, Init, TableSpec
+from outsize.stores import STORES
+from outsize.tables import build_table
+from outsize.training.config import OptimizerConfig, RunConfig, StoreConfig
+
+
+def build_device(name: str) -> torch.device:
+    """The device to train on; "auto" is CUDA where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"train.device = {name!r} is no device; try 'auto' or 'cpu'") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"train.device = {name!r}, but this machine has no usable CUDA device")
+    return device
+
+
+def build_embeddings(config: RunConfig, data: ClickData) -> EmbeddingCollection:
+    """One table and one feature for each categorical column of the data."""
+    wanted = config.embeddings
+    init = Init() if wanted.init_std is None else Init(std=wanted.init_std)
+    specs = [TableSpec(name, size, wanted.dim, init) for name, size in data.vocabularies.items()]
+    features = [FeatureSpec(name) for name in data.vocabularies]
+    if isinstance(wanted, StoreConfig):
+        return EmbeddingCollection(features, STORES[wanted.store](specs, seed=config.seed))
+    tables = {spec.name: build_table(wanted.method, spec, seed=config.seed) for spec in specs}
+    return EmbeddingCollection(features, tables)
+
+
+def build_model(config: RunConfig, data: ClickData) -> ClickModel:
+    """The model of a run, embeddings included."""
+    return config.model.build(data.num_dense, build_embeddings(config, data), config.seed)
+
+
+def build_dense_optimizer(config: OptimizerConfig, model: nn.Module) -> Optimizer:
+    """The optimizer of every parameter of a model."""
+    rate, decay = config.learning_rate, config.weight_decay
+    if config.kind == "adamw":
+        return AdamW(model.parameters(), lr=rate, weight_decay=decay)
+    if config.kind == "adagrad":
+        return Adagrad(model.parameters(), lr=rate, weight_decay=decay)
+    return SGD(model.parameters(), lr=rate, weight_decay=decay, momentum=config.momentum)
+
+
+def build_row_optimizer(config: RunConfig, store: RowStore | None) -> RowOptimizer | None:
+    """The optimizer of the rows, where they live in a store."""
+    if store is None or not isinstance(config.embeddings, StoreConfig):
+        return None
+    wanted = config.embeddings.optimizer
+    return ROW_OPTIMIZERS[wanted.kind](store, learning_rate=wanted.learning_rate)

@@ -1,0 +1,168 @@
+"""The configuration of a run: one tree, one TOML file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from outsize.data import DATA, ClickDataConfig
+from outsize.errors import ConfigError
+from outsize.models import CLICK_MODELS, ClickModelConfig
+from outsize.training.schedule import ScheduleConfig
+from outsize.training.strict_toml import choice, decode, override, read_toml
+
+
+@dataclass(frozen=True)
+class RowOptimizerConfig:
+    """The optimizer of rows in a store.
+
+    Attributes:
+        kind: "sgd", "adagrad" (row-wise), "full-adagrad" or "adam".
+        learning_rate: Step size.
+    """
+
+    kind: Literal["sgd", "adagrad", "full-adagrad", "adam"] = "adagrad"
+    learning_rate: float = 0.05
+
+
+@dataclass(frozen=True)
+class StoreConfig:
+    """Embeddings as rows of a store, trained by a row optimizer.
+
+    Attributes:
+        dim: Width of a row.
+        store: Where rows live: "local".
+        init_std: Standard deviation of fresh values; by default 1 / sqrt(3 · dim).
+        optimizer: How rows are trained.
+    """
+
+    dim: int = 16
+    store: Literal["local"] = "local"
+    init_std: float | None = None
+    optimizer: RowOptimizerConfig = field(default_factory=RowOptimizerConfig)
+
+
+@dataclass(frozen=True)
+class TablesConfig:
+    """Embeddings as table modules, trained by the optimizer of the dense weights.
+
+    Attributes:
+        dim: Width of a vector.
+        method: A key of `outsize.TABLES`.
+        init_std: Standard deviation of fresh values; by default 1 / sqrt(3 · dim).
+    """
+
+    dim: int = 16
+    method: str = "full"
+    init_std: float | None = None
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """The optimizer of dense weights.
+
+    Attributes:
+        kind: "adamw", "sgd" or "adagrad".
+        learning_rate: Step size.
+        weight_decay: Decoupled for AdamW, an L2 term for the others.
+        momentum: For SGD.
+    """
+
+    kind: Literal["adamw", "sgd", "adagrad"] = "adamw"
+    learning_rate: float = 0.001
+    weight_decay: float = 0.0
+    momentum: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.momentum and self.kind != "sgd":
+            raise ConfigError(f"momentum belongs to sgd, but the optimizer is {self.kind}")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How long and how to train.
+
+    Attributes:
+        batch_size: Examples a step.
+        eval_batch_size: Examples a batch of validation.
+        epochs: Passes over the training data.
+        steps: Stop after so many steps, if that comes first.
+        validate_every: Steps between validations, besides one at the end of each epoch.
+        early_stop: Stop after an epoch whose best validation loss is worse than the best of the
+            epoch before it (the rule of the CCE experiments).
+        log_every: Steps between training lines in the log.
+        clip_norm: Scale gradients, dense and rows together, down to this norm.
+        precision: "float32", or "bfloat16" for autocast on CUDA.
+        device: "auto" takes CUDA where there is one.
+    """
+
+    batch_size: int = 2048
+    eval_batch_size: int = 16_384
+    epochs: int = 1
+    steps: int | None = None
+    validate_every: int | None = None
+    early_stop: bool = True
+    log_every: int = 50
+    clip_norm: float | None = None
+    precision: Literal["float32", "bfloat16"] = "float32"
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        for name in ("batch_size", "eval_batch_size", "epochs", "steps", "validate_every", "log_every"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} must be >= 1, but got {value}")
+        if self.clip_norm is not None and not self.clip_norm > 0:
+            raise ConfigError(f"clip_norm must be > 0, but got {self.clip_norm}")
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """When the run is saved.
+
+    Attributes:
+        every: Steps between checkpoints; one more is written at the end.
+        keep: How many to keep.
+    """
+
+    every: int = 1000
+    keep: int = 2
+
+    def __post_init__(self) -> None:
+        if self.every < 1 or self.keep < 1:
+            raise ConfigError(f"every and keep must be >= 1, but got {self.every} and {self.keep}")
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """A whole run.
+
+    Attributes:
+        seed: Seed of weights and rows; the data has its own.
+        data: What to train on.
+        model: What to train.
+        embeddings: How its embeddings are kept.
+        optimizer: How dense weights are trained.
+        schedule: How learning rates change.
+        train: How long and how.
+        checkpoint: When the run is saved.
+    """
+
+    seed: int = 0
+    data: ClickDataConfig = choice(DATA, "synthetic")
+    model: ClickModelConfig = choice(CLICK_MODELS, "dlrm")
+    embeddings: StoreConfig | TablesConfig = choice(
+        {"store": StoreConfig, "tables": TablesConfig}, "store"
+    )
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+
+
+def load_config(path: str | Path, settings: Sequence[str] = ()) -> RunConfig:
+    """Read a run file and apply `section.key=value` overrides."""
+    path = Path(path)
+    return decode(RunConfig, override(read_toml(path), settings), str(path))

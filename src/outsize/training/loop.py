@@ -1,0 +1,311 @@
+"""The one training loop: steps, validation, schedules, early stopping, logs, checkpoints.
+
+It reads top-down: `fit` → `_train_step` → `_validate` → `_save`. Whatever influences the rest of
+a run is in `LoopState` or in the model and optimizers, and all of it is in the checkpoint, so a
+run that is stopped and resumed ends bit-identical to one that was not.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from outsize.checkpoint import save_checkpoint
+from outsize.errors import NonFiniteError
+from outsize.training.config import RunConfig
+from outsize.training.tasks import Task
+
+
+@dataclass
+class LoopState:
+    """Where a run stands.
+
+    Attributes:
+        step: Steps taken.
+        epoch: The current epoch, from 0.
+        batch: Batches of it already used.
+        loss_sum: Sum of training losses since the last log line.
+        loss_count: How many those are.
+        epoch_best: Best validation loss of the current epoch.
+        previous_best: Best validation loss of the epoch before.
+        best: Metrics of the best validation so far, with its step.
+        test: Test metrics at that step.
+        stopped: Why the run ended; empty while it goes on.
+    """
+
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0
+    loss_sum: float = 0.0
+    loss_count: int = 0
+    epoch_best: float = math.inf
+    previous_best: float = math.inf
+    best: dict[str, float] = field(default_factory=dict)
+    test: dict[str, float] = field(default_factory=dict)
+    stopped: str = ""
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> LoopState:
+        """Read back what `asdict` wrote."""
+        return cls(**{f.name: values[f.name] for f in fields(cls)})
+
+
+class Watcher(Protocol):
+    """What the loop tells the outside world: a log file, a progress bar."""
+
+    def log(self, line: Mapping[str, Any]) -> None:
+        """A line of metrics, with "step" and "split"."""
+        ...
+
+    def advance(self, step: int) -> None:
+        """A step is done."""
+        ...
+
+    def say(self, text: str) -> None:
+        """Something a reader should know."""
+        ...
+
+
+class Loop:
+    """Trains one task.
+
+    Args:
+        task: Model and data.
+        config: The run.
+        optimizer: The optimizer of the dense weights.
+        watcher: Who is told.
+        checkpoints: Folder for checkpoints; `None` saves none.
+        stop_asked: Polled after each step; when true, the run is saved and stops.
+    """
+
+    def __init__(
+        self,
+        task: Task[Any],
+        config: RunConfig,
+        optimizer: Optimizer,
+        watcher: Watcher,
+        checkpoints: Path | None = None,
+        stop_asked: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.task = task
+        self.config = config
+        self.state = LoopState()
+        self.optimizers: list[Optimizer] = [optimizer, *([task.rows] if task.rows else [])]
+        self._base_rates = [[g["lr"] for g in o.param_groups] for o in self.optimizers]
+        self._watcher = watcher
+        self._checkpoints = checkpoints
+        self._stop_asked = stop_asked
+        self._running: Tensor | None = None
+        self._log_started = 0.0
+        total = task.num_batches() * config.train.epochs
+        self.total_steps = min(total, config.train.steps or total)
+
+    def fit(self) -> None:
+        """Train until the epochs or steps are done, or early stopping or the caller ends it."""
+        self.task.model.train()
+        examples, self._log_started = 0, time.perf_counter()
+        while not self.state.stopped:
+            for batch in self.task.train_batches(self.state.epoch, self.state.batch):
+                self._train_step(batch)
+                examples += self.task.num_examples(batch)
+                if self.state.step % self.config.train.log_every == 0:
+                    self._log_training(examples)
+                    examples = 0
+                self._end_step()
+                if self.state.stopped:
+                    break
+        self._save()
+
+    def _train_step(self, batch: Any) -> None:
+        self._set_rates()
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+        loss = self.task.loss(batch)
+        loss.backward()
+        self._clip_and_check(loss)
+        for optimizer in self.optimizers:
+            optimizer.step()
+        self._add_to_running(loss.detach())
+        self.state.step += 1
+        self.state.batch += 1
+        self.state.loss_count += 1
+        self._watcher.advance(self.state.step)
+
+    def _set_rates(self) -> None:
+        factor = self.config.schedule.factor(self.state.step, self.total_steps)
+        for optimizer, rates in zip(self.optimizers, self._base_rates, strict=True):
+            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate * factor
+
+    def _clip_and_check(self, loss: Tensor) -> None:
+        """Clip the joint norm of dense and row gradients; refuse NaN before anything is applied.
+
+        On CUDA the check would stall the device, so NaN is found at the next log line, validation
+        or checkpoint; none of the three is written from a run that has seen one.
+        """
+        gradients = [
+            tensor.grad
+            for optimizer in self.optimizers
+            for group in optimizer.param_groups
+            for tensor in group["params"]
+            if tensor.grad is not None
+        ]
+        norm = torch.nn.utils.get_total_norm([_values(g) for g in gradients])
+        limit = self.config.train.clip_norm
+        if limit is not None:
+            scale = torch.clamp(limit / (norm + 1e-6), max=1.0)
+            for gradient in gradients:
+                gradient.mul_(scale.to(gradient.device))
+        if norm.is_cuda:
+            self._add_to_running(norm * 0.0)  # 0, or NaN for a norm that is no number
+        elif not (math.isfinite(float(norm)) and math.isfinite(float(loss))):
+            self._raise_non_finite()
+
+    def _raise_non_finite(self) -> None:
+        names = [
+            name
+            for name, parameter in self.task.model.named_parameters()
+            if parameter.grad is not None and not torch.isfinite(_values(parameter.grad)).all()
+        ]
+        if self.task.rows is not None:
+            pending = self.task.rows.param_groups[0]["params"]
+            if any(not torch.isfinite(tensor.grad).all() for tensor in pending):
+                names.append("embedding rows")
+        where = f"the gradient of {', '.join(names[:3])}" if names else "the loss"
+        raise NonFiniteError(
+            f"step {self.state.step + 1} (epoch {self.state.epoch + 1}, batch "
+            f"{self.state.batch + 1}): {where} is NaN or infinite; nothing was applied: lower the "
+            "learning rate, set train.clip_norm, or look at that batch's inputs"
+        )
+
+    def _add_to_running(self, value: Tensor) -> None:
+        """Add in float64, where sums of float32 losses do not depend on where they are folded."""
+        value = value.double()
+        self._running = value if self._running is None else self._running + value
+
+    def _fold_running_loss(self) -> None:
+        """Bring the loss summed on the device into the state, and find what a device flagged."""
+        if self._running is not None:
+            total = float(self._running)
+            self._running = None
+            if not math.isfinite(total):
+                raise NonFiniteError(
+                    f"the loss or a gradient became NaN or infinite by step {self.state.step}; "
+                    "resume from the last checkpoint with a lower learning rate or train.clip_norm"
+                )
+            self.state.loss_sum += total
+        self.task.raise_if_flawed()
+
+    def _log_training(self, examples: int) -> None:
+        self._fold_running_loss()
+        state = self.state
+        now = time.perf_counter()
+        line = {
+            "step": state.step,
+            "split": "train",
+            "epoch": state.epoch,
+            "loss": state.loss_sum / state.loss_count,
+            "learning_rate": self.optimizers[0].param_groups[0]["lr"],
+            "examples_per_s": round(examples / (now - self._log_started), 1),
+        }
+        self._log_started = now
+        state.loss_sum, state.loss_count = 0.0, 0
+        self._watcher.log(line)
+
+    def _end_step(self) -> None:
+        """What may follow a step: validation, the end of an epoch or of the run, a checkpoint."""
+        state, train = self.state, self.config.train
+        out_of_steps = state.step >= self.total_steps
+        end_of_epoch = state.batch >= self.task.num_batches()
+        every = train.validate_every
+        if end_of_epoch or out_of_steps or (every is not None and state.step % every == 0):
+            self._validate()
+        if end_of_epoch:
+            self._end_epoch()
+        if out_of_steps and not state.stopped:
+            state.stopped = "finished"
+        if not state.stopped and self._stop_asked():
+            self._save()
+            raise KeyboardInterrupt
+        if not state.stopped and state.step % self.config.checkpoint.every == 0:
+            self._save()
+
+    def _validate(self) -> None:
+        self._fold_running_loss()
+        paused = time.perf_counter()
+        state = self.state
+        metrics = self.task.evaluate("validation")
+        self._watcher.log({"step": state.step, "split": "validation", **metrics})
+        state.epoch_best = min(state.epoch_best, metrics["loss"])
+        if not state.best or metrics["loss"] < state.best["loss"]:
+            state.best = {"step": state.step, **metrics}
+            state.test = self.task.evaluate("test")
+            self._watcher.log({"step": state.step, "split": "test", **state.test})
+        self._log_started += time.perf_counter() - paused  # validation is no training time
+
+    def _end_epoch(self) -> None:
+        state = self.state
+        if self.config.train.early_stop and state.epoch_best > state.previous_best:
+            state.stopped = "early"
+            self._watcher.say(
+                f"stopped early: epoch {state.epoch + 1} got no lower than {state.epoch_best:.5f}, "
+                f"the one before reached {state.previous_best:.5f}"
+            )
+        state.previous_best, state.epoch_best = state.epoch_best, math.inf
+        state.epoch += 1
+        state.batch = 0
+
+    def _save(self) -> None:
+        self._fold_running_loss()
+        if self._checkpoints is not None:
+            keep = self.config.checkpoint.keep
+            save_checkpoint(self._checkpoints, self.state.step, self.state_dict(), keep)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything the rest of the run depends on."""
+        self._fold_running_loss()
+        return {
+            "loop": asdict(self.state),
+            "model": dict(self.task.model.state_dict()),
+            "optimizers": [_plain(o.state_dict()) for o in self.optimizers],
+            "random": {
+                "cpu": torch.get_rng_state(),
+                "cuda": list(torch.cuda.get_rng_state_all()) if torch.cuda.is_available() else [],
+            },
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state_dict`."""
+        self.state = LoopState.from_dict(state["loop"])
+        self.task.model.load_state_dict(state["model"])
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(_unplain(saved))
+        torch.set_rng_state(state["random"]["cpu"])
+        if torch.cuda.is_available() and state["random"]["cuda"]:
+            torch.cuda.set_rng_state_all(state["random"]["cuda"])
+
+
+def _values(gradient: Tensor) -> Tensor:
+    """The numbers of a dense or sparse gradient."""
+    return gradient.coalesce().values() if gradient.is_sparse else gradient
+
+
+def _plain(state: dict[str, Any]) -> dict[str, Any]:
+    """An optimizer's state with string keys, as a checkpoint wants it."""
+    return {**state, "state": {str(key): value for key, value in state["state"].items()}}
+
+
+def _unplain(state: Mapping[str, Any]) -> dict[str, Any]:
+    groups = [
+        {key: tuple(value) if key == "betas" else value for key, value in group.items()}
+        for group in state["param_groups"]
+    ]
+    return {"state": {int(k): v for k, v in state["state"].items()}, "param_groups": groups}

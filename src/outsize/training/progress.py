@@ -1,0 +1,74 @@
+"""Progress on standard error: a bar with time left on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+_SHOWN = ("loss", "bayes_loss", "auc", "calibration")
+
+
+class TrainingProgress:
+    """Shows one run.
+
+    Args:
+        total_steps: Length of the run.
+        first_step: Where it starts or resumes.
+        quiet: Show nothing.
+    """
+
+    def __init__(self, total_steps: int, first_step: int = 0, quiet: bool = False) -> None:
+        self._console = Console(stderr=True, quiet=quiet)
+        self._total = total_steps
+        self._bar = Progress(
+            TextColumn("[bold]train"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[facts]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=self._console,
+            disable=quiet or not self._console.is_terminal,
+        )
+        self._task = self._bar.add_task("train", total=total_steps, completed=first_step, facts="")
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+    def advance(self, step: int) -> None:
+        """A step is done."""
+        self._bar.update(self._task, completed=step)
+
+    def log(self, line: Mapping[str, Any]) -> None:
+        """Show training lines in the bar, evaluations as lines of their own."""
+        if line["split"] == "train":
+            facts = f"loss {line['loss']:.4f} · {line['examples_per_s']:,.0f} ex/s"
+            self._bar.update(self._task, facts=facts)
+            return
+        shown = "  ".join(f"{name} {line[name]:.5f}" for name in _SHOWN if name in line)
+        self.say(f"step {line['step']:>7,}/{self._total:,}  {line['split']:<10}  {shown}")
+
+    def say(self, text: str) -> None:
+        """Print a line above the bar."""
+        self._console.print(text, highlight=False)

@@ -1,0 +1,167 @@
+"""A whole run: from a configuration to a folder with a trained model, its log and its report."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from outsize.checkpoint import load_checkpoint
+from outsize.errors import ConfigError
+from outsize.spec import MemoryUse
+from outsize.training.build import build_dense_optimizer
+from outsize.training.config import RunConfig, load_config
+from outsize.training.loop import Loop
+from outsize.training.progress import TrainingProgress
+from outsize.training.run_folder import RunFolder
+from outsize.training.tasks import ClickTask
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run came to.
+
+    Attributes:
+        out: The run folder, if one was written.
+        steps: Steps taken.
+        stopped: "finished", or "early" for early stopping.
+        best: Metrics of the best validation, with its step.
+        test: Test metrics at that step.
+        memory: What the embeddings cost.
+        elapsed_s: Wall-clock time of this call.
+        model: The trained model.
+    """
+
+    out: Path | None
+    steps: int
+    stopped: str
+    best: dict[str, float]
+    test: dict[str, float]
+    memory: MemoryUse
+    elapsed_s: float
+    model: torch.nn.Module = field(repr=False)
+
+    def summary(self) -> dict[str, Any]:
+        """The result as plain values, for JSON."""
+        memory = asdict(self.memory)
+        return {
+            "out": None if self.out is None else str(self.out),
+            "steps": self.steps,
+            "stopped": self.stopped,
+            "validation": self.best,
+            "test": self.test,
+            "memory": {**memory, "total_bytes": self.memory.total_bytes},
+            "elapsed_s": round(self.elapsed_s, 3),
+        }
+
+
+def train(
+    config: RunConfig | str | Path,
+    out: str | Path | None = None,
+    *,
+    resume: bool = False,
+    quiet: bool = False,
+) -> RunResult:
+    """Train a model.
+
+    Args:
+        config: A run, or the path of its TOML file.
+        out: Folder to write the run to; without one nothing is written.
+        resume: Continue the run in `out` from its last checkpoint.
+        quiet: Show no progress.
+
+    Returns:
+        Metrics, memory and the trained model.
+    """
+    if not isinstance(config, RunConfig):
+        config = load_config(config)
+    if resume and out is None:
+        raise ConfigError("resuming needs the folder of the run: give out=")
+    started = time.perf_counter()
+    folder = None if out is None else RunFolder(Path(out))
+    checkpoint = None
+    if folder is not None and resume:
+        checkpoint = folder.resume(config)
+    elif folder is not None:
+        folder.begin(config)
+    with torch.random.fork_rng(), _stop_on_signal() as stopping:
+        torch.manual_seed(config.seed)
+        task = ClickTask(config)
+        optimizer = build_dense_optimizer(config.optimizer, task.model)
+        watcher = _Watcher(folder)
+        checkpoints = None if folder is None else folder.checkpoints
+        loop = Loop(task, config, optimizer, watcher, checkpoints, stopping.is_set)
+        if checkpoint is not None:
+            loop.load_state_dict(load_checkpoint(checkpoint))
+        if folder is not None:
+            folder.truncate_metrics(loop.state.step)
+        with TrainingProgress(loop.total_steps, loop.state.step, quiet) as progress:
+            watcher.progress = progress
+            if checkpoint is not None:
+                progress.say(f"resumed at step {loop.state.step:,} from {checkpoint}")
+            loop.fit()
+    result = RunResult(
+        out=None if folder is None else folder.path,
+        steps=loop.state.step,
+        stopped=loop.state.stopped,
+        best=loop.state.best,
+        test=loop.state.test,
+        memory=task.model.embeddings.memory_use(),
+        elapsed_s=time.perf_counter() - started,
+        model=task.model,
+    )
+    if folder is not None:
+        pass
+
+
+    return result
+
+
+class _Watcher:
+    """Writes every line to the folder, and shows it."""
+
+    def __init__(self, folder: RunFolder | None) -> None:
+        self._folder = folder
+        self.progress: TrainingProgress | None = None
+
+    def log(self, line: Mapping[str, Any]) -> None:
+        if self._folder is not None:
+            self._folder.append_metrics(line)
+        if self.progress is not None:
+            self.progress.log(line)
+
+    def advance(self, step: int) -> None:
+        if self.progress is not None:
+            self.progress.advance(step)
+
+    def say(self, text: str) -> None:
+        if self.progress is not None:
+            self.progress.say(text)
+
+
+@contextmanager
+def _stop_on_signal() -> Iterator[threading.Event]:
+    """Turn the first Ctrl-C or SIGTERM into a request to save and stop; the second ends at once."""
+    event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield event
+        return
+
+    def ask(number: int, frame: object) -> None:
+        if event.is_set():
+            raise KeyboardInterrupt
+        event.set()
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield event
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,42 @@
+"""Learning-rate schedules: a factor that depends on the step alone."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from outsize.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class ScheduleConfig:
+    """How learning rates change over a run, for dense weights and rows alike.
+
+    Attributes:
+        shape: "constant", or "linear" or "cosine" decay from the end of the warm-up to the end.
+        warmup_steps: Steps over which the rate rises from 0.
+        final: The factor decay ends at.
+    """
+
+    shape: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_steps: int = 0
+    final: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.warmup_steps < 0:
+            raise ConfigError(f"warmup_steps must be >= 0, but got {self.warmup_steps}")
+        if not 0 <= self.final <= 1:
+            raise ConfigError(f"final must be between 0 and 1, but got {self.final}")
+
+    def factor(self, step: int, total_steps: int) -> float:
+        """What to multiply base rates with at `step` (0 is the first) of `total_steps`."""
+        if step < self.warmup_steps:
+            return (step + 1) / self.warmup_steps
+        if self.shape == "constant":
+            return 1.0
+        done = (step - self.warmup_steps) / max(1, total_steps - self.warmup_steps)
+        left = 1.0 - min(1.0, done)
+        if self.shape == "cosine":
+            left = (1.0 - math.cos(math.pi * left)) / 2.0
+        return self.final + (1.0 - self.final) * left

@@ -1,0 +1,194 @@
+"""TOML to frozen dataclasses and back, without mercy for typing errors.
+
+A field is a number, a string, a boolean, a list of those, an optional one (`T | None`), another
+dataclass, or a choice: a field with `kinds` in its metadata holds one of several dataclasses,
+told apart by the key `kind`. Every message names the key and the way out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import tomllib
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from outsize.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def choice(kinds: Mapping[str, type], default: str) -> Any:
+    """A dataclass field that holds one of several dataclasses, by name."""
+    return dataclasses.field(default_factory=kinds[default], metadata={"kinds": kinds})
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Parse a TOML file, with one clear line for whatever is wrong with it."""
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{path} is a folder; a run file is a TOML file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+
+
+def override(tree: dict[str, Any], settings: Iterable[str]) -> dict[str, Any]:
+    """Apply `a.b=value` settings to a copy of a tree; a value that is no TOML is a string."""
+    tree = _copy(tree)
+    for setting in settings:
+        name, sign, text = setting.partition("=")
+        *tables, key = [part.strip() for part in name.split(".")]
+        if not sign or not key:
+            raise ConfigError(f"--set {setting!r} must look like section.key=value")
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text.strip()
+        node = tree
+        for table in tables:
+            node = node.setdefault(table, {})
+            if not isinstance(node, dict):
+                raise ConfigError(f"--set {setting!r}: {table!r} is a value, not a section")
+        node[key] = value
+    return tree
+
+
+def decode(kind: type[T], tree: Mapping[str, Any], source: str, path: str = "") -> T:
+    """Build a dataclass from a parsed tree.
+
+    Args:
+        kind: The dataclass.
+        tree: Keys and values as TOML gives them.
+        source: Name of the file, for messages.
+        path: Dotted path of this table within the file.
+    """
+    hints = typing.get_type_hints(kind)
+    fields = {field.name: field for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    values: dict[str, Any] = {}
+    for key, value in tree.items():
+        if key not in fields:
+            raise ConfigError(f"{source}: unknown key {_at(path, key)!r}.{_hint(key, fields)}")
+        values[key] = _decode_field(fields[key], hints[key], value, source, _at(path, key))
+    required = (dataclasses.MISSING, dataclasses.MISSING)
+    for name, field in fields.items():
+        if name not in values and (field.default, field.default_factory) == required:
+            raise ConfigError(f"{source}: {_at(path, name)!r} is missing and has no default")
+    try:
+        return kind(**values)
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {f'[{path}] ' if path else ''}{error}") from None
+
+
+def encode(config: Any) -> dict[str, Any]:
+    """The tree that `decode` would read back as the same dataclass."""
+    tree: dict[str, Any] = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if value is None:
+            continue
+        if dataclasses.is_dataclass(value):
+            kinds = field.metadata.get("kinds")
+            name = {kind: key for key, kind in kinds.items()}[type(value)] if kinds else None
+            tree[field.name] = {**({"kind": name} if name else {}), **encode(value)}
+        else:
+            tree[field.name] = list(value) if isinstance(value, tuple) else value
+    return tree
+
+
+def flatten(tree: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """Dotted keys to values."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            flat.update(flatten(value, _at(path, key)))
+        else:
+            flat[_at(path, key)] = value
+    return flat
+
+
+def to_toml(tree: Mapping[str, Any], path: str = "") -> str:
+    """Write a tree as TOML: a table's values first, then its sub-tables."""
+    lines = [f"{k} = {_value(v)}" for k, v in tree.items() if not isinstance(v, Mapping)]
+    text = (f"[{path}]\n" if path and lines else "") + "".join(f"{line}\n" for line in lines)
+    tables = [to_toml(v, _at(path, k)) for k, v in tree.items() if isinstance(v, Mapping)]
+    return "\n".join(part for part in (text, *tables) if part)
+
+
+def _decode_field(
+    field: dataclasses.Field[Any], hint: Any, value: Any, source: str, path: str
+) -> Any:
+    if kinds := field.metadata.get("kinds"):
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{source}: {path!r} must be a section, but got {value!r}")
+        rest = dict(value)
+        default = next(key for key, kind in kinds.items() if kind is field.default_factory)
+        kind = rest.pop("kind", default)
+        if kind not in kinds:
+            raise ConfigError(
+                f"{source}: {path}.kind = {kind!r} is unknown.{_hint(str(kind), kinds)} "
+                f"There are: {', '.join(kinds)}"
+            )
+        return decode(kinds[kind], rest, source, path)
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"{source}: {path!r} must be a section, but got {value!r}")
+        return decode(hint, value, source, path)
+    return _decode_value(hint, value, source, path)
+
+
+def _decode_value(hint: Any, value: Any, source: str, path: str) -> Any:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is types.UnionType or origin is typing.Union:
+        (inner,) = [part for part in arguments if part is not type(None)]
+        return _decode_value(inner, value, source, path)
+    if origin is Literal:
+        if value not in arguments:
+            words = ", ".join(repr(word) for word in arguments)
+            raise ConfigError(
+                f"{source}: {path} must be one of {words}, but got {value!r}."
+                f"{_hint(str(value), [str(word) for word in arguments])}"
+            )
+        return value
+    if origin is tuple:
+        if not isinstance(value, list):
+            raise ConfigError(f"{source}: {path} must be a list, but got {value!r}")
+        inner = arguments[0]
+        return tuple(_decode_value(inner, v, source, f"{path}[{i}]") for i, v in enumerate(value))
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if type(value) is not hint:
+        wanted = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}
+        raise ConfigError(
+            f"{source}: {path} must be {wanted.get(hint, hint)}, but got {value!r}"
+        )
+    return value
+
+
+def _hint(word: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f" Did you mean {close[0]!r}?" if close else f" Known: {', '.join(sorted(known))}."
+
+
+def _at(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_value(item) for item in value)}]"
+    if isinstance(value, float):
+        return repr(value)
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _copy(tree: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: _copy(v) if isinstance(v, Mapping) else v for k, v in tree.items()}

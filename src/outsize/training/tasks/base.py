@@ -1,0 +1,50 @@
+"""What a task tells the loop: how batches are made, what the loss is, what is measured."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+from torch import Tensor, nn
+
+from outsize.data.clicks import Split
+from outsize.optimizers import RowOptimizer
+
+Batch = TypeVar("Batch")
+
+
+class Task(ABC, Generic[Batch]):
+    """A model with its data.
+
+    Attributes:
+        model: What is trained.
+        rows: The optimizer of its rows, where they live in a store.
+    """
+
+    model: nn.Module
+    rows: RowOptimizer | None
+
+    @abstractmethod
+    def num_batches(self) -> int:
+        """Batches in one epoch."""
+
+    @abstractmethod
+    def train_batches(self, epoch: int, start: int) -> Iterator[Batch]:
+        """The training batches of an epoch from number `start` on, on the CPU."""
+
+    @abstractmethod
+    def num_examples(self, batch: Batch) -> int:
+        """Examples in a batch."""
+
+    @abstractmethod
+    def loss(self, batch: Batch) -> Tensor:
+        """The mean loss of a batch, to minimise."""
+
+    @abstractmethod
+    def evaluate(self, split: Split) -> dict[str, float]:
+        """The metrics of a split; "loss" among them."""
+
+    @abstractmethod
+    def raise_if_flawed(self) -> None:
+        """Report what a device flagged since the last call: bad ids, refused updates."""
