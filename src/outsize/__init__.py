@@ -57,7 +57,7 @@ _HOMES = {
 }
 _ROOMS = ("data", "metrics", "models", "tables", "stores", "training")
 
-__all__ = [*_HOMES, *_ROOMS, "__version__"]  # noqa: PLE0604
+__all__ = [*_HOMES, *_ROOMS, "__version__"]
 
 
 def __getattr__(name: str) -> Any:

@@ -9,6 +9,7 @@ Nothing is pickled, and nothing that was pickled is ever read.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -22,7 +23,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from outsize.errors import CheckpointError
+from outsize.errors import CheckpointError, WriteError
 
 FORMAT = 1
 _TENSOR_KEY = "__tensor__"
@@ -48,30 +49,30 @@ def save_checkpoint(root: Path, step: int, state: Mapping[str, Any], keep: int =
     partial = root / f"{final.name}.partial"
     if final.exists():  # a run stopped where it had just saved
         return final
+    tensors: dict[str, Tensor] = {}
+    skeleton = _take_tensors(state, "", tensors)
     try:
         root.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
-        tensors: dict[str, Tensor] = {}
-        skeleton = _take_tensors(state, "", tensors)
         files = {
             "state.safetensors": _write_tensors(partial / "state.safetensors", tensors),
             "state.json": _write_json(partial / "state.json", skeleton),
         }
-        manifest = {"format": FORMAT, "step": step, "files": files}
+        manifest = {"format": FORMAT, "files": files}
         _write_json(partial / "manifest.json", manifest)
         _sync_folder(partial)
         partial.rename(final)
         _sync_folder(root)
     except OSError as error:
         shutil.rmtree(partial, ignore_errors=True)
-        reason = "the disk is full" if error.errno == errno.ENOSPC else str(error.strerror or error)
         raise CheckpointError(
-            f"could not write checkpoint {final}: {reason}; earlier checkpoints are untouched: "
-            "make room and resume"
+            f"could not write checkpoint {final}: {_reason(error)}; "
+            "earlier checkpoints are untouched: make room and resume"
         ) from error
     for old in list_checkpoints(root)[:-keep]:
-        shutil.rmtree(old)
+        leftover = old.rename(old.with_name(f"{old.name}.partial"))  # whole or absent, even now
+        shutil.rmtree(leftover, ignore_errors=True)
     return final
 
 
@@ -80,11 +81,15 @@ def load_checkpoint(folder: Path) -> dict[str, Any]:
     manifest = _read_manifest(folder)
     for name, facts in manifest["files"].items():
         _verify(folder / name, facts)
-    from safetensors import safe_open
+    from safetensors import SafetensorError, safe_open
 
     skeleton = json.loads((folder / "state.json").read_text("utf-8"))
-    with safe_open(folder / "state.safetensors", framework="pt", device="cpu") as tensors:
-        restored = _put_tensors(skeleton, tensors)
+    path = folder / "state.safetensors"
+    try:
+        with safe_open(path, framework="pt", device="cpu") as tensors:
+            restored = _put_tensors(skeleton, tensors)
+    except SafetensorError as error:
+        raise _damaged(path, f"it is no safetensors file ({error})") from None
     assert isinstance(restored, dict)
     return restored
 
@@ -108,28 +113,60 @@ def latest_checkpoint(root: Path) -> Path | None:
 def write_text_atomically(path: Path, text: str) -> None:
     """Write a small file so that a reader sees the old content or the new, never a part."""
     partial = path.with_name(f"{path.name}.partial")
-    with partial.open("wb") as file:
-        file.write(text.encode())
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    try:
+        with partial.open("wb") as file:
+            file.write(text.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise WriteError(f"could not write {path}: {_reason(error)}") from error
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add a line to a file and sync it; a crash can cut at most this line short."""
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise WriteError(f"could not write to {path}: {_reason(error)}") from error
+
+
+def _reason(error: OSError) -> str:
+    return "the disk is full" if error.errno == errno.ENOSPC else str(error.strerror or error)
 
 
 def _take_tensors(node: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     """Replace tensors in a tree by their names, collecting them."""
     if isinstance(node, Tensor):
+        if node.dtype not in _SAFETENSORS_TYPES:
+            raise TypeError(f"a checkpoint cannot hold tensors of {node.dtype} (at {path!r})")
         tensors[path] = node.detach()
         return {_TENSOR_KEY: path}
     if isinstance(node, Mapping):
         for key in node:
             if not isinstance(key, str):
                 raise TypeError(f"checkpoint keys must be strings, but {path!r} has {key!r}")
-        return {key: _take_tensors(value, f"{path}/{key}", tensors) for key, value in node.items()}
+            if key == _TENSOR_KEY:
+                raise TypeError(f"the key {key!r} (at {path!r}) is reserved for checkpoints")
+        return {
+            key: _take_tensors(value, f"{path}/{_escape(key)}", tensors)
+            for key, value in node.items()
+        }
     if isinstance(node, list | tuple):
         return [_take_tensors(value, f"{path}/{i}", tensors) for i, value in enumerate(node)]
     if node is None or isinstance(node, bool | int | float | str):
         return node
     raise TypeError(f"a checkpoint cannot hold {type(node).__name__} (at {path!r})")
+
+
+def _escape(key: str) -> str:
+    """A key as a part of a path, so that no two paths are the same (RFC 6901)."""
+    return key.replace("~", "~0").replace("/", "~1")
 
 
 def _put_tensors(node: Any, tensors: Any) -> Any:
@@ -198,13 +235,17 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         manifest = json.loads(path.read_text("utf-8"))
         found = manifest["format"]
         _ = [(facts["bytes"], facts["sha256"]) for facts in manifest["files"].values()]
+        _ = [manifest["files"][name] for name in ("state.safetensors", "state.json")]
     except FileNotFoundError:
-        raise CheckpointError(f"{folder} is no checkpoint: it has no manifest.json") from None
+        if folder.is_dir():
+            raise _damaged(path, "it is missing") from None
+        raise CheckpointError(f"{folder} is no checkpoint: there is no such folder") from None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise _damaged(path, "it cannot be read as a manifest") from None
     if found != FORMAT:
         raise CheckpointError(
-            f"checkpoint {folder} has format {found}, but this version reads format {FORMAT}"
+            f"checkpoint {folder} has format {found}, but this version reads format {FORMAT}: "
+            "resume with the version that wrote it, or start a new run"
         )
     assert isinstance(manifest, dict)
     return manifest

@@ -73,13 +73,11 @@ class EmbeddingCollection(nn.Module):
         """The table a feature points to."""
         return self.specs[feature.table]
 
-    def forward(
-        self, inputs: Mapping[str, FeatureInput]
-    ) -> dict[str, Float[Tensor, "batch dim"]]:
+    def forward(self, inputs: Mapping[str, FeatureInput]) -> dict[str, Float[Tensor, "batch dim"]]:
         """Embed a batch.
 
         Args:
-            inputs: For each feature `(B,)` ids, `(B, L)` bags, flat `(values, offsets)`, or a `Bag`.
+            inputs: For each feature `(B,)` ids, `(B, L)` bags, flat `(values, offsets)` or a `Bag`.
 
         Returns:
             For each feature its pooled vectors `(B, dim)`.
@@ -91,9 +89,7 @@ class EmbeddingCollection(nn.Module):
         vectors = self._read_tables(bags) if self.tables is not None else self._read_store(bags)
         return {f.name: vector for f, vector in zip(self.features, vectors, strict=True)}
 
-    def stacked(
-        self, inputs: Mapping[str, FeatureInput]
-    ) -> Float[Tensor, "batch features dim"]:
+    def stacked(self, inputs: Mapping[str, FeatureInput]) -> Float[Tensor, "batch features dim"]:
         """Embed a batch into one tensor, features in the order of `self.features`."""
         bags = self._bags(inputs)
         _ = self.dim
@@ -144,7 +140,9 @@ class EmbeddingCollection(nn.Module):
         bags: list[Bag] = []
         for feature in self.features:
             if feature.name not in inputs:
-                raise DataError(f"the batch has no feature {feature.name!r}, but the model reads it")
+                raise DataError(
+                    f"the batch has no feature {feature.name!r}, but the model reads it"
+                )
             given = inputs[feature.name]
             if isinstance(given, tuple):
                 given = Bag(*given)
@@ -175,7 +173,7 @@ class EmbeddingCollection(nn.Module):
             self._offsets = torch.tensor(offsets, device=ids.device)
         unique, inverse = torch.unique(ids + self._offsets, return_inverse=True)
         (rows,) = self._rows(self.store, unique)
-        return rows.index_select(0, inverse.flatten()).view(*ids.shape, -1)
+        return rows.index_select(0, inverse.flatten()).view(*ids.shape, rows.shape[1])
 
     def _read_store(self, bags: Sequence[Bag]) -> list[Float[Tensor, "batch dim"]]:
         assert self.store is not None
@@ -212,9 +210,7 @@ class EmbeddingCollection(nn.Module):
                 )
         return vectors
 
-    def _rows(
-        self, store: RowStore, ids: Int64[Tensor, " n"]
-    ) -> tuple[Float[Tensor, "m dim"], ...]:
+    def _rows(self, store: RowStore, ids: Int64[Tensor, " n"]) -> tuple[Float[Tensor, "_ _"], ...]:
         if self.training and torch.is_grad_enabled():
             return store.checkout(ids)
         return tuple(rows.float() for rows in store.peek(ids))

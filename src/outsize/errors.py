@@ -1,4 +1,4 @@
-"""What can go wrong on the user's side, each as one line that names the thing, the fact and the way out.
+"""What a user can cause and mend, each as one line: the thing, the fact, the way out.
 
 The command line prints these and exits with 2; anything else is a defect of ours and keeps its
 traceback. Each class also derives from the built-in exception a caller would expect.
@@ -23,6 +23,10 @@ class IdError(OutsizeError, IndexError):
 
 class NonFiniteError(OutsizeError, ArithmeticError):
     """A loss or gradient that is NaN or infinite."""
+
+
+class WriteError(OutsizeError, RuntimeError):
+    """A file that could not be written."""
 
 
 class CheckpointError(OutsizeError, RuntimeError):

@@ -17,9 +17,7 @@ from outsize.spec import TableSpec
 _CHUNK_VALUES = 1 << 18  # a few megabytes of int64: stays in cache
 
 
-def initial_rows(
-    spec: TableSpec, ids: Int64[Tensor, " n"], seed: int
-) -> Float[Tensor, "n dim"]:
+def initial_rows(spec: TableSpec, ids: Int64[Tensor, " n"], seed: int) -> Float[Tensor, "n dim"]:
     """The values that rows `ids` of a table have before any update, in float32.
 
     Args:

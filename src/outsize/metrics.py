@@ -91,7 +91,9 @@ class ClickMetrics:
         logits, labels = logits.detach().cpu().float(), labels.detach().cpu().float()
         self._count += labels.shape[0]
         wide = logits.double()
-        self._loss += float(F.binary_cross_entropy_with_logits(wide, labels.double(), reduction="sum"))
+        self._loss += float(
+            F.binary_cross_entropy_with_logits(wide, labels.double(), reduction="sum")
+        )
         self._predicted += float(torch.sigmoid(wide).sum())
         self._clicked += float(labels.sum(dtype=torch.float64))
         if self._bins is not None:

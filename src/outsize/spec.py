@@ -85,7 +85,9 @@ class TableSpec:
     def __post_init__(self) -> None:
         _require_name("table", self.name)
         if self.num_rows < 1:
-            raise ConfigError(f"table {self.name!r}: num_rows must be >= 1, but got {self.num_rows}")
+            raise ConfigError(
+                f"table {self.name!r}: num_rows must be >= 1, but got {self.num_rows}"
+            )
         if self.dim < 1:
             raise ConfigError(f"table {self.name!r}: dim must be >= 1, but got {self.dim}")
         if not self.dtype.is_floating_point:
@@ -118,6 +120,35 @@ class FeatureSpec:
                 f"feature {self.name!r}: pooling must be one of {', '.join(POOLINGS)}, "
                 f"but got {self.pooling!r}"
             )
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The most a table may cost; `None` sets no limit.
+
+    Attributes:
+        max_params: Trainable numbers.
+        max_bytes: Bytes, index maps included.
+    """
+
+    max_params: int | None = None
+    max_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_params is not None and self.max_bytes is not None:
+            raise ConfigError("give a budget as max_params or as max_bytes, not as both")
+
+    def require(self, what: str, num_params: int, num_bytes: int) -> None:
+        """Refuse a cost above the budget, in words that begin with `what`."""
+        for limit, cost, unit in (
+            (self.max_params, num_params, "parameters"),
+            (self.max_bytes, num_bytes, "bytes"),
+        ):
+            if limit is not None and cost > limit:
+                raise ConfigError(
+                    f"{what} needs {cost:,} {unit}, more than the budget of {limit:,}: "
+                    "raise it, or choose a method that compresses more"
+                )
 
 
 @dataclass(frozen=True)

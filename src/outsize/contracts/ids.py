@@ -36,7 +36,9 @@ class IdGuard:
         if torch.compiler.is_compiling():
             return ids  # compiled indexing checks its own bounds
         if ids.dtype != torch.int64:
-            raise DataError(f"{self._names[0]}: ids must be int64, but got {ids.dtype}: use .long()")
+            raise DataError(
+                f"{self._names[0]}: ids must be int64, but got {ids.dtype}: use .long()"
+            )
         if self._bounds.device != ids.device:
             self._bounds = self._bounds.to(ids.device)
         bad = (ids < 0) | (ids >= self._bounds)

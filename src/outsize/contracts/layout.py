@@ -78,7 +78,7 @@ class RowLayout:
         offset = self.offsets[self.spec(table).name]
         return next(i for i, group in enumerate(self.groups) if group.start <= offset < group.stop)
 
-    def split(self, ids: Int64[Tensor, " n"]) -> list[Int64[Tensor, " m"]]:
+    def split(self, ids: Int64[Tensor, " n"]) -> list[Int64[Tensor, " _"]]:
         """Cut ascending store ids into one run per group, still as store ids."""
         if len(self.groups) == 1:
             return [ids]

@@ -22,9 +22,9 @@ class RowUpdate:
     """
 
     ids: Int64[Tensor, " n"]
-    gradients: tuple[Float[Tensor, "m dim"], ...]
+    gradients: tuple[Float[Tensor, "_ _"], ...]
     ticks: Int64[Tensor, " n"]
-    squares: tuple[Float[Tensor, "m width"], ...] | None = None
+    squares: tuple[Float[Tensor, "_ _"], ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,6 @@ class RowReply:
     """
 
     stale: Bool[Tensor, " n"]
-    rows: tuple[Float[Tensor, "m dim"], ...]
+    rows: tuple[Float[Tensor, "_ _"], ...]
     clocks: Int64[Tensor, " k"]
-    state: tuple[Mapping[str, Float[Tensor, "m width"]], ...] = field(default=())
+    state: tuple[Mapping[str, Float[Tensor, "_ _"]], ...] = field(default=())

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Self
 
 import torch
 from jaxtyping import Float, Int64
@@ -85,11 +84,11 @@ class RowStore(nn.Module, ABC):
     def flush(self) -> None:
         """Bring every update that is still held back to the rows; nothing where none can be."""
 
-    def peek(self, ids: Int64[Tensor, " n"]) -> tuple[Float[Tensor, "m dim"], ...]:
+    def peek(self, ids: Int64[Tensor, " n"]) -> tuple[Float[Tensor, "_ _"], ...]:
         """Rows for evaluation, one tensor a group. `ids` as for `exchange`."""
         return self.exchange(None, ids).rows
 
-    def checkout(self, ids: Int64[Tensor, " n"]) -> tuple[Float[Tensor, "m dim"], ...]:
+    def checkout(self, ids: Int64[Tensor, " n"]) -> tuple[Float[Tensor, "_ _"], ...]:
         """Rows for training: one float32 leaf a group, whose gradients become `pending`."""
         reply = self.exchange(None, ids)
         runs = self.layout.split(ids)
@@ -175,11 +174,12 @@ class RowStore(nn.Module, ABC):
     def _device(self) -> torch.device:
         return next(self.buffers()).device
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> RowStore:
         """Follow a move to another device; keep every type (see the class's text)."""
 
         def keep_dtype(tensor: Tensor) -> Tensor:
             moved = fn(tensor)
             return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
 
-        return super()._apply(keep_dtype, recurse)
+        super()._apply(keep_dtype, recurse)
+        return self

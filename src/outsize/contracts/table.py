@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int64
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from outsize.contracts.bags import Bag, pool_rows, require_poolable
 from outsize.contracts.ids import IdGuard
-from outsize.spec import MemoryUse, Pooling, TableSpec
+from outsize.spec import Budget, MemoryUse, Pooling, TableSpec
 
 _MATERIALIZE_ROWS = 1 << 16
 
@@ -18,8 +19,8 @@ _MATERIALIZE_ROWS = 1 << 16
 class EmbeddingTable(nn.Module, ABC):
     """Maps ids to vectors.
 
-    A representation implements `lookup` and, where it keeps more than parameters, `memory_use`;
-    shapes, bags, checks and export are derived here. Trainable numbers are parameters, index
+    A representation implements `within` and `lookup`; shapes, bags, checks, cost and export are
+    derived here. Trainable numbers are parameters, index
     maps are buffers, so `.to()`, `state_dict` and torch's optimizers work as for any module.
     """
 
@@ -27,6 +28,16 @@ class EmbeddingTable(nn.Module, ABC):
         super().__init__()
         self.spec = spec
         self._guard = IdGuard({f"table {spec.name!r}": spec.num_rows})
+
+    @classmethod
+    @abstractmethod
+    def within(
+        cls, spec: TableSpec, budget: Budget, *, seed: int = 0, **options: Any
+    ) -> EmbeddingTable:
+        """The largest table of this kind that a budget allows, sized without building any.
+
+        Raises `ConfigError` where even the smallest is too large.
+        """
 
     @abstractmethod
     def lookup(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "n dim"]:
@@ -76,7 +87,8 @@ class EmbeddingTable(nn.Module, ABC):
             for ids in torch.arange(self.spec.num_rows, device=device).split(_MATERIALIZE_ROWS)
         ]
         weight = torch.cat(pieces)
-        return nn.Embedding.from_pretrained(weight, freeze=False)
+        embedding: nn.Embedding = nn.Embedding.from_pretrained(weight, freeze=False)
+        return embedding
 
     def extra_repr(self) -> str:
         """Name and shape, for `print(model)`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Self
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -38,14 +38,16 @@ class ClickBatch:
         """Number of examples."""
         return self.labels.shape[0]
 
-    def to(self, device: torch.device | str) -> Self:
+    def to(self, device: torch.device | str) -> ClickBatch:
         """The batch on another device."""
 
         def move(value: Tensor | Bag) -> Tensor | Bag:
             if isinstance(value, Tensor):
                 return value.to(device, non_blocking=True)
-            moved = (part if part is None else part.to(device) for part in
-                     (value.values, value.offsets, value.weights))
+            moved = (
+                part if part is None else part.to(device)
+                for part in (value.values, value.offsets, value.weights)
+            )
             return Bag(*moved)  # type: ignore[arg-type]
 
         return replace(

@@ -74,20 +74,22 @@ class SyntheticConfig(ClickDataConfig):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        positive = ("num_train", "num_validation", "num_test", "num_categorical", "num_clusters")
-        for name in positive:
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be >= 1, but got {getattr(self, name)}")
-        if self.num_dense < 0:
-            raise ConfigError(f"num_dense must be >= 0, but got {self.num_dense}")
-        if min(self.vocabulary, default=1) < 1 or self.largest_vocabulary < 1:
-            raise ConfigError("every vocabulary must have at least one id")
+        least = dict.fromkeys(("num_train", "num_validation", "num_test", "num_categorical"), 1)
+        least |= {"num_clusters": 1, "largest_vocabulary": 1}
+        least |= dict.fromkeys(("num_dense", "skew", "signal", "drift"), 0)
+        for name, bound in least.items():
+            if not bound <= getattr(self, name) < math.inf:
+                raise ConfigError(
+                    f"{name} must be a finite number >= {bound}, but got {getattr(self, name)}"
+                )
+        if min(self.vocabulary, default=1) < 1:
+            raise ConfigError(f"vocabulary must hold sizes >= 1, but got {self.vocabulary}")
         if not 0 <= self.individuality <= 1:
-            raise ConfigError(f"individuality must be between 0 and 1, but got {self.individuality}")
+            raise ConfigError(
+                f"individuality must be between 0 and 1, but got {self.individuality}"
+            )
         if not 0 < self.click_rate < 1:
             raise ConfigError(f"click_rate must be between 0 and 1, but got {self.click_rate}")
-        if self.drift < 0 or self.signal < 0:
-            raise ConfigError("drift and signal must be >= 0")
 
     def build(self) -> SyntheticClicks:  # noqa: D102
         return SyntheticClicks(self)
@@ -170,7 +172,9 @@ class SyntheticClicks(ClickData):
         self, dense: Float[Tensor, "batch num_dense"], ids: Int64[Tensor, "batch features"]
     ) -> Float[Tensor, " batch"]:
         num = len(self._sizes)
-        word = mix_bits(self._key("effect", ids * num + self._columns))  # one for each (feature, id)
+        word = mix_bits(
+            self._key("effect", ids * num + self._columns)
+        )  # one for each (feature, id)
         effects = self._effects(word).view(*ids.shape, _NUM_EFFECTS)
         vectors, linear = effects[..., :-1], effects[..., -1].sum(dim=1)
         pairs = (vectors.sum(dim=1).square() - vectors.square().sum(dim=1)).sum(dim=1) / 2
@@ -220,7 +224,8 @@ _DRAWS = ("dense", "dense-weight", "id", "effect", "cluster-effect", "label")
 
 def _stride(size: int) -> int:
     """A multiplier prime to `size` near its golden section: rank × stride mod size is a bijection
-    that scatters neighbours."""
+    that scatters neighbours.
+    """
     stride = max(1, round(size * 0.6180339887))
     while math.gcd(stride, size) != 1:
         stride += 1

@@ -27,6 +27,11 @@ class DLRMConfig(ClickModelConfig):
     bottom: tuple[int, ...] = (512, 256, 64)
     top: tuple[int, ...] = (512, 256)
 
+    def __post_init__(self) -> None:
+        for name, widths in (("bottom", self.bottom), ("top", self.top)):
+            if min(widths, default=1) < 1:
+                raise ConfigError(f"{name} must hold widths >= 1, but got {widths}")
+
     def build(self, num_dense: int, embeddings: EmbeddingCollection, seed: int) -> DLRM:  # noqa: D102
         return DLRM(num_dense, embeddings, self.bottom, self.top, seed)
 

@@ -127,7 +127,7 @@ class LocalStore(RowStore):
             for name, part in state.items():
                 part.index_copy_(0, run, touched_state[name])
 
-    def _local(self, ids: Int64[Tensor, " n"]) -> list[Int64[Tensor, " m"]]:
+    def _local(self, ids: Int64[Tensor, " n"]) -> list[Int64[Tensor, " _"]]:
         """Ascending store ids as row numbers within each group."""
         runs = self.layout.split(ids)
         return [run - group.start for run, group in zip(runs, self.layout.groups, strict=True)]

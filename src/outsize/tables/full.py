@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int64
@@ -9,7 +11,7 @@ from torch import Tensor, nn
 
 from outsize.contracts import EmbeddingTable
 from outsize.initialization import fill_initial_rows
-from outsize.spec import TableSpec
+from outsize.spec import Budget, TableSpec
 
 
 class FullTable(EmbeddingTable):
@@ -28,10 +30,14 @@ class FullTable(EmbeddingTable):
         self.weight = nn.Parameter(torch.empty(spec.num_rows, spec.dim, dtype=spec.dtype))
         fill_initial_rows(self.weight, spec, seed)
 
-    @staticmethod
-    def num_parameters(spec: TableSpec) -> int:
-        """What the table will hold, without making it."""
-        return spec.num_rows * spec.dim
+    @classmethod
+    def within(  # noqa: D102
+        cls, spec: TableSpec, budget: Budget, *, seed: int = 0, **options: Any
+    ) -> FullTable:
+        num_params = spec.num_rows * spec.dim
+        what = f"table {spec.name!r}: a full table"
+        budget.require(what, num_params, num_params * spec.dtype.itemsize)
+        return cls(spec, seed=seed, **options)
 
     def lookup(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "n dim"]:  # noqa: D102
         return F.embedding(ids, self.weight, sparse=self.sparse)

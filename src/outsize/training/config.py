@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,8 +11,17 @@ from typing import Literal
 from outsize.data import DATA, ClickDataConfig
 from outsize.errors import ConfigError
 from outsize.models import CLICK_MODELS, ClickModelConfig
+from outsize.tables import TABLES
 from outsize.training.schedule import ScheduleConfig
 from outsize.training.strict_toml import choice, decode, override, read_toml
+
+
+def _require_at_least(config: object, least: int, *names: str) -> None:
+    """Refuse fields that are set below `least`, infinite or NaN."""
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and not least <= value < math.inf:
+            raise ConfigError(f"{name} must be a finite number >= {least}, but got {value}")
 
 
 @dataclass(frozen=True)
@@ -25,6 +35,9 @@ class RowOptimizerConfig:
 
     kind: Literal["sgd", "adagrad", "full-adagrad", "adam"] = "adagrad"
     learning_rate: float = 0.05
+
+    def __post_init__(self) -> None:
+        _require_at_least(self, 0, "learning_rate")
 
 
 @dataclass(frozen=True)
@@ -43,6 +56,10 @@ class StoreConfig:
     init_std: float | None = None
     optimizer: RowOptimizerConfig = field(default_factory=RowOptimizerConfig)
 
+    def __post_init__(self) -> None:
+        _require_at_least(self, 1, "dim")
+        _require_at_least(self, 0, "init_std")
+
 
 @dataclass(frozen=True)
 class TablesConfig:
@@ -57,6 +74,12 @@ class TablesConfig:
     dim: int = 16
     method: str = "full"
     init_std: float | None = None
+
+    def __post_init__(self) -> None:
+        _require_at_least(self, 1, "dim")
+        _require_at_least(self, 0, "init_std")
+        if self.method not in TABLES:
+            raise ConfigError(f"method must be one of {', '.join(TABLES)}, but got {self.method!r}")
 
 
 @dataclass(frozen=True)
@@ -76,6 +99,7 @@ class OptimizerConfig:
     momentum: float = 0.0
 
     def __post_init__(self) -> None:
+        _require_at_least(self, 0, "learning_rate", "weight_decay", "momentum")
         if self.momentum and self.kind != "sgd":
             raise ConfigError(f"momentum belongs to sgd, but the optimizer is {self.kind}")
 
@@ -110,10 +134,8 @@ class TrainConfig:
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "eval_batch_size", "epochs", "steps", "validate_every", "log_every"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{name} must be >= 1, but got {value}")
+        _require_at_least(self, 1, "batch_size", "eval_batch_size", "epochs", "log_every")
+        _require_at_least(self, 1, "steps", "validate_every")
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise ConfigError(f"clip_norm must be > 0, but got {self.clip_norm}")
 
@@ -131,8 +153,7 @@ class CheckpointConfig:
     keep: int = 2
 
     def __post_init__(self) -> None:
-        if self.every < 1 or self.keep < 1:
-            raise ConfigError(f"every and keep must be >= 1, but got {self.every} and {self.keep}")
+        _require_at_least(self, 1, "every", "keep")
 
 
 @dataclass(frozen=True)
@@ -160,6 +181,10 @@ class RunConfig:
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+
+    def __post_init__(self) -> None:
+        if not -(1 << 63) <= self.seed < 1 << 63:
+            raise ConfigError(f"seed must be a 64-bit integer, but got {self.seed}")
 
 
 def load_config(path: str | Path, settings: Sequence[str] = ()) -> RunConfig:

@@ -1,18 +1,18 @@
 """The one training loop: steps, validation, schedules, early stopping, logs, checkpoints.
 
-It reads top-down: `fit` → `_train_step` → `_validate` → `_save`. Whatever influences the rest of
-a run is in `LoopState` or in the model and optimizers, and all of it is in the checkpoint, so a
-run that is stopped and resumed ends bit-identical to one that was not.
+It reads top-down: `fit` → `steps` → `_train_step` → `_end_step` → `_validate` → `_save`. Whatever
+influences the rest of a run is in `LoopState` or in the model and optimizers, and all of it is in
+the checkpoint, so a run that is stopped and resumed ends bit-identical to one that was not.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -58,20 +58,17 @@ class LoopState:
         return cls(**{f.name: values[f.name] for f in fields(cls)})
 
 
-class Watcher(Protocol):
-    """What the loop tells the outside world: a log file, a progress bar."""
+class Watcher:
+    """Whom the loop tells what happens; this one takes no notice."""
 
     def log(self, line: Mapping[str, Any]) -> None:
         """A line of metrics, with "step" and "split"."""
-        ...
 
     def advance(self, step: int) -> None:
         """A step is done."""
-        ...
 
     def say(self, text: str) -> None:
         """Something a reader should know."""
-        ...
 
 
 class Loop:
@@ -81,7 +78,7 @@ class Loop:
         task: Model and data.
         config: The run.
         optimizer: The optimizer of the dense weights.
-        watcher: Who is told.
+        watcher: Who is told; nobody by default.
         checkpoints: Folder for checkpoints; `None` saves none.
         stop_asked: Polled after each step; when true, the run is saved and stops.
     """
@@ -91,7 +88,7 @@ class Loop:
         task: Task[Any],
         config: RunConfig,
         optimizer: Optimizer,
-        watcher: Watcher,
+        watcher: Watcher | None = None,
         checkpoints: Path | None = None,
         stop_asked: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -100,7 +97,7 @@ class Loop:
         self.state = LoopState()
         self.optimizers: list[Optimizer] = [optimizer, *([task.rows] if task.rows else [])]
         self._base_rates = [[g["lr"] for g in o.param_groups] for o in self.optimizers]
-        self._watcher = watcher
+        self._watcher = watcher or Watcher()
         self._checkpoints = checkpoints
         self._stop_asked = stop_asked
         self._running: Tensor | None = None
@@ -110,9 +107,15 @@ class Loop:
 
     def fit(self) -> None:
         """Train until the epochs or steps are done, or early stopping or the caller ends it."""
+        for _ in self.steps():
+            pass
+        self._save()
+
+    def steps(self) -> Iterator[int]:
+        """Train a step at a time, with all that follows one; yields the steps taken."""
         self.task.model.train()
         examples, self._log_started = 0, time.perf_counter()
-        while not self.state.stopped:
+        while not self._is_over():
             for batch in self.task.train_batches(self.state.epoch, self.state.batch):
                 self._train_step(batch)
                 examples += self.task.num_examples(batch)
@@ -120,9 +123,12 @@ class Loop:
                     self._log_training(examples)
                     examples = 0
                 self._end_step()
-                if self.state.stopped:
-                    break
-        self._save()
+                yield self.state.step
+                if self._is_over():
+                    return
+
+    def _is_over(self) -> bool:
+        return bool(self.state.stopped)
 
     def _train_step(self, batch: Any) -> None:
         self._set_rates()
@@ -166,7 +172,7 @@ class Loop:
                 gradient.mul_(scale.to(gradient.device))
         if norm.is_cuda:
             self._add_to_running(norm * 0.0)  # 0, or NaN for a norm that is no number
-        elif not (math.isfinite(float(norm)) and math.isfinite(float(loss))):
+        elif not (math.isfinite(float(norm)) and math.isfinite(loss.item())):
             self._raise_non_finite()
 
     def _raise_non_finite(self) -> None:

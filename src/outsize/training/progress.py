@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -44,7 +44,7 @@ class TrainingProgress:
         )
         self._task = self._bar.add_task("train", total=total_steps, completed=first_step, facts="")
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> TrainingProgress:
         self._bar.start()
         return self
 
@@ -71,4 +71,4 @@ class TrainingProgress:
 
     def say(self, text: str) -> None:
         """Print a line above the bar."""
-        self._console.print(text, highlight=False)
+        self._console.print(text, highlight=False, soft_wrap=True)

@@ -1,0 +1,198 @@
+"""`report.html`: one file to look at, with nothing to download.
+
+Curves of loss and AUC with the best reachable value where it is known, memory by table, the
+configuration and the environment. Figures are inline SVG.
+"""
+
+from __future__ import annotations
+
+import html
+import io
+from collections.abc import Mapping, Sequence
+from string import Template
+from typing import TYPE_CHECKING, Any
+
+from outsize.checkpoint import write_text_atomically
+from outsize.spec import MEMORY_KINDS, MemoryUse
+from outsize.training.config import RunConfig
+from outsize.training.environment import environment
+from outsize.training.run_folder import RunFolder
+from outsize.training.strict_toml import encode, to_toml
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_COLORS = {"train": "#9aa5b1", "validation": "#2563eb", "test": "#d97706", "bayes": "#16a34a"}
+_MEMORY_COLORS = dict(zip(MEMORY_KINDS, ("#2563eb", "#94a3b8", "#d97706", "#16a34a"), strict=True))
+_MAX_TABLES = 15
+_UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+def write_report(
+    folder: RunFolder,
+    config: RunConfig,
+    summary: Mapping[str, Any],
+    memory: Mapping[str, MemoryUse],
+) -> None:
+    """Write the report of a run into its folder.
+
+    Args:
+        folder: Where its metrics are, and where the report goes.
+        config: The run.
+        summary: What `RunResult.summary` returns.
+        memory: Cost of each table.
+    """
+    lines = folder.metrics()
+    page = _PAGE.substitute(
+        title=html.escape(folder.path.name or "run"),
+        cards="".join(_card(name, value) for name, value in _headline(summary).items()),
+        loss=curve_svg(lines, "loss", "log loss"),
+        auc=curve_svg(lines, "auc", "AUC"),
+        memory=memory_svg(memory),
+        evaluations=_evaluations(lines),
+        config=html.escape(to_toml(encode(config))),
+        environment="".join(
+            f"<tr><th>{html.escape(k)}</th><td>{html.escape(v)}</td></tr>"
+            for k, v in environment().items()
+        ),
+    )
+    write_text_atomically(folder.report_file, page)
+
+
+def curve_svg(lines: Sequence[Mapping[str, Any]], metric: str, label: str) -> str:
+    """A metric over steps for every split that has it, with Bayes' value as a line."""
+    figure, axes = _figure(6.4, 3.4)
+    for split in ("train", "validation", "test"):
+        points = [
+            (line["step"], line[metric])
+            for line in lines
+            if line["split"] == split and line.get(metric) is not None
+        ]
+        if points:
+            steps, values = zip(*points, strict=True)
+            marker = None if split == "train" else "o"
+            axes.plot(steps, values, marker=marker, ms=3, lw=1.4, color=_COLORS[split], label=split)
+    bayes = [line[f"bayes_{metric}"] for line in lines if line.get(f"bayes_{metric}") is not None]
+    if bayes:
+        axes.axhline(
+            bayes[0], color=_COLORS["bayes"], ls="--", lw=1.2, label="best reachable (Bayes)"
+        )
+    axes.set_xlabel("step")
+    axes.set_ylabel(label)
+    if axes.has_data():
+        axes.legend(frameon=False, fontsize=8)
+    return _svg(figure)
+
+
+def memory_svg(memory: Mapping[str, MemoryUse]) -> str:
+    """Bytes by table and kind, the largest tables one by one and the others together."""
+    by_size = sorted(memory.items(), key=lambda item: -item[1].total_bytes)
+    shown = dict(by_size[:_MAX_TABLES])
+    if len(by_size) > _MAX_TABLES:
+        others = [use for _, use in by_size[_MAX_TABLES:]]
+        shown[f"{len(others)} others"] = sum(others, MemoryUse())
+    figure, axes = _figure(6.4, 0.6 + 0.24 * max(4, len(shown)))
+    names = list(shown)[::-1]
+    left = [0.0] * len(names)
+    for kind in MEMORY_KINDS:
+        sizes = [shown[name].bytes_of(kind) / 1e6 for name in names]
+        if any(sizes):
+            axes.barh(names, sizes, left=left, color=_MEMORY_COLORS[kind], label=kind)
+            left = [a + b for a, b in zip(left, sizes, strict=True)]
+    axes.set_xlabel("MB")
+    axes.tick_params(axis="y", labelsize=7)
+    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    return _svg(figure)
+
+
+def format_bytes(size: float) -> str:
+    """A size for people: 23.4 MB."""
+    for unit in _UNITS[:-1]:
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} {_UNITS[-1]}"
+
+
+def _headline(summary: Mapping[str, Any]) -> dict[str, str]:
+    test = summary["test"]
+    facts = {"test log loss": f"{test['loss']:.5f}", "test AUC": f"{test['auc']:.5f}"}
+    if "bayes_loss" in test:
+        facts["above Bayes"] = f"{test['loss'] - test['bayes_loss']:+.5f}"
+    facts["calibration"] = f"{test['calibration']:.3f}"
+    facts["steps"] = f"{summary['steps']:,} ({summary['stopped']})"
+    facts["embedding memory"] = format_bytes(summary["memory"]["total_bytes"])
+    facts["time"] = f"{summary['elapsed_s']:,.0f} s"
+    return facts
+
+
+def _card(name: str, value: str) -> str:
+    return f'<div class="card"><b>{html.escape(value)}</b><span>{html.escape(name)}</span></div>'
+
+
+def _evaluations(lines: Sequence[Mapping[str, Any]]) -> str:
+    """Every evaluation as a table row."""
+    rows = [line for line in lines if line["split"] != "train"]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{_cell(row.get(name))}</td>" for name in names) + "</tr>"
+        for row in rows
+    )
+    return f"<table><tr>{head}</tr>{body}</table>"
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.5f}" if isinstance(value, float) else html.escape(str(value))
+
+
+def _figure(width: float, height: float) -> tuple[Figure, Axes]:
+    from matplotlib.figure import Figure as NewFigure
+
+    figure = NewFigure(figsize=(width, height), layout="constrained")
+    axes = figure.add_subplot()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25)
+    return figure, axes
+
+
+def _svg(figure: Figure) -> str:
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None})
+    svg = text.getvalue()
+    return svg[svg.index("<svg") :]
+
+
+_PAGE = Template("""<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>$title · Outsize</title>
+<style>
+  body { font: 15px/1.5 system-ui, sans-serif; color: #1f2933; background: #f8fafc;
+         max-width: 1180px; margin: 2rem auto; padding: 0 1rem; }
+  h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin: 0 0 .6rem; }
+  .cards, .grid { display: grid; gap: 1rem; margin-bottom: 1rem; }
+  .cards { grid-template-columns: repeat(auto-fit, minmax(130px, 1fr)); }
+  .grid { grid-template-columns: repeat(auto-fit, minmax(min(100%, 480px), 1fr)); }
+  .card, section { background: #fff; border: 1px solid #e2e8f0; border-radius: 8px;
+                   padding: 1rem; overflow-x: auto; }
+  .card b { display: block; font-size: 1.25rem; white-space: nowrap; }
+  .card span { color: #64748b; font-size: .85rem; }
+  section svg { width: 100%; height: auto; }
+  table { border-collapse: collapse; font-size: .85rem; width: 100%; }
+  th, td { text-align: left; padding: .2rem .6rem .2rem 0; border-bottom: 1px solid #eef2f6; }
+  th { color: #64748b; font-weight: 600; } pre { font-size: .82rem; margin: 0; }
+</style></head><body>
+<h1>$title</h1>
+<div class="cards">$cards</div>
+<div class="grid">
+<section><h2>Log loss</h2>$loss</section>
+<section><h2>AUC</h2>$auc</section>
+<section><h2>Embedding memory by table</h2>$memory</section>
+<section><h2>Environment</h2><table>$environment</table></section>
+</div>
+<section><h2>Evaluations</h2>$evaluations</section><br>
+<section><h2>Configuration</h2><pre>$config</pre></section>
+</body></html>
+""")

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from outsize.checkpoint import load_checkpoint
+from outsize.checkpoint import latest_checkpoint, load_checkpoint
 from outsize.errors import ConfigError
 from outsize.spec import MemoryUse
 from outsize.training.build import build_dense_optimizer
 from outsize.training.config import RunConfig, load_config
-from outsize.training.loop import Loop
+from outsize.training.loop import Loop, Watcher
 from outsize.training.progress import TrainingProgress
 from outsize.training.run_folder import RunFolder
 from outsize.training.tasks import ClickTask
@@ -86,27 +86,33 @@ def train(
         raise ConfigError("resuming needs the folder of the run: give out=")
     started = time.perf_counter()
     folder = None if out is None else RunFolder(Path(out))
-    checkpoint = None
-    if folder is not None and resume:
-        checkpoint = folder.resume(config)
-    elif folder is not None:
-        folder.begin(config)
-    with torch.random.fork_rng(), _stop_on_signal() as stopping:
+    with contextlib.ExitStack() as stack:
+        stopping = stack.enter_context(_stop_on_signal())
+        stack.enter_context(torch.random.fork_rng())
         torch.manual_seed(config.seed)
+        checkpoint = None
+        if folder is not None and resume:
+            folder.require_same_run(config)
+            stack.enter_context(folder.lock())
+            checkpoint = latest_checkpoint(folder.checkpoints)
         task = ClickTask(config)
         optimizer = build_dense_optimizer(config.optimizer, task.model)
-        watcher = _Watcher(folder)
+        if folder is not None and not resume:
+            folder.begin(config)
+            stack.enter_context(folder.lock())
+        watcher = _FolderAndProgress(folder)
         checkpoints = None if folder is None else folder.checkpoints
         loop = Loop(task, config, optimizer, watcher, checkpoints, stopping.is_set)
         if checkpoint is not None:
             loop.load_state_dict(load_checkpoint(checkpoint))
         if folder is not None:
             folder.truncate_metrics(loop.state.step)
-        with TrainingProgress(loop.total_steps, loop.state.step, quiet) as progress:
-            watcher.progress = progress
-            if checkpoint is not None:
-                progress.say(f"resumed at step {loop.state.step:,} from {checkpoint}")
-            loop.fit()
+        watcher.progress = stack.enter_context(
+            TrainingProgress(loop.total_steps, loop.state.step, quiet)
+        )
+        if checkpoint is not None:
+            watcher.say(f"resumed at step {loop.state.step:,} from {checkpoint}")
+        loop.fit()
     result = RunResult(
         out=None if folder is None else folder.path,
         steps=loop.state.step,
@@ -118,13 +124,14 @@ def train(
         model=task.model,
     )
     if folder is not None:
-        pass
+        from outsize.training.report import write_report  # matplotlib is slow to import
 
-
+        memory = task.model.embeddings.memory_by_table()
+        write_report(folder, config, result.summary(), memory)
     return result
 
 
-class _Watcher:
+class _FolderAndProgress(Watcher):
     """Writes every line to the folder, and shows it."""
 
     def __init__(self, folder: RunFolder | None) -> None:
@@ -146,7 +153,7 @@ class _Watcher:
             self.progress.say(text)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _stop_on_signal() -> Iterator[threading.Event]:
     """Turn the first Ctrl-C or SIGTERM into a request to save and stop; the second ends at once."""
     event = threading.Event()

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from outsize.checkpoint import latest_checkpoint, write_text_atomically
-from outsize.errors import ConfigError, DataError
+from outsize.checkpoint import append_line, write_text_atomically
+from outsize.errors import ConfigError, DataError, WriteError
 from outsize.training.config import RunConfig
 from outsize.training.strict_toml import decode, encode, flatten, read_toml, to_toml
 
@@ -40,12 +40,12 @@ class RunFolder:
             )
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            write_text_atomically(self.config_file, to_toml(encode(config)))
         except OSError as error:
-            raise ConfigError(f"cannot write to {self.path}: {error.strerror or error}") from None
+            raise WriteError(f"cannot make {self.path}: {error.strerror or error}") from None
+        write_text_atomically(self.config_file, to_toml(encode(config)))
 
-    def resume(self, config: RunConfig) -> Path | None:
-        """The checkpoint to continue from, if any, after checking that it is the same run."""
+    def require_same_run(self, config: RunConfig) -> None:
+        """Refuse to continue a run under another configuration."""
         if not self.config_file.exists():
             raise ConfigError(f"{self.path} holds no run to resume: start one without --resume")
         saved = flatten(encode(self.config()))
@@ -57,7 +57,20 @@ class RunFolder:
                     f"{saved.get(key)!r} and is now {asked.get(key)!r}; "
                     "change it back, or start a new run with --out"
                 )
-        return latest_checkpoint(self.checkpoints)
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Keep other processes from training in this folder meanwhile."""
+        import fcntl
+
+        with (self.path / ".lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise ConfigError(
+                    f"another process is training in {self.path}: wait for it, or stop it"
+                ) from None
+            yield
 
     def config(self) -> RunConfig:
         """The configuration the run was started with."""
@@ -70,24 +83,24 @@ class RunFolder:
 
     def append_metrics(self, line: Mapping[str, Any]) -> None:
         """Add one line; a crash can cut at most this line short."""
-        with self.metrics_file.open("a", encoding="utf-8") as file:
-            file.write(_to_line(line))
-            file.flush()
-            os.fsync(file.fileno())
+        append_line(self.metrics_file, _to_line(line))
 
     def metrics(self) -> list[dict[str, Any]]:
         """All complete lines."""
         if not self.metrics_file.exists():
             return []
         lines: list[dict[str, Any]] = []
-        text = self.metrics_file.read_text("utf-8")
-        for number, line in enumerate(text.splitlines(keepends=True), start=1):
+        content = self.metrics_file.read_bytes()
+        for number, line in enumerate(content.splitlines(keepends=True), start=1):
             try:
-                lines.append(json.loads(line))
-            except json.JSONDecodeError:
-                if not line.endswith("\n"):
+                found = json.loads(line)
+            except ValueError:
+                if not line.endswith(b"\n"):
                     break
-                raise DataError(f"{self.metrics_file}, line {number}: not a JSON object") from None
+                found = None
+            if not isinstance(found, dict):
+                raise DataError(f"{self.metrics_file}, line {number}: not a JSON object")
+            lines.append(found)
         return lines
 
 

@@ -37,7 +37,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is a folder; a run file is a TOML file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from None
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # numbers, or nesting, without end
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
 
 
@@ -47,11 +47,11 @@ def override(tree: dict[str, Any], settings: Iterable[str]) -> dict[str, Any]:
     for setting in settings:
         name, sign, text = setting.partition("=")
         *tables, key = [part.strip() for part in name.split(".")]
-        if not sign or not key:
+        if not sign or not key or not all(tables):
             raise ConfigError(f"--set {setting!r} must look like section.key=value")
         try:
-            value = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
+            (value,) = tomllib.loads(f"value = {text}").values()
+        except (ValueError, RecursionError):  # no TOML, or more than one value
             value = text.strip()
         node = tree
         for table in tables:
@@ -118,7 +118,8 @@ def flatten(tree: Mapping[str, Any], path: str = "") -> dict[str, Any]:
 def to_toml(tree: Mapping[str, Any], path: str = "") -> str:
     """Write a tree as TOML: a table's values first, then its sub-tables."""
     lines = [f"{k} = {_value(v)}" for k, v in tree.items() if not isinstance(v, Mapping)]
-    text = (f"[{path}]\n" if path and lines else "") + "".join(f"{line}\n" for line in lines)
+    head = [f"[{path}]"] if path and (lines or not tree) else []
+    text = "".join(f"{line}\n" for line in head + lines)
     tables = [to_toml(v, _at(path, k)) for k, v in tree.items() if isinstance(v, Mapping)]
     return "\n".join(part for part in (text, *tables) if part)
 
@@ -132,7 +133,7 @@ def _decode_field(
         rest = dict(value)
         default = next(key for key, kind in kinds.items() if kind is field.default_factory)
         kind = rest.pop("kind", default)
-        if kind not in kinds:
+        if not isinstance(kind, str) or kind not in kinds:
             raise ConfigError(
                 f"{source}: {path}.kind = {kind!r} is unknown.{_hint(str(kind), kinds)} "
                 f"There are: {', '.join(kinds)}"
@@ -164,12 +165,13 @@ def _decode_value(hint: Any, value: Any, source: str, path: str) -> Any:
         inner = arguments[0]
         return tuple(_decode_value(inner, v, source, f"{path}[{i}]") for i, v in enumerate(value))
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise ConfigError(f"{source}: {path} must be a number below 1e308") from None
     if type(value) is not hint:
         wanted = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}
-        raise ConfigError(
-            f"{source}: {path} must be {wanted.get(hint, hint)}, but got {value!r}"
-        )
+        raise ConfigError(f"{source}: {path} must be {wanted.get(hint, hint)}, but got {value!r}")
     return value
 
 
@@ -187,7 +189,7 @@ def _value(value: Any) -> str:
         return f"[{', '.join(_value(item) for item in value)}]"
     if isinstance(value, float):
         return repr(value)
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _copy(tree: Mapping[str, Any]) -> dict[str, Any]:

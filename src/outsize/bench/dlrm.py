@@ -1,0 +1,208 @@
+"""Training speed of DLRM against the same model in plain PyTorch, and what the loop itself costs.
+
+The peer is what a PyTorch user writes: one `nn.EmbeddingBag(sparse=True)` per feature and a torch
+optimizer that takes sparse gradients. Its MLPs and interaction are the very code of our DLRM, so
+the two differ in how embeddings are looked up and updated, and in nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from itertools import cycle
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import SGD, Adagrad, Optimizer
+
+from outsize.bench.timing import time_in_turns
+from outsize.data import ClickBatch, SyntheticConfig
+from outsize.models.mlp import mlp
+from outsize.training.build import build_dense_optimizer
+from outsize.training.config import (
+    OptimizerConfig,
+    RowOptimizerConfig,
+    RunConfig,
+    StoreConfig,
+    TrainConfig,
+)
+from outsize.training.loop import Loop
+from outsize.training.tasks import ClickTask
+
+ABOUT = "DLRM examples/s beside plain PyTorch, and the share of data and loop in a step"
+_BATCHES_KEPT = 8
+
+
+class PlainDLRM(nn.Module):
+    """DLRM as written without this library."""
+
+    def __init__(self, num_dense: int, vocabularies: Mapping[str, int], dim: int) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.tables = nn.ModuleDict(
+            {
+                name: nn.EmbeddingBag(size, dim, mode="sum", sparse=True)
+                for name, size in vocabularies.items()
+            }
+        )
+        self.bottom = mlp((num_dense, 512, 256, 64, dim), final_relu=True, generator=generator)
+        num_vectors = len(vocabularies) + 1
+        row, column = torch.tril_indices(num_vectors, num_vectors, offset=-1)
+        self.register_buffer("pairs", row * num_vectors + column)
+        self.top = mlp((row.numel() + dim, 512, 256, 1), final_relu=False, generator=generator)
+
+    def forward(self, dense: Tensor, ids: Mapping[str, Tensor]) -> Tensor:
+        """Logits `(B,)`."""
+        hidden = self.bottom(dense)
+        vectors = [table(ids[name].unsqueeze(1)) for name, table in self.tables.items()]
+        stacked = torch.stack([hidden, *vectors], dim=1)
+        products = torch.bmm(stacked, stacked.transpose(1, 2)).flatten(1)
+        features = torch.cat((hidden, products.index_select(1, self.get_buffer("pairs"))), dim=1)
+        logits: Tensor = self.top(features).squeeze(1)
+        return logits
+
+
+def run(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
+    """Measure every batch size and optimizer; a few minutes on two cores."""
+    data = SyntheticConfig(
+        num_train=1 << 30,
+        largest_vocabulary=10_000 if quick else 1_000_000,
+        num_validation=1,
+        num_test=1,
+    )
+    sizes = (128,) if quick else (128, 2048, 16_384)
+    results: dict[str, Any] = {"speed": [], "loop": []}
+    for batch_size in sizes:
+        calls = max(1, 8192 // batch_size) if not quick else 2
+        rounds = 3 if quick else 15
+        for kind in ("sgd", "adagrad"):
+            say(f"batch {batch_size:,}, {kind}")
+            results["speed"].append(_speed(data, batch_size, kind, rounds, calls))
+        say(f"batch {batch_size:,}, loop")
+        results["loop"].append(_loop_share(data, batch_size, rounds, calls))
+    return results
+
+
+def table(results: dict[str, Any]) -> str:
+    """The results as Markdown."""
+    lines = [
+        "Examples a second (median of rounds taken in turns; p10 to p90 in brackets).\n",
+        "| batch | optimizer | plain PyTorch | Outsize | speed-up |",
+        "|--:|---|--:|--:|--:|",
+    ]
+    for row in results["speed"]:
+        lines.append(
+            f"| {row['batch_size']:,} | {row['optimizer']} | {_rate(row, 'plain')} | "
+            f"{_rate(row, 'outsize')} | {row['speed_up']:.2f}× |"
+        )
+    lines += [
+        "\nShare of a training step spent on making the data, and on the loop's own work "
+        "(schedules, checks, clipping, logging).\n",
+        "| batch | step | of it data | of it loop | data + loop |",
+        "|--:|--:|--:|--:|--:|",
+    ]
+    for row in results["loop"]:
+        total = row["total_ms"]
+        lines.append(
+            f"| {row['batch_size']:,} | {total:.2f} ms | {row['data_ms']:.2f} ms | "
+            f"{row['loop_ms']:.2f} ms | {(row['data_ms'] + row['loop_ms']) / total:.1%} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _speed(
+    data: SyntheticConfig, batch_size: int, kind: str, rounds: int, calls: int
+) -> dict[str, Any]:
+    task = _task(data, batch_size, kind)
+    batches = [
+        batch.to(task.device)
+        for batch, _ in zip(task.train_batches(0, 0), range(_BATCHES_KEPT), strict=False)
+    ]
+    plain = PlainDLRM(task.data.num_dense, task.data.vocabularies, dim=16).to(task.device)
+    plain_optimizer: Optimizer = (
+        SGD(plain.parameters(), lr=0.01) if kind == "sgd" else Adagrad(plain.parameters(), lr=0.01)
+    )
+    dense = build_dense_optimizer(_optimizer(kind), task.model)
+    assert task.rows is not None
+    timings = time_in_turns(
+        {
+            "plain": _stepper(plain, [plain_optimizer], batches),
+            "outsize": _stepper(task.model, [dense, task.rows], batches),
+        },
+        rounds=rounds,
+        calls=calls,
+    )
+    return {
+        "batch_size": batch_size,
+        "optimizer": kind if kind == "sgd" else "Adagrad (ours: row-wise for rows)",
+        "speed_up": timings["plain"].median_s / timings["outsize"].median_s,
+        **{name: asdict(timing) for name, timing in timings.items()},
+    }
+
+
+def _loop_share(data: SyntheticConfig, batch_size: int, rounds: int, calls: int) -> dict[str, Any]:
+    task = _task(data, batch_size, "adagrad")
+    config = _config(data, batch_size, "adagrad")
+    loop = Loop(task, config, build_dense_optimizer(config.optimizer, task.model))
+    steps = loop.steps()
+    fresh = task.train_batches(0, 0)
+    kept = [batch for batch, _ in zip(task.train_batches(0, 0), range(_BATCHES_KEPT), strict=False)]
+    bare = _stepper(task.model, loop.optimizers, kept)
+    timings = time_in_turns(
+        {"total": lambda: next(steps), "data": lambda: next(fresh), "bare": bare},
+        rounds=rounds,
+        calls=calls,
+    )
+    milliseconds = {name: timing.median_s * 1e3 for name, timing in timings.items()}
+    rest = milliseconds["total"] - milliseconds["data"] - milliseconds["bare"]
+    return {
+        "batch_size": batch_size,
+        "total_ms": milliseconds["total"],
+        "data_ms": milliseconds["data"],
+        "loop_ms": max(0.0, rest),
+        "bare_ms": milliseconds["bare"],
+    }
+
+
+def _stepper(
+    model: nn.Module, optimizers: Sequence[Optimizer], batches: Sequence[ClickBatch]
+) -> Callable[[], None]:
+    """One training step on the next of a few kept batches, and nothing else."""
+    turn = cycle(batches)
+    model.train()
+
+    def step() -> None:
+        batch = next(turn)
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        loss = F.binary_cross_entropy_with_logits(model(batch.dense, batch.ids), batch.labels)
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+
+    return step
+
+
+def _optimizer(kind: str) -> OptimizerConfig:
+    return OptimizerConfig(kind="sgd" if kind == "sgd" else "adagrad", learning_rate=0.01)
+
+
+def _config(data: SyntheticConfig, batch_size: int, kind: str) -> RunConfig:
+    rows = RowOptimizerConfig(kind="sgd" if kind == "sgd" else "adagrad", learning_rate=0.01)
+    return RunConfig(
+        data=data,
+        embeddings=StoreConfig(dim=16, optimizer=rows),
+        optimizer=_optimizer(kind),
+        train=TrainConfig(batch_size=batch_size),
+    )
+
+
+def _task(data: SyntheticConfig, batch_size: int, kind: str) -> ClickTask:
+    return ClickTask(_config(data, batch_size, kind))
+
+
+def _rate(row: Mapping[str, Any], name: str) -> str:
+    rates = [row["batch_size"] / row[name][key] for key in ("median_s", "p90_s", "p10_s")]
+    return "{:,.0f} ({:,.0f} to {:,.0f})".format(*rates)

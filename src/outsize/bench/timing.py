@@ -1,0 +1,69 @@
+"""Timing on a noisy machine: variants take turns in one process, medians and spreads are kept."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds per call over several rounds.
+
+    Attributes:
+        median_s: The median round.
+        p10_s: The fast end.
+        p90_s: The slow end.
+        rounds: How many rounds.
+    """
+
+    median_s: float
+    p10_s: float
+    p90_s: float
+    rounds: int
+
+
+def time_in_turns(
+    variants: Mapping[str, Callable[[], object]], *, rounds: int, calls: int, warmup: int = 2
+) -> dict[str, Timing]:
+    """Time several variants, each round running every one of them in turn.
+
+    Args:
+        variants: Name → what to call.
+        rounds: How often each has its turn.
+        calls: Calls a turn; a round's time is their mean.
+        warmup: Untimed calls of each variant first.
+    """
+    for run in variants.values():
+        for _ in range(warmup):
+            run()
+    seconds: dict[str, list[float]] = {name: [] for name in variants}
+    for _ in range(rounds):
+        for name, run in variants.items():
+            _wait_for_device()
+            started = time.perf_counter()
+            for _ in range(calls):
+                run()
+            _wait_for_device()
+            seconds[name].append((time.perf_counter() - started) / calls)
+    return {name: _summarize(values) for name, values in seconds.items()}
+
+
+def _summarize(values: list[float]) -> Timing:
+    ordered = sorted(values)
+    last = len(ordered) - 1
+    return Timing(
+        statistics.median(ordered),
+        ordered[round(last * 0.1)],
+        ordered[round(last * 0.9)],
+        len(values),
+    )
+
+
+def _wait_for_device() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()

@@ -1,0 +1,145 @@
+"""The command line: a dictionary of functions.
+
+Progress and messages go to standard error. With `--json` a command prints exactly one JSON object
+on standard output. A user's mistake is one line and exit code 2, never a traceback.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from outsize.errors import OutsizeError
+
+RunFile = Annotated[Path, typer.Argument(help="The run, a TOML file.", metavar="RUN.toml")]
+Settings = Annotated[
+    list[str], typer.Option("--set", help="Override a setting: section.key=value. Repeatable.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
+
+
+def train(
+    run: RunFile,
+    settings: Settings = [],  # noqa: B006  typer copies it
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run. Default: runs/<name of RUN.toml>.")
+    ] = None,
+    resume: Annotated[bool, typer.Option(help="Continue the run in --out.")] = False,
+    as_json: AsJson = False,
+) -> dict[str, Any]:
+    """Train a model and write a run folder with its log, checkpoints and report."""
+    from outsize.training import load_config
+    from outsize.training import train as train_run
+
+    config = load_config(run, settings)
+    folder = out or Path("runs") / run.stem
+    summary = train_run(config, folder, resume=resume, quiet=as_json).summary()
+    if not as_json:
+        test = summary["test"]
+        say(f"test  loss {test['loss']:.5f}  auc {test['auc']:.5f}  →  {folder / 'report.html'}")
+    return summary
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the tour's runs and report.")] = Path(
+        "outsize-demo"
+    ),
+    quick: Annotated[bool, typer.Option(help="A much smaller tour, to try the command.")] = False,
+    as_json: AsJson = False,
+) -> dict[str, Any]:
+    """Take the tour: train on data made on the fly and look at a report."""
+    from outsize.demo import take_tour
+
+    return take_tour(out, quick=quick, quiet=as_json)
+
+
+def bench(
+    name: Annotated[str, typer.Argument(help="Which benchmark; 'list' shows them.")] = "list",
+    out: Annotated[Path | None, typer.Option(help="Also write the results to this folder.")] = None,
+    quick: Annotated[bool, typer.Option(help="Small sizes, to try the command.")] = False,
+    as_json: AsJson = False,
+) -> dict[str, Any]:
+    """Measure: each benchmark names its peers and runs them in the same process."""
+    from outsize.bench import run_benchmark
+
+    return run_benchmark(name, out, quick=quick, quiet=as_json)
+
+
+COMMANDS: dict[str, Callable[..., dict[str, Any]]] = {"demo": demo, "train": train, "bench": bench}
+
+
+def say(text: str) -> None:
+    """Print a line for people, on standard error."""
+    from rich.console import Console
+
+    Console(stderr=True).print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit with its code."""
+    words = sys.argv[1:] if arguments is None else arguments
+    app = typer.Typer(
+        name="outsize",
+        help="Train embedding models that outsize your memory.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(_version)
+    for name, command in COMMANDS.items():
+        app.command(name)(_interruptible(command))
+    as_json = "--json" in words
+    try:
+        result = app(words, standalone_mode=False)
+    except OutsizeError as error:
+        _fail(str(error), as_json)
+    except _Interrupted:
+        say("stopped; whatever was saved can be continued with --resume")
+        sys.exit(130)
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in ("click", "typer"):
+            raise
+        _fail(error.format_message(), as_json)  # type: ignore[attr-defined]
+    if as_json and isinstance(result, dict):
+        print(json.dumps(result))
+    sys.exit(result if isinstance(result, int) else 0)
+
+
+class _Interrupted(Exception):
+    """Ctrl-C or SIGTERM, past typer, which would turn it into a bare exit code."""
+
+
+def _interruptible(command: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    @functools.wraps(command)
+    def run(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        try:
+            return command(*args, **kwargs)
+        except KeyboardInterrupt:
+            raise _Interrupted from None
+
+    return run
+
+
+def _version(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+) -> None:
+    if version:
+        import outsize
+
+        print(outsize.__version__)
+        raise typer.Exit
+
+
+def _fail(message: str, as_json: bool) -> None:
+    """One line on standard error, the same as JSON where asked for, and exit code 2."""
+    line = " ".join(message.split())
+    say(f"outsize: {line}")
+    if as_json:
+        print(json.dumps({"error": line}))
+    sys.exit(2)

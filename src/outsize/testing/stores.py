@@ -1,0 +1,222 @@
+"""What every `RowStore` must do, seen from one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from outsize.contracts import RowStore, RowUpdate
+from outsize.errors import OutsizeError
+from outsize.initialization import initial_rows
+from outsize.kernels.row_updates import AdagradRule, AdamRule, SGDRule
+from outsize.spec import TableSpec
+from outsize.testing.refusal import refusal
+
+MakeStore = Callable[[Sequence[TableSpec]], RowStore]
+_WIDE = TableSpec("wide", num_rows=50, dim=4)
+_OTHER = TableSpec("other", num_rows=7, dim=4)
+_THIN = TableSpec("thin", num_rows=20, dim=2)
+_NONE = torch.empty(0, dtype=torch.int64)
+
+
+def _store(make: MakeStore) -> RowStore:
+    store = make([_WIDE, _THIN, _OTHER])
+    store.bind(SGDRule(learning_rate=0.5))
+    return store
+
+
+def rows_start_as_the_seed_says(make: MakeStore) -> None:
+    """A fresh row is the function of (seed, table, row, column) that all stores share."""
+    store = make([_WIDE, _THIN, _OTHER])
+    for spec in (_WIDE, _THIN, _OTHER):
+        ids = torch.arange(spec.num_rows)
+        assert torch.equal(store.read(ids, spec.name), initial_rows(spec, ids, seed=0))
+
+
+def reads_take_any_shape_and_change_nothing(make: MakeStore) -> None:
+    """`read` gives `(*ids.shape, dim)` with repeats, and leaves rows and clocks alone."""
+    store = _store(make)
+    ids = torch.tensor([[3, 3], [0, 49]])
+    first = store.read(ids, "wide")
+    assert first.shape == (2, 2, 4)
+    assert torch.equal(first[0, 0], first[0, 1])
+    assert torch.equal(store.read(ids, "wide"), first)
+    clocks = store.exchange(None, torch.tensor([0, 3, 49])).clocks
+    assert clocks.tolist() == [0, 0, 0]
+
+
+def add_merges_repeats_into_one_update(make: MakeStore) -> None:
+    """A row that occurs several times gets the sum of its gradients and one tick."""
+    store = _store(make)
+    before = store.read(torch.tensor([4, 5]), "wide")
+    gradients = torch.stack([torch.full((4,), float(i)) for i in (1, 2, 4)])
+    store.add(torch.tensor([5, 4, 5]), gradients, "wide")
+    store.flush()
+    after = store.read(torch.tensor([4, 5]), "wide")
+    torch.testing.assert_close(after - before, torch.tensor([[-1.0] * 4, [-2.5] * 4]))
+    offset = store.layout.offsets["wide"]
+    assert store.exchange(None, torch.tensor([4, 5]) + offset).clocks.tolist() == [1, 1]
+
+
+def exchange_applies_the_update_before_it_answers(make: MakeStore) -> None:
+    """Rows asked for in the same exchange already carry the pushed gradients."""
+    store = _store(make)
+    ids = torch.tensor([1, 2]) + store.layout.offsets["wide"]
+    before = store.exchange(None, ids).rows[0]
+    reply = store.exchange(_update(store, ids, torch.ones(2, 4)), ids)
+    torch.testing.assert_close(reply.rows[0], before - 0.5)
+    assert reply.clocks.tolist() == [1, 1]
+
+
+def exchange_sends_only_rows_newer_than_asked(make: MakeStore) -> None:
+    """A row comes back when its clock is greater than the one the asker is content with."""
+    store = _store(make)
+    ids = torch.tensor([1, 2, 3]) + store.layout.offsets["wide"]
+    store.exchange(_update(store, ids[:2], torch.ones(2, 4)), _NONE)
+    reply = store.exchange(None, ids, torch.tensor([0, 1, 0]))
+    assert reply.stale.tolist() == [True, False, False]
+    assert reply.clocks.tolist() == [1]
+    assert reply.rows[0].shape == (1, 4)
+    everything = store.exchange(None, ids, torch.tensor([-1, -1, -1]))
+    assert everything.stale.all()
+
+
+def ticks_move_clocks_by_as_much(make: MakeStore) -> None:
+    """An update that covers several batches moves the clock by their number."""
+    store = _store(make)
+    ids = torch.tensor([7]) + store.layout.offsets["wide"]
+    update = _update(store, ids, torch.ones(1, 4))
+    store.exchange(RowUpdate(update.ids, update.gradients, torch.tensor([5])), _NONE)
+    assert store.exchange(None, ids).clocks.tolist() == [5]
+
+
+def state_travels_with_rows(make: MakeStore) -> None:
+    """Asked with clocks, a store also answers with the optimizer state of the rows it sends."""
+    store = make([_WIDE])
+    store.bind(AdagradRule(learning_rate=0.1, row_wise=True))
+    ids = torch.tensor([3])
+    store.exchange(_update(store, ids, torch.full((1, 4), 2.0)), _NONE)
+    reply = store.exchange(None, ids, torch.tensor([0]))
+    torch.testing.assert_close(reply.state[0]["sum"], torch.tensor([[4.0]]))
+
+
+def sums_over_batches_use_their_squares(make: MakeStore) -> None:
+    """Adagrad gets Σg² of merged batches, not (Σg)²."""
+    store = make([_WIDE])
+    rule = AdagradRule(learning_rate=1.0, eps=0.0)
+    store.bind(rule)
+    ids = torch.tensor([3])
+    before = store.read(ids)
+    parts = [torch.full((1, 4), 3.0), torch.full((1, 4), 4.0)]
+    squares = sum((rule.square(part) for part in parts), torch.zeros(1, 4))
+    update = RowUpdate(ids, (parts[0] + parts[1],), torch.tensor([2]), (squares,))
+    store.exchange(update, _NONE)
+    store.flush()
+    torch.testing.assert_close(store.read(ids), before - 7.0 / 5.0)
+
+
+def checkout_gives_leaves_whose_gradients_become_pending(make: MakeStore) -> None:
+    """Backward through checked-out rows leaves one merged update, and changes no row."""
+    store = _store(make)
+    ids = torch.tensor([1, 2]) + store.layout.offsets["wide"]
+    first, second = store.checkout(ids), store.checkout(ids[1:])
+    unused = store.checkout(ids)
+    before = store.read(torch.tensor([1, 2]), "wide")
+    group = store.layout.group_of("wide")
+    (first[group].sum() + 3 * second[group].sum()).backward()
+    assert unused[group].grad is None
+    update = store.pending.merge()
+    assert update is not None
+    assert update.ids.tolist() == ids.tolist()
+    assert update.ticks.tolist() == [1, 1]
+    torch.testing.assert_close(update.gradients[group], torch.tensor([[1.0] * 4, [4.0] * 4]))
+    assert torch.equal(store.read(torch.tensor([1, 2]), "wide"), before)
+    store.pending.clear()
+    assert store.pending.merge() is None
+
+
+def bad_requests_are_refused_in_words(make: MakeStore) -> None:
+    """Unknown tables, ids without rows, wrong shapes, NaN, a second rule: nothing is applied."""
+    store = _store(make)
+    before = store.read(torch.arange(50), "wide")
+    nan = torch.full((1, 4), float("nan"))
+    one = torch.tensor([1])
+    requests: tuple[tuple[str, Callable[[], object]], ...] = (
+        ("wide", lambda: store.read(one)),
+        ("nowhere", lambda: store.read(one, "nowhere")),
+        ("50", lambda: store.read(torch.tensor([50]), "wide")),
+        ("-1", lambda: store.add(torch.tensor([-1]), torch.ones(1, 4), "wide")),
+        ("(1, 4)", lambda: store.add(one, torch.ones(1, 2), "wide")),
+        ("NaN", lambda: store.add(one, nan, "wide")),
+        ("AdamRule", lambda: store.bind(AdamRule(0.1))),
+    )
+    for word, request in requests:
+        message = refusal(OutsizeError, request)
+        assert word in message, f"{word!r} not in {message!r}"
+    assert torch.equal(store.read(torch.arange(50), "wide"), before)
+
+
+def state_dict_brings_everything_back(make: MakeStore) -> None:
+    """Rows, clocks and optimizer state survive a round trip into a fresh store."""
+    saved, other = make([_WIDE]), make([_WIDE])
+    for store in (saved, other):
+        store.bind(AdagradRule(learning_rate=0.1))
+    saved.add(torch.tensor([1, 9]), torch.ones(2, 4))
+    saved.flush()
+    other.load_state_dict(saved.state_dict())
+    for store in (saved, other):
+        store.add(torch.tensor([9]), torch.ones(1, 4))
+        store.flush()
+    ids = torch.arange(50)
+    assert torch.equal(saved.read(ids), other.read(ids))
+    assert torch.equal(saved.exchange(None, ids).clocks, other.exchange(None, ids).clocks)
+
+
+def half_destroys_nothing(make: MakeStore) -> None:
+    """`.half()` on a model leaves rows and a tiny optimizer state as they are."""
+    store = make([_WIDE])
+    store.bind(AdagradRule(learning_rate=0.1))
+    store.add(torch.tensor([1]), torch.full((1, 4), 1e-4))
+    store.flush()
+    before = store.read(torch.tensor([1]))
+    store.half()
+    assert torch.equal(store.read(torch.tensor([1])), before)
+    state = store.exchange(None, torch.tensor([1]), torch.tensor([0])).state[0]["sum"]
+    torch.testing.assert_close(state, torch.full((1, 4), 1e-8))
+
+
+def memory_use_counts_every_byte(make: MakeStore) -> None:
+    """The tables' costs add up to the store's, and rows are counted once."""
+    store = _store(make)
+    use = store.memory_use()
+    assert use.num_parameters == 50 * 4 + 7 * 4 + 20 * 2
+    assert use.bytes_of("parameters") == 4 * use.num_parameters
+    assert sum(part.total_bytes for part in store.memory_by_table().values()) <= use.total_bytes
+
+
+def _update(store: RowStore, ids: Tensor, gradients: Tensor) -> RowUpdate:
+    group = store.layout.group_of("wide")
+    parts = tuple(
+        gradients if i == group else torch.empty(0, other.dim)
+        for i, other in enumerate(store.layout.groups)
+    )
+    return RowUpdate(ids, parts, torch.ones_like(ids))
+
+
+STORE_CHECKS: tuple[Callable[[MakeStore], None], ...] = (
+    rows_start_as_the_seed_says,
+    reads_take_any_shape_and_change_nothing,
+    add_merges_repeats_into_one_update,
+    exchange_applies_the_update_before_it_answers,
+    exchange_sends_only_rows_newer_than_asked,
+    ticks_move_clocks_by_as_much,
+    state_travels_with_rows,
+    sums_over_batches_use_their_squares,
+    checkout_gives_leaves_whose_gradients_become_pending,
+    bad_requests_are_refused_in_words,
+    state_dict_brings_everything_back,
+    half_destroys_nothing,
+    memory_use_counts_every_byte,
+)

@@ -1,0 +1,154 @@
+"""What every `EmbeddingTable` must do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+
+from outsize.contracts import EmbeddingTable
+from outsize.errors import IdError
+from outsize.spec import POOLINGS, TableSpec
+from outsize.testing.refusal import refusal
+
+MakeTable = Callable[..., EmbeddingTable]
+_SPEC = TableSpec("contract", num_rows=97, dim=8)
+_IDS = torch.tensor([[0, 1, 96], [5, 5, 0]])
+
+
+def ids_of_any_shape_map_to_vectors(make: MakeTable) -> None:
+    """`table(ids)` is `(*ids.shape, dim)`, and the shape does not change the values."""
+    table = make(_SPEC)
+    flat = table(_IDS.flatten())
+    assert flat.shape == (6, 8)
+    assert torch.equal(table(_IDS), flat.view(2, 3, 8))
+    assert torch.equal(table(torch.tensor(5)), flat[3])
+    assert table(torch.empty(0, 4, dtype=torch.int64)).shape == (0, 4, 8)
+
+
+def equal_ids_have_equal_vectors(make: MakeTable) -> None:
+    """A vector depends on its id alone."""
+    vectors = make(_SPEC)(_IDS)
+    assert torch.equal(vectors[1, 0], vectors[1, 1])
+    assert torch.equal(vectors[0, 0], vectors[1, 2])
+
+
+def the_seed_decides_the_table(make: MakeTable) -> None:
+    """The same seed gives the same table, another one another."""
+    one, same, other = (make(_SPEC, seed=seed)(_IDS) for seed in (1, 1, 2))
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+
+
+def fresh_vectors_have_the_asked_scale(make: MakeTable) -> None:
+    """Methods start from the same scale, so that comparisons are fair."""
+    spec = TableSpec("contract", num_rows=4096, dim=16)
+    with torch.no_grad():
+        vectors = make(spec)(torch.arange(spec.num_rows))
+    wanted = spec.init.std_for(spec.dim)
+    assert 0.8 * wanted < float(vectors.std()) < 1.25 * wanted
+
+
+def bags_pool_as_torch_does(make: MakeTable) -> None:
+    """`bag` equals `F.embedding_bag` over the materialised table."""
+    table = make(_SPEC)
+    values, offsets = torch.tensor([3, 4, 4, 90, 0]), torch.tensor([0, 2, 2, 4])
+    for pooling in POOLINGS:
+        weight = table.materialize().weight.detach()
+        expected = F.embedding_bag(values, weight, offsets, mode=pooling)
+        torch.testing.assert_close(table.bag(values, offsets, pooling=pooling), expected)
+    weights = torch.tensor([0.5, -1.0, 2.0, 1.0, 3.0])
+    weight = table.materialize().weight.detach()
+    expected = F.embedding_bag(values, weight, offsets, mode="sum", per_sample_weights=weights)
+    torch.testing.assert_close(table.bag(values, offsets, weights), expected)
+    torch.testing.assert_close(table.bag(_IDS, pooling="mean"), table(_IDS).mean(dim=1))
+
+
+def padding_is_left_out_of_bags(make: MakeTable) -> None:
+    """A padding id adds nothing, is not counted, and need not have a row."""
+    table = make(_SPEC)
+    padded = torch.tensor([[3, -1, 4], [-1, -1, -1]])
+    pooled = table.bag(padded, pooling="mean", padding_id=-1)
+    torch.testing.assert_close(pooled[0], table(torch.tensor([3, 4])).mean(dim=0))
+    assert not pooled[1].any()
+
+
+def ids_out_of_range_are_refused(make: MakeTable) -> None:
+    """An id without a row is refused in words that name the table and the id."""
+    table = make(_SPEC)
+    for bad in (97, -1, 2**40):
+        message = refusal(IdError, lambda bad=bad: table(torch.tensor([0, bad])))  # type: ignore[misc]
+        assert "contract" in message
+        assert str(bad) in message
+
+
+def parameters_learn(make: MakeTable) -> None:
+    """Gradient descent on parameters brings the vectors of a few ids to their targets."""
+    table = make(_SPEC)
+    ids, target = torch.tensor([2, 50]), torch.ones(2, 8)
+    optimizer = torch.optim.Adam(table.parameters(), lr=0.05)
+    before = F.mse_loss(table(ids), target).item()
+    for _ in range(200):
+        optimizer.zero_grad()
+        F.mse_loss(table(ids), target).backward()
+        optimizer.step()
+    assert F.mse_loss(table(ids), target).item() < before / 100
+
+
+def state_dict_brings_back_the_vectors(make: MakeTable) -> None:
+    """Loading into a table of another seed gives the saved vectors, exactly."""
+    saved, other = make(_SPEC, seed=1), make(_SPEC, seed=2)
+    other.load_state_dict(saved.state_dict())
+    assert torch.equal(saved(_IDS), other(_IDS))
+
+
+def dtype_moves_are_followed(make: MakeTable) -> None:
+    """`.to(torch.float64)` computes in float64 and keeps the vectors."""
+    table = make(_SPEC)
+    before = table(_IDS)
+    after = table.to(torch.float64)(_IDS)
+    assert after.dtype == torch.float64
+    torch.testing.assert_close(after.float(), before)
+
+
+def memory_use_is_what_the_module_holds(make: MakeTable) -> None:
+    """Parameters and bytes are those of the module's tensors."""
+    table = make(_SPEC)
+    use = table.memory_use()
+    tensors = [*table.parameters(), *table.buffers()]
+    assert use.num_parameters == sum(p.numel() for p in table.parameters())
+    assert use.total_bytes == sum(t.numel() * t.element_size() for t in tensors)
+
+
+def materialize_gives_the_same_vectors(make: MakeTable) -> None:
+    """The exported `nn.Embedding` looks up the same vectors."""
+    table = make(_SPEC)
+    embedding = table.materialize()
+    assert embedding.weight.shape == (97, 8)
+    torch.testing.assert_close(embedding(_IDS), table(_IDS))
+    assert embedding.weight.requires_grad
+
+
+def forward_compiles_in_one_graph(make: MakeTable) -> None:
+    """`torch.compile` finds no break in a look-up, and its result is the same."""
+    table = make(_SPEC)
+    compiled = torch.compile(table, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(_IDS), table(_IDS))
+
+
+TABLE_CHECKS: tuple[Callable[[MakeTable], None], ...] = (
+    ids_of_any_shape_map_to_vectors,
+    equal_ids_have_equal_vectors,
+    the_seed_decides_the_table,
+    fresh_vectors_have_the_asked_scale,
+    bags_pool_as_torch_does,
+    padding_is_left_out_of_bags,
+    ids_out_of_range_are_refused,
+    parameters_learn,
+    state_dict_brings_back_the_vectors,
+    dtype_moves_are_followed,
+    memory_use_is_what_the_module_holds,
+    materialize_gives_the_same_vectors,
+    forward_compiles_in_one_graph,
+)

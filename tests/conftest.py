@@ -1,0 +1,50 @@
+"""Shapes in signatures are checked while tests run."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import jaxtyping
+import pytest
+
+jaxtyping.install_import_hook("outsize", "shape_checks.check")
+
+# Tests work on tiny tensors, for which a second thread only costs; subprocesses inherit this.
+os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
+
+import torch  # noqa: E402
+
+REPOSITORY = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def unchecked_shapes() -> Iterator[None]:
+    """As users run it: signatures are not checked, so our own checks must speak."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture
+def unchecked_shapes_if_compiling(request: pytest.FixtureRequest) -> None:
+    """torch.compile would trace the checks too."""
+    if "compiles" in request.node.name:
+        request.getfixturevalue("unchecked_shapes")
+
+
+@pytest.fixture
+def shared_data() -> Path:
+    """Real data sets beside the checkout, where there are any."""
+    folder = REPOSITORY.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip("no folder of real data sets beside this checkout")
+    return folder
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of a device this machine lacks are skipped with that reason."""
+    if not torch.cuda.is_available():
+        skip = pytest.mark.skip(reason="no CUDA device")
+        for item in items:
+            if "gpu" in item.keywords:
+                item.add_marker(skip)

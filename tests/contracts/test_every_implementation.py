@@ -1,0 +1,30 @@
+"""Whatever is in a registry keeps its contract, simply by being there."""
+
+from functools import partial
+
+import pytest
+
+from outsize.optimizers import ROW_OPTIMIZERS
+from outsize.stores import STORES
+from outsize.tables import TABLES, build_table
+from outsize.testing import OPTIMIZER_CHECKS, STORE_CHECKS, TABLE_CHECKS
+
+pytestmark = pytest.mark.usefixtures("unchecked_shapes_if_compiling")
+
+
+@pytest.mark.parametrize("check", TABLE_CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("method", TABLES)
+def test_every_table_keeps_the_contract(method, check):
+    check(partial(build_table, method))
+
+
+@pytest.mark.parametrize("check", STORE_CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("kind", STORES)
+def test_every_store_keeps_the_contract(kind, check):
+    check(STORES[kind])
+
+
+@pytest.mark.parametrize("check", OPTIMIZER_CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("kind", ROW_OPTIMIZERS)
+def test_every_row_optimizer_keeps_the_contract(kind, check):
+    check(ROW_OPTIMIZERS[kind])

@@ -1,0 +1,190 @@
+import pytest
+import torch
+from torch import nn
+
+import outsize
+from outsize.errors import ConfigError, DataError, IdError
+
+SPECS = [
+    outsize.TableSpec("user", num_rows=40, dim=4),
+    outsize.TableSpec("item", num_rows=30, dim=4),
+    outsize.TableSpec("country", num_rows=5, dim=2),
+]
+FEATURES = [
+    outsize.FeatureSpec("user"),
+    outsize.FeatureSpec("clicked", table="item", pooling="mean", padding_id=-1),
+    outsize.FeatureSpec("shown", table="item", pooling="max"),
+    outsize.FeatureSpec("bought", table="item"),
+    outsize.FeatureSpec("country"),
+]
+INPUTS = {
+    "user": torch.tensor([3, 3, 39]),
+    "clicked": torch.tensor([[0, 5, -1], [-1, -1, -1], [5, 5, 7]]),
+    "shown": (torch.tensor([1, 2, 29, 0]), torch.tensor([0, 0, 3])),
+    "bought": outsize.Bag(
+        torch.tensor([4, 5, 6]), torch.tensor([0, 1, 1]), torch.tensor([0.5, 2.0, -1.0])
+    ),
+    "country": torch.tensor([0, 4, 0]),
+}
+
+
+def over_store(features=FEATURES, specs=SPECS):
+    return outsize.EmbeddingCollection(features, outsize.LocalStore(specs))
+
+
+def over_tables(features=FEATURES, specs=SPECS):
+    tables = {spec.name: outsize.build_table("full", spec) for spec in specs}
+    return outsize.EmbeddingCollection(features, tables)
+
+
+def expected_of(weights):
+    """The same batch through torch's own layers."""
+
+    def bag(table, mode):
+        return nn.EmbeddingBag.from_pretrained(weights[table], mode=mode, freeze=False)
+
+    clicked = bag("item", "mean")
+    shown, bought = bag("item", "max"), bag("item", "sum")
+    return {
+        "user": weights["user"][INPUTS["user"]],
+        "clicked": torch.stack(
+            [
+                clicked(torch.tensor([[0, 5]]))[0],
+                torch.zeros(4),
+                clicked(torch.tensor([[5, 5, 7]]))[0],
+            ]
+        ),
+        "shown": shown(*INPUTS["shown"]),
+        "bought": bought(
+            INPUTS["bought"].values,
+            INPUTS["bought"].offsets,
+            per_sample_weights=INPUTS["bought"].weights,
+        ),
+        "country": weights["country"][INPUTS["country"]],
+    }
+
+
+@pytest.mark.parametrize("make", [over_store, over_tables])
+def test_every_kind_of_feature_equals_torchs_layers(make):
+    collection = make()
+    weights = {
+        spec.name: outsize.build_table("full", spec).weight.detach().clone() for spec in SPECS
+    }
+    vectors = collection(INPUTS)
+    for name, expected in expected_of(weights).items():
+        torch.testing.assert_close(vectors[name], expected)
+
+
+def test_tables_and_store_train_alike_under_sgd():
+    stored, tabled = over_store(), over_tables()
+    rows = outsize.RowSGD(stored.store, learning_rate=0.1)
+    dense = torch.optim.SGD(tabled.parameters(), lr=0.1)
+    for _ in range(3):
+        for collection, optimizer in ((stored, rows), (tabled, dense)):
+            optimizer.zero_grad()
+            sum(v.square().sum() for v in collection(INPUTS).values()).backward()
+            optimizer.step()
+    for spec in SPECS:
+        everything = torch.arange(spec.num_rows)
+        torch.testing.assert_close(
+            stored.store.read(everything, spec.name), tabled.tables[spec.name](everything)
+        )
+
+
+def test_features_that_share_a_table_update_a_shared_row_once():
+    features = [outsize.FeatureSpec("a", table="item"), outsize.FeatureSpec("b", table="item")]
+    collection = over_store(features, SPECS[1:2])
+    optimizer = outsize.RowSGD(collection.store, learning_rate=1.0)
+    before = collection.store.read(torch.tensor([2]))
+    vectors = collection({"a": torch.tensor([2]), "b": torch.tensor([2])})
+    (vectors["a"].sum() + 2 * vectors["b"].sum()).backward()
+    optimizer.step()
+    torch.testing.assert_close(collection.store.read(torch.tensor([2])), before - 3.0)
+    assert collection.store.exchange(None, torch.tensor([2])).clocks.tolist() == [1]
+
+
+def test_one_id_each_takes_the_fast_path_with_the_same_result():
+    features = [outsize.FeatureSpec("user"), outsize.FeatureSpec("item")]
+    inputs = {"user": torch.tensor([1, 2, 1]), "item": torch.tensor([0, 29, 0])}
+    fast = over_store(features, SPECS[:2])
+    mixed = over_store(features, SPECS)  # a second width rules the fast path out
+    assert fast.stacked(inputs).shape == (3, 2, 4)
+    for name in inputs:
+        torch.testing.assert_close(fast(inputs)[name], mixed(inputs)[name])
+    torch.testing.assert_close(fast.stacked(inputs), mixed.stacked(inputs))
+    torch.testing.assert_close(fast.stacked(inputs)[:, 1], fast(inputs)["item"])
+
+
+@pytest.mark.parametrize("make", [over_store, over_tables])
+def test_an_id_out_of_range_names_where_it_occurred(make):
+    features = [outsize.FeatureSpec("user"), outsize.FeatureSpec("item")]
+    collection = make(features, SPECS[:2])
+    with pytest.raises(IdError, match=r"'item'.*30 is outside 0 … 29"):
+        collection({"user": torch.tensor([1]), "item": torch.tensor([30])})
+    with pytest.raises(IdError, match="-2"):
+        collection({"user": torch.tensor([-2]), "item": torch.tensor([3])})
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize("make", [over_store, over_tables])
+def test_ids_of_another_type_are_refused(make):
+    with pytest.raises(DataError, match="int64"):
+        make([outsize.FeatureSpec("user")], SPECS[:1])({"user": torch.tensor([1.0])})
+
+
+def test_a_batch_that_does_not_fit_is_refused():
+    collection = over_store([outsize.FeatureSpec("user"), outsize.FeatureSpec("item")], SPECS[:2])
+    with pytest.raises(DataError, match="no feature 'item'"):
+        collection({"user": torch.tensor([1])})
+    with pytest.raises(DataError, match=r"'item' has 2 examples.*'user' has 1"):
+        collection({"user": torch.tensor([1]), "item": torch.tensor([1, 2])})
+
+
+def test_a_collection_that_cannot_work_is_refused():
+    with pytest.raises(ConfigError, match="points to table 'nowhere'"):
+        over_store([outsize.FeatureSpec("a", table="nowhere")])
+    with pytest.raises(ConfigError, match="two features"):
+        over_store([outsize.FeatureSpec("user"), outsize.FeatureSpec("user")])
+    with pytest.raises(ConfigError, match="at least one"):
+        over_store([])
+    with pytest.raises(ConfigError, match="differ in width"):
+        over_store().stacked(INPUTS)
+
+
+def test_memory_by_table_adds_up():
+    collection = over_store()
+    outsize.RowAdam(collection.store)
+    by_table = collection.memory_by_table()
+    assert by_table["country"].num_parameters == 10
+    # rows of 2 floats, a clock, two moments of 2 floats and a step count
+    assert by_table["country"].total_bytes == 5 * 4 * (2 + 1 + 4 + 1)
+    total = collection.memory_use()
+    assert total.total_bytes == sum(use.total_bytes for use in by_table.values())
+    tabled = over_tables().memory_use()
+    assert tabled.num_parameters == total.num_parameters
+
+
+def test_evaluation_reads_do_not_join_the_graph():
+    collection = over_store().eval()
+    assert not any(v.requires_grad for v in collection(INPUTS).values())
+    collection.train()
+    with torch.no_grad():
+        assert not any(v.requires_grad for v in collection(INPUTS).values())
+    assert all(v.requires_grad for v in collection(INPUTS).values())
+
+
+def test_an_empty_batch_gives_empty_vectors():
+    collection = over_store([outsize.FeatureSpec("user"), outsize.FeatureSpec("item")], SPECS[:2])
+    empty = torch.empty(0, dtype=torch.int64)
+    assert collection({"user": empty, "item": empty})["item"].shape == (0, 4)
+
+
+@pytest.mark.gpu
+def test_bad_ids_on_cuda_are_reported_at_the_end_of_the_step():
+    collection = over_store([outsize.FeatureSpec("user"), outsize.FeatureSpec("item")], SPECS[:2])
+    collection = collection.to("cuda")
+    ids = {"user": torch.tensor([1], device="cuda"), "item": torch.tensor([30], device="cuda")}
+    collection(ids)
+    with pytest.raises(IdError, match="30"):
+        collection.raise_if_bad_ids()
+    collection.raise_if_bad_ids()  # reported once

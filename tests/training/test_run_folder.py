@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from outsize.data import SyntheticConfig
+from outsize.errors import ConfigError, DataError, WriteError
+from outsize.training.config import CheckpointConfig, RunConfig, TablesConfig, TrainConfig
+from outsize.training.run_folder import RunFolder
+
+LINES = st.dictionaries(
+    st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    max_size=4,
+)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    run = RunFolder(tmp_path / "run")
+    run.begin(RunConfig())
+    return run
+
+
+def refusal_to_resume(folder: RunFolder, config: RunConfig) -> str:
+    with pytest.raises(ConfigError) as caught:
+        folder.require_same_run(config)
+    message = str(caught.value)
+    assert str(folder.path) in message
+    assert "\n" not in message
+    return message
+
+
+def test_a_run_remembers_its_configuration(tmp_path):
+    config = RunConfig(
+        data=SyntheticConfig(vocabulary=(3, 4)),
+        embeddings=TablesConfig(dim=4, init_std=1e-9),
+        train=TrainConfig(steps=7, device='"odd"\n\\ name'),
+    )
+    folder = RunFolder(tmp_path / "deep" / "run")
+
+    folder.begin(config)
+
+    assert folder.config() == config
+
+
+def test_a_folder_that_holds_a_run_is_refused_and_left_alone(folder):
+    before = folder.config_file.read_bytes()
+
+    with pytest.raises(ConfigError) as caught:
+        folder.begin(RunConfig(seed=1))
+
+    assert str(folder.path) in str(caught.value)
+    assert "--resume" in str(caught.value)
+    assert "--out" in str(caught.value)
+    assert folder.config_file.read_bytes() == before
+
+
+def test_a_folder_that_holds_other_things_may_hold_a_run_too(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "config.toml.partial").write_text("cut short by a cra")
+
+    RunFolder(tmp_path).begin(RunConfig())
+
+    assert RunFolder(tmp_path).config() == RunConfig()
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    assert {path.name for path in tmp_path.iterdir()} == {"notes.txt", "config.toml"}
+
+
+@pytest.mark.parametrize("name", ["file", "file/run"])
+def test_a_file_in_place_of_the_folder_is_refused_in_one_line(tmp_path, name):
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(WriteError) as caught:
+        RunFolder(tmp_path / name).begin(RunConfig())
+
+    assert str(tmp_path / name) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_there_must_be_a_run_to_resume(tmp_path):
+    for path in (tmp_path / "absent", tmp_path):
+        assert "no run to resume" in refusal_to_resume(RunFolder(path), RunConfig())
+
+
+def test_a_folder_in_use_is_refused_to_a_second_process(folder):
+    with (
+        folder.lock(),
+        pytest.raises(ConfigError, match="another process"),
+        RunFolder(folder.path).lock(),
+    ):
+        pass
+    with RunFolder(folder.path).lock():
+        assert folder.path.is_dir()
+
+
+@pytest.mark.parametrize(
+    ("config", "key", "was", "now"),
+    [
+        (RunConfig(seed=5), "seed", "0", "5"),
+        (RunConfig(train=TrainConfig(batch_size=512)), "train.batch_size", "2048", "512"),
+        (RunConfig(train=TrainConfig(clip_norm=0.5)), "train.clip_norm", "None", "0.5"),
+        (RunConfig(embeddings=TablesConfig()), "embeddings.kind", "'store'", "'tables'"),
+        (RunConfig(data=SyntheticConfig(vocabulary=(3,))), "data.vocabulary", "[]", "[3]"),
+    ],
+)
+def test_another_configuration_is_refused_with_key_and_both_values(folder, config, key, was, now):
+    message = refusal_to_resume(folder, config)
+
+    assert f"{key} was {was} and is now {now};" in message
+    assert "--out" in message
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        RunConfig(checkpoint=CheckpointConfig(every=5)),
+        RunConfig(checkpoint=CheckpointConfig(keep=9)),
+        RunConfig(train=TrainConfig(log_every=7)),
+        RunConfig(train=TrainConfig(device="cpu")),
+    ],
+)
+def test_what_does_not_change_the_result_may_change(folder, config):
+    folder.require_same_run(config)  # an error otherwise
+
+    assert folder.config() == RunConfig()
+
+
+@pytest.mark.parametrize("text", ["seed = ", "sede = 1", 'seed = "1"'])
+def test_a_damaged_configuration_is_named(folder, text):
+    folder.config_file.write_text(text)
+
+    assert str(folder.config_file) in refusal_to_resume(folder, RunConfig())
+
+
+def test_a_run_without_lines_has_no_metrics(folder):
+    assert folder.metrics() == []
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(LINES, max_size=4))
+def test_metrics_read_back_as_they_were_appended(lines):
+    with tempfile.TemporaryDirectory() as path:
+        folder = RunFolder(Path(path))
+        for line in lines:
+            folder.append_metrics(line)
+
+        assert repr(folder.metrics()) == repr(lines)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_metric_that_is_no_number_is_null(folder, value):
+    folder.append_metrics({"step": 1, "auc": value})
+
+    text = folder.metrics_file.read_text()
+
+    def refuse(name: str) -> Any:
+        raise AssertionError(f"{name} is no JSON")
+
+    assert json.loads(text, parse_constant=refuse) == {"step": 1, "auc": None}
+    assert folder.metrics() == [{"step": 1, "auc": None}]
+
+
+def test_a_last_line_cut_anywhere_is_dropped(folder):
+    folder.append_metrics({"step": 1, "loss": 0.5})
+    whole = folder.metrics_file.read_bytes()
+    folder.append_metrics({"step": 2, "loss": 0.25, "split": "ü"})
+    last = folder.metrics_file.read_bytes()[len(whole) :]
+
+    for length in range(len(last) - 1):
+        folder.metrics_file.write_bytes(whole + last[:length])
+        assert folder.metrics() == [{"step": 1, "loss": 0.5}]
+
+
+@pytest.mark.parametrize("cut", [1, 2, 8])
+def test_lines_appended_after_a_cut_one_are_whole_once_truncated(folder, cut):
+    for step in (1, 2):
+        folder.append_metrics({"step": step, "loss": 0.5})
+    with folder.metrics_file.open("r+b") as file:
+        file.truncate(folder.metrics_file.stat().st_size - cut)
+
+    folder.truncate_metrics(1)
+    folder.append_metrics({"step": 2, "loss": 0.25})
+
+    assert folder.metrics() == [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25}]
+
+
+@pytest.mark.parametrize(
+    ("step", "kept"), [(0, []), (2, [1, 2, 2]), (3, [1, 2, 2]), (9, [1, 2, 2, 4])]
+)
+def test_truncating_keeps_the_lines_up_to_a_step(folder, step, kept):
+    for line_step in (1, 2, 2, 4):
+        folder.append_metrics({"step": line_step, "loss": None})
+
+    folder.truncate_metrics(step)
+
+    assert folder.metrics() == [{"step": line_step, "loss": None} for line_step in kept]
+
+
+def test_truncating_before_the_first_line_is_written_does_nothing(folder):
+    folder.truncate_metrics(0)
+
+    assert folder.metrics() == []
+
+
+@pytest.mark.parametrize(
+    "broken", [b"{", b'{"step": 2', b"", b"nonsense", b"3", b"null", b'[{"step": 1}]', b"\xff"]
+)
+def test_a_broken_line_in_the_middle_is_named(folder, broken):
+    folder.metrics_file.write_bytes(b'{"step": 1}\n' + broken + b'\n{"step": 3}\n')
+
+    with pytest.raises(DataError) as caught:
+        folder.metrics()
+
+    assert str(folder.metrics_file) in str(caught.value)
+    assert "line 2" in str(caught.value)
+    assert "\n" not in str(caught.value)
