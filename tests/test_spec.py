@@ -20,7 +20,7 @@ def test_an_impossible_std_is_refused(std):
 @pytest.mark.usefixtures("unchecked_shapes")
 def test_an_unknown_distribution_is_refused():
     with pytest.raises(ConfigError, match="must be uniform, normal or zeros, but got 'gamma'"):
-        Init("gamma")  # type: ignore[arg-type]
+        Init("gamma")
 
 
 def test_the_default_std_shrinks_with_the_width():
@@ -76,7 +76,7 @@ def test_a_feature_points_to_the_table_of_its_name_unless_told_otherwise():
 @pytest.mark.usefixtures("unchecked_shapes")
 def test_an_unknown_pooling_is_refused():
     with pytest.raises(ConfigError, match="'user': pooling must be one of sum, mean, max, but got"):
-        FeatureSpec("user", pooling="median")  # type: ignore[arg-type]
+        FeatureSpec("user", pooling="median")
 
 
 # Budgets

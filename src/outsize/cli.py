@@ -17,6 +17,8 @@ import typer
 
 from outsize.errors import OutsizeError
 
+_ABOUT = "Train embedding models that outsize your memory."
+
 RunFile = Annotated[Path, typer.Argument(help="The run, a TOML file.", metavar="RUN.toml")]
 Settings = Annotated[
     list[str], typer.Option("--set", help="Override a setting: section.key=value. Repeatable.")
@@ -86,12 +88,11 @@ def main(arguments: list[str] | None = None) -> None:
     words = sys.argv[1:] if arguments is None else arguments
     app = typer.Typer(
         name="outsize",
-        help="Train embedding models that outsize your memory.",
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
     )
-    app.callback()(_version)
+    app.callback(help=_ABOUT)(_options)
     for name, command in COMMANDS.items():
         app.command(name)(_interruptible(command))
     as_json = "--json" in words
@@ -126,14 +127,23 @@ def _interruptible(command: Callable[..., dict[str, Any]]) -> Callable[..., dict
     return run
 
 
-def _version(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
-) -> None:
-    if version:
+def _print_version(asked: bool | None) -> None:
+    if asked:
         import outsize
 
         print(outsize.__version__)
         raise typer.Exit
+
+
+def _options(
+    version: Annotated[
+        bool | None,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and stop."
+        ),
+    ] = None,
+) -> None:
+    """Options of no command."""
 
 
 def _fail(message: str, as_json: bool) -> None:

@@ -8,7 +8,8 @@ the vector form of multiply-shift (Dietzfelbinger et al. 1997; Thorup, "High spe
 integers and strings"). Over the draw of its coefficients it is strongly universal: any two ids get
 independent, uniform 32-bit values, the property Count-Sketch needs ("Clustering the Sketch", C).
 The bijection keeps that property and breaks up runs of consecutive ids. A value is brought to a
-range by multiply-high, never by a remainder, so a range that is no power of two is loaded evenly.
+range by multiply-high, never by a remainder, so a range that is no power of two is loaded evenly:
+32 random bits serve up to 2²⁴ buckets, 62 bits beyond.
 The additive `b` makes h(0) differ between functions.
 
 **Draws by key.** `uniform_at` and `normal_at` turn 64-bit keys into random numbers without state:
@@ -32,6 +33,7 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _MIX_1 = 0xBF58476D1CE4E5B9
 _MIX_2 = 0x94D049BB133111EB
 _MAX_BUCKETS = 1 << 62
+_NARROW_BITS = 24  # up to here 32 random bits load buckets evenly to 1 in 256
 _WORDS_PER_HASH = 9  # three functions of three words: bucket, bucket's low bits, sign
 
 
@@ -51,12 +53,12 @@ def _mix_int(value: int) -> int:
 def derive_seed(seed: int, *path: int | str) -> int:
     """A seed for one named use of `seed`: different paths give unrelated seeds.
 
-    Returns a non-negative int below 2⁶³.
+    Integers count modulo 2⁶⁴. Returns a non-negative int below 2⁶³.
     """
     state = _mix_int(seed + _GOLDEN)
     for part in path:
         if isinstance(part, int):
-            words = [part]
+            words = [-1, part]  # a length no text has
         else:
             text = part.encode()
             words = [len(text)]
@@ -105,7 +107,7 @@ def hash_ids(
     if not 1 <= num_buckets <= _MAX_BUCKETS:
         raise ConfigError(f"num_buckets must be between 1 and 2**62, but got {num_buckets}")
     value = _multiply_shift(ids, hashes[:, :3])
-    if num_buckets <= 1 << 31:
+    if num_buckets <= 1 << _NARROW_BITS:
         return (value * num_buckets) >> 32
     # 62 bits from two independent functions, and multiply-high in 31-bit limbs so that no
     # intermediate leaves int64.
@@ -131,6 +133,8 @@ def uniform_at(
         keys: Any 64-bit words.
         dtype: float32, with 23 random bits, or float64, with 52.
     """
+    if dtype not in (torch.float32, torch.float64):
+        raise ConfigError(f"uniform numbers come in float32 or float64, but got {dtype}")
     num_bits = 23 if dtype == torch.float32 else 52
     bits = (mix_bits(keys) >> (64 - num_bits)) & ((1 << num_bits) - 1)
     return (bits.to(dtype) + 0.5) * 2.0**-num_bits

@@ -29,7 +29,7 @@ def _require_name(kind: str, name: str) -> None:
     if not _NAME.fullmatch(name):
         raise ConfigError(
             f"{kind} name {name!r} is not usable as a key in a state dict: "
-            "use letters, digits, '_' and '-'"
+            "use letters, digits, '_' and, after the first, '-'"
         )
 
 

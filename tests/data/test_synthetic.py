@@ -357,6 +357,14 @@ def test_new_ids_enter_at_the_top_as_often_as_asked():
     assert most_popular(data, "train", 97_000, 99_000)[0] == tops[0]
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_drifting_log_has_the_asked_mean_over_its_whole_length(seed):
+    data = make(DRIFTING, seed=seed)
+    starts = range(0, 1_000_000, 20_000)
+    rates = [data.examples("train", t, t + 500).probability.mean().item() for t in starts]
+    assert sum(rates) / len(rates) == pytest.approx(0.25, rel=0.05)
+
+
 def test_an_id_ages_by_one_rank_with_each_newcomer():
     data = make(DRIFTING)
     before = most_popular(data, "train", 0, 10_000, 3)

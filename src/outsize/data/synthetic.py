@@ -33,6 +33,7 @@ from outsize.hashing import derive_seed, mix_bits, normal_at, uniform_at
 
 _CALIBRATION_EXAMPLES = 1 << 14
 _LATENT_DIM = 4
+_MAX_IDS = 1 << 31  # rank × stride must fit an int64
 _NUM_EFFECTS = _LATENT_DIM + 1  # an id's latent vector and its linear effect
 
 
@@ -82,8 +83,10 @@ class SyntheticConfig(ClickDataConfig):
                 raise ConfigError(
                     f"{name} must be a finite number >= {bound}, but got {getattr(self, name)}"
                 )
-        if min(self.vocabulary, default=1) < 1:
-            raise ConfigError(f"vocabulary must hold sizes >= 1, but got {self.vocabulary}")
+        if not 1 <= min(self.sizes()) <= max(self.sizes()) <= _MAX_IDS:
+            raise ConfigError(
+                f"vocabulary must hold sizes from 1 to {_MAX_IDS:,}, but got {self.sizes()}"
+            )
         if not 0 <= self.individuality <= 1:
             raise ConfigError(
                 f"individuality must be between 0 and 1, but got {self.individuality}"
@@ -99,10 +102,9 @@ class SyntheticConfig(ClickDataConfig):
         if self.vocabulary:
             return self.vocabulary
         low, high = math.log(min(10, self.largest_vocabulary)), math.log(self.largest_vocabulary)
-        steps = max(1, self.num_categorical - 1)
-        return tuple(
-            round(math.exp(low + (high - low) * i / steps)) for i in range(self.num_categorical)
-        )
+        last = self.num_categorical - 1
+        shares = [i / last for i in range(last)] + [1.0]
+        return tuple(round(math.exp(low + (high - low) * share)) for share in shares)
 
 
 class SyntheticClicks(ClickData):
@@ -148,14 +150,17 @@ class SyntheticClicks(ClickData):
 
     def examples(self, split: Split, first: int, stop: int) -> ClickBatch:
         """Examples number `first … stop − 1` of a split."""
-        numbers = torch.arange(first, stop)
+        return self._examples(split, torch.arange(first, stop))
+
+    def _examples(self, split: Split, numbers: Int64[Tensor, " batch"]) -> ClickBatch:
         # Held-out examples follow the training examples in time.
         offset = {"train": 0, "validation": 1, "test": 2}[split]
         time = numbers + (self.config.num_train if offset else 0)
         keys = mix_bits(numbers + derive_seed(self.config.seed, "split", offset))
         dense = normal_at(self._key("dense", keys.unsqueeze(1) + self._dense_columns))
         ids = self._ids(keys, time)
-        probability = torch.sigmoid(self._logit(dense, ids))
+        # In float64, then rounded: an example must not depend on the batch it is made in.
+        probability = torch.sigmoid(self._logit(dense, ids)).float()
         labels = (uniform_at(self._key("label", keys)) < probability).float()
         columns = ids.t().contiguous()
         named = {name: columns[i] for i, name in enumerate(self.vocabularies)}
@@ -179,7 +184,8 @@ class SyntheticClicks(ClickData):
         vectors, linear = effects[..., :-1], effects[..., -1].sum(dim=1)
         pairs = (vectors.sum(dim=1).square() - vectors.square().sum(dim=1)).sum(dim=1) / 2
         pairs = pairs / math.sqrt(max(1.0, num * (num - 1) / 2 * _LATENT_DIM))
-        logit = dense @ self._dense_weight + linear / math.sqrt(num) + pairs
+        from_dense = (dense * self._dense_weight).sum(dim=1)
+        logit = from_dense.double() + linear.double() / math.sqrt(num) + pairs.double()
         return logit * self._scale + self.bias
 
     def _effects(self, word: Int64[Tensor, "batch features"]) -> Float[Tensor, "all effects"]:
@@ -205,11 +211,13 @@ class SyntheticClicks(ClickData):
     def _calibrate(self) -> None:
         """Choose scale and bias so that the logit has the asked spread and mean probability."""
         count = min(_CALIBRATION_EXAMPLES, self.config.num_train)
-        batch = self.examples("train", 0, count)
+        # Spread over the whole training time, so that drift is averaged.
+        numbers = torch.arange(count) * self.config.num_train // count
+        batch = self._examples("train", numbers)
         assert batch.probability is not None
         logit = torch.logit(batch.probability.double(), eps=1e-12)
         spread = float(logit.std()) if count > 1 else 0.0
-        self._scale = self.config.signal / spread if spread > 0 else 0.0
+        self._scale = self.config.signal / spread if spread > 1e-6 else 0.0
         shape = (logit - logit.mean()) * self._scale
         low, high = -40.0, 40.0
         for _ in range(60):

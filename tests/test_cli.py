@@ -1,0 +1,180 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+import outsize
+from outsize.cli import COMMANDS, main
+
+SMALL = """
+[data]
+num_train = 600
+num_validation = 200
+num_test = 200
+largest_vocabulary = 100
+[train]
+batch_size = 256
+"""
+
+
+@pytest.fixture
+def run_file(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text(SMALL)
+    return path
+
+
+def call(capfd, *words):
+    """Exit code, standard output and standard error of a command."""
+    with pytest.raises(SystemExit) as caught:
+        main([str(word) for word in words])
+    out, err = capfd.readouterr()
+    return caught.value.code, out, err
+
+
+def test_train_writes_a_run_folder(capfd, run_file, tmp_path):
+    code, out, err = call(capfd, "train", run_file, "--out", tmp_path / "run")
+    assert (code, out) == (0, "")
+    assert "report.html" in err
+    written = {path.name for path in (tmp_path / "run").iterdir()}
+    assert written >= {"config.toml", "metrics.jsonl", "checkpoint", "report.html"}
+
+
+def test_json_is_exactly_one_object_on_standard_output(capfd, run_file, tmp_path):
+    code, out, err = call(capfd, "train", run_file, "--out", tmp_path / "run", "--json")
+    assert (code, err) == (0, "")
+    result = json.loads(out)
+    assert result["steps"] == 3
+    assert result["test"]["loss"] > 0
+    assert result["memory"]["total_bytes"] > 0
+
+
+def test_overrides_are_applied(capfd, run_file, tmp_path):
+    out = tmp_path / "run"
+    call(capfd, "train", run_file, "--out", out, "--set", "train.steps=1", "--set", "seed=5")
+    config = outsize.training.load_config(out / "config.toml")
+    assert (config.train.steps, config.seed) == (1, 5)
+
+
+MISTAKES = {
+    "missing file": (["train", "nowhere.toml"], "nowhere.toml: no such file"),
+    "unknown key": (["train", "RUN", "--set", "train.stepz=1"], "Did you mean 'steps'?"),
+    "wrong type": (["train", "RUN", "--set", "train.steps=many"], "train.steps must be an integer"),
+    "malformed setting": (["train", "RUN", "--set", "train"], "must look like section.key=value"),
+    "nothing to resume": (["train", "RUN", "--resume", "--out", "x"], "holds no run to resume"),
+    "unknown command": (["trian"], "No such command 'trian'"),
+    "unknown option": (["train", "RUN", "--otu", "x"], "--otu"),
+    "missing argument": (["train"], "RUN.toml"),
+    "unknown benchmark": (["bench", "nothing"], "no benchmark 'nothing'"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_mistake_is_one_line_and_exit_code_2(
+    capfd, run_file, tmp_path, monkeypatch, name, as_json
+):
+    monkeypatch.chdir(tmp_path)
+    words, expected = MISTAKES[name]
+    words = [run_file if word == "RUN" else word for word in words]
+    code, out, err = call(capfd, *words, *(["--json"] if as_json else []))
+    assert code == 2
+    assert expected in err
+    assert len(err.splitlines()) == 1
+    assert "Traceback" not in err
+    if as_json:
+        assert expected in json.loads(out)["error"]
+    else:
+        assert out == ""
+
+
+def test_a_folder_that_holds_a_run_is_not_overwritten(capfd, run_file, tmp_path):
+    call(capfd, "train", run_file, "--out", tmp_path / "run")
+    before = (tmp_path / "run" / "metrics.jsonl").read_text()
+    code, _, err = call(capfd, "train", run_file, "--out", tmp_path / "run")
+    assert code == 2
+    assert "already holds a run" in err
+    assert (tmp_path / "run" / "metrics.jsonl").read_text() == before
+
+
+def test_a_mistake_leaves_no_folder_behind(capfd, run_file, tmp_path):
+    out = tmp_path / "run"
+    code, _, _ = call(capfd, "train", run_file, "--out", out, "--set", "train.device=toaster")
+    assert code == 2
+    assert not out.exists()
+
+
+def test_our_own_defects_keep_their_traceback(monkeypatch):
+    def broken() -> dict:
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setitem(COMMANDS, "broken", broken)
+    with pytest.raises(ZeroDivisionError):
+        main(["broken"])
+
+
+def test_the_version_is_printed(capfd):
+    assert call(capfd, "--version")[:2] == (0, f"{outsize.__version__}\n")
+
+
+def test_every_command_has_help(capfd):
+    for name in COMMANDS:
+        code, out, _ = call(capfd, name, "--help")
+        assert code == 0
+        assert name in out
+
+
+def test_the_demo_takes_the_tour(capfd, tmp_path):
+    code, out, err = call(capfd, "demo", "--quick", "--out", tmp_path / "tour")
+    assert code == 0
+    assert "best reachable (Bayes)" in err
+    assert (tmp_path / "tour" / "click" / "report.html").exists()
+    code, out, _ = call(capfd, "demo", "--quick", "--out", tmp_path / "tour", "--json")
+    assert json.loads(out)["click"]["steps"] == 10
+
+
+def test_the_demo_does_not_touch_a_folder_of_other_things(capfd, tmp_path):
+    (tmp_path / "thesis.tex").write_text("precious")
+    code, _, err = call(capfd, "demo", "--quick", "--out", tmp_path)
+    assert code == 2
+    assert "thesis.tex" in err
+    assert (tmp_path / "thesis.tex").read_text() == "precious"
+
+
+def test_bench_writes_its_results(capfd, tmp_path):
+    code, out, _ = call(capfd, "bench", "dlrm", "--quick", "--json", "--out", tmp_path)
+    assert code == 0
+    result = json.loads(out)
+    assert {row["optimizer"] for row in result["speed"]} >= {"sgd"}
+    (page,) = tmp_path.glob("dlrm-*.md")
+    assert "Examples a second" in page.read_text()
+    assert json.loads(page.with_suffix(".json").read_text()) == result
+
+
+def test_importing_costs_little_more_than_torch():
+    def seconds(module):
+        code = (
+            f"import time; t = time.perf_counter(); import {module}; print(time.perf_counter() - t)"
+        )
+        runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+                for _ in range(5)]  # fmt: skip
+        return min(float(run.stdout) for run in runs)
+
+    assert seconds("outsize") < 1.5 * seconds("torch")
+
+
+def test_importing_loads_nothing_heavy():
+    heavy = ["matplotlib", "numba", "triton", "faiss", "transformers", "typer", "rich"]
+    code = (
+        f"import sys, outsize; outsize.LocalStore; print([m for m in {heavy} if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_every_public_name_is_there():
+    for name in outsize.__all__:
+        assert getattr(outsize, name) is not None
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = outsize.nonsense

@@ -1,0 +1,112 @@
+"""README, docs, examples and shipped run files: what is written is run."""
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import outsize
+from outsize.training import load_config
+from outsize.training.config import RunConfig
+from outsize.training.strict_toml import decode, read_toml
+
+REPOSITORY = Path(__file__).parent.parent
+PAGES = ["README.md", *(str(p.relative_to(REPOSITORY)) for p in REPOSITORY.glob("docs/*.md"))]
+RUN_FILES = [*REPOSITORY.glob("examples/*.toml"), *REPOSITORY.glob("src/outsize/**/*.toml")]
+SMALL = [
+    "data.num_train=600", "data.num_validation=200", "data.num_test=200",
+    "data.largest_vocabulary=100", "train.batch_size=256", "train.epochs=1",
+]  # fmt: skip
+
+
+def blocks(language):
+    """(page and number, text) of every fenced block in a language."""
+    found = []
+    for page in PAGES:
+        text = (REPOSITORY / page).read_text()
+        for number, match in enumerate(re.finditer(rf"```{language}\n(.*?)```", text, re.DOTALL)):
+            found.append(pytest.param(match[1], id=f"{page}-{number}"))
+    return found
+
+
+@pytest.fixture
+def clone(tmp_path):
+    """A folder where README's relative paths exist, and nothing of ours is overwritten."""
+    shutil.copytree(REPOSITORY / "examples", tmp_path / "examples")
+    return tmp_path
+
+
+@pytest.mark.parametrize("code", blocks("python"))
+def test_every_python_block_runs(code, clone):
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], cwd=clone, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("script", blocks("bash"))
+def test_every_command_is_one_that_exists(script, clone):
+    small = [word for setting in SMALL for word in ("--set", setting)]
+    (clone / "run.toml").write_text("seed = 1\n")
+    for line in script.strip().splitlines():
+        words = shlex.split(line, comments=True)
+        if words[0] == "make":
+            done = subprocess.run(
+                ["make", "--dry-run", *words[1:]], cwd=REPOSITORY, capture_output=True, text=True
+            )
+        else:
+            assert words[0] == "outsize", f"an unknown command: {line}"
+            extra = {"train": small, "bench": ["--quick"]}.get(words[1], [])
+            done = subprocess.run(
+                [sys.executable, "-m", *words, *extra], cwd=clone, capture_output=True, text=True
+            )
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("block", blocks("toml"))
+def test_every_run_file_in_the_docs_is_valid(block, tmp_path):
+    (tmp_path / "run.toml").write_text(block)
+    assert isinstance(load_config(tmp_path / "run.toml"), RunConfig)
+
+
+@pytest.mark.parametrize("path", RUN_FILES, ids=lambda path: path.name)
+def test_every_shipped_run_file_trains(path):
+    result = outsize.train(load_config(path, SMALL), quiet=True)
+    assert result.steps == 3
+    assert result.test["auc"] > 0
+
+
+@pytest.mark.parametrize("path", [*REPOSITORY.glob("examples/*.py")], ids=lambda path: path.name)
+def test_every_example_runs(path):
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(path)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    first, last = re.findall(r"loss ([\d.]+)", done.stdout)[::3]
+    assert float(last) < float(first)
+
+
+def test_the_message_in_the_docs_is_the_one_that_is_printed():
+    page = (REPOSITORY / "docs" / "run-files.md").read_text()
+    with pytest.raises(outsize.OutsizeError) as caught:
+        decode(RunConfig, {"train": {"batch_siz": 1}}, "run.toml")
+    assert f"outsize: {caught.value}" in page
+
+
+def test_the_version_is_the_same_everywhere():
+    assert read_toml(REPOSITORY / "pyproject.toml")["project"]["version"] == outsize.__version__
+
+
+def test_every_dependency_of_the_tests_is_pinned():
+    project = read_toml(REPOSITORY / "pyproject.toml")["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    names = {re.match(r"[\w\-]+", requirement)[0].lower() for requirement in wanted}
+    pinned = {
+        line.partition("==")[0].lower().replace("_", "-")
+        for line in (REPOSITORY / "constraints.txt").read_text().splitlines()
+    }
+    assert names <= pinned
