@@ -38,6 +38,7 @@ FAR_FROM_DEFAULT = RunConfig(
         clip_norm=1e16,
         precision="bfloat16",
         device="cuda:1",
+        deterministic=True,
     ),
     checkpoint=CheckpointConfig(every=7, keep=8),
 )

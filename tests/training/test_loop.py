@@ -15,6 +15,7 @@ from outsize.errors import CheckpointError, ConfigError, IdError, NonFiniteError
 from outsize.training.build import build_dense_optimizer
 from outsize.training.config import RunConfig
 from outsize.training.loop import Loop, Watcher
+from outsize.training.run import _determinism
 from outsize.training.run_folder import RunFolder
 from outsize.training.strict_toml import decode, encode, override, to_toml
 from outsize.training.tasks import ClickTask
@@ -95,6 +96,7 @@ def test_a_run_stopped_at_any_step_and_resumed_is_bit_identical(tmp_path, dense,
     config = make_config(
         f"optimizer.kind={dense}", f"embeddings.optimizer.kind={rows}",
         "schedule.shape=cosine", "schedule.warmup_steps=4", "train.clip_norm=0.5",
+        "train.deterministic=true",
     )  # fmt: skip
     outsize.train(config, tmp_path / "whole", quiet=True)
     for stop in (1, 13, 16, 31):
@@ -109,7 +111,7 @@ def train_until(step, config, out):
     """The beginning of a run that is asked to stop after a step."""
     folder = RunFolder(out)
     folder.begin(config)
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), _determinism(config.train.deterministic):
         torch.manual_seed(config.seed)
         loop = make_loop(config, folder.checkpoints, _Writes(folder))
         loop._stop_asked = lambda: loop.state.step == step
@@ -127,7 +129,15 @@ class _Writes(Watcher):
 
 def test_a_run_killed_at_any_moment_resumes_to_the_same_end(tmp_path):
     run = tmp_path / "run.toml"
-    run.write_text(to_toml(encode(make_config("data.num_train=20_000", "checkpoint.every=3"))))
+    run.write_text(
+        to_toml(
+            encode(
+                make_config(
+                    "data.num_train=20_000", "checkpoint.every=3", "train.deterministic=true"
+                )
+            )
+        )
+    )
     command = [sys.executable, "-m", "outsize", "train", str(run)]
     whole = tmp_path / "whole"
     subprocess.run([*command, "--out", whole], check=True, capture_output=True)
@@ -264,7 +274,7 @@ def test_clipping_bounds_the_joint_norm_of_dense_and_row_gradients():
 
 @pytest.mark.parametrize("place", ["top.0.weight", "rows", "loss"])
 def test_nan_stops_the_run_before_anything_is_applied(place):
-    loop = make_loop(make_config())
+    loop = make_loop(make_config("train.device=cpu"))  # CUDA finds it a little later
     steps = loop.steps()
     next(steps)
     clean = {k: v.clone() for k, v in loop.task.model.state_dict().items()}

@@ -52,6 +52,8 @@ class SyntheticConfig(ClickDataConfig):
         largest_vocabulary: See `vocabulary`.
         skew: Zipf exponent of the ids; 0 is uniform, 1.05 is typical of click logs.
         num_clusters: Planted clusters a feature.
+        interactions: Share, 0 to 1, of the logit's variance that is products of features; the rest
+            is linear, half of it in the dense features and half in the ids.
         individuality: Share, 0 to 1, of an id's effect that is its own and not its cluster's.
         signal: Standard deviation of the logit, before its bias.
         click_rate: Mean of the labels.
@@ -68,6 +70,7 @@ class SyntheticConfig(ClickDataConfig):
     largest_vocabulary: int = 1_000_000
     skew: float = 1.05
     num_clusters: int = 64
+    interactions: float = 0.2
     individuality: float = 0.1
     signal: float = 1.6
     click_rate: float = 0.25
@@ -87,10 +90,9 @@ class SyntheticConfig(ClickDataConfig):
             raise ConfigError(
                 f"vocabulary must hold sizes from 1 to {_MAX_IDS:,}, but got {self.sizes()}"
             )
-        if not 0 <= self.individuality <= 1:
-            raise ConfigError(
-                f"individuality must be between 0 and 1, but got {self.individuality}"
-            )
+        for name in ("individuality", "interactions"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"{name} must be between 0 and 1, but got {getattr(self, name)}")
         if not 0 < self.click_rate < 1:
             raise ConfigError(f"click_rate must be between 0 and 1, but got {self.click_rate}")
 
@@ -185,7 +187,9 @@ class SyntheticClicks(ClickData):
         pairs = (vectors.sum(dim=1).square() - vectors.square().sum(dim=1)).sum(dim=1) / 2
         pairs = pairs / math.sqrt(max(1.0, num * (num - 1) / 2 * _LATENT_DIM))
         from_dense = (dense * self._dense_weight).sum(dim=1)
-        logit = from_dense.double() + linear.double() / math.sqrt(num) + pairs.double()
+        plain = from_dense.double() + linear.double() / math.sqrt(num)
+        shares = (1 - self.config.interactions) / 2, self.config.interactions
+        logit = plain * math.sqrt(shares[0]) + pairs.double() * math.sqrt(shares[1])
         return logit * self._scale + self.bias
 
     def _effects(self, word: Int64[Tensor, "batch features"]) -> Float[Tensor, "all effects"]:

@@ -120,6 +120,8 @@ class TrainConfig:
         clip_norm: Scale gradients, dense and rows together, down to this norm.
         precision: "float32", or "bfloat16" for autocast on CUDA.
         device: "auto" takes CUDA where there is one.
+        deterministic: Use deterministic kernels only, so that a run on CUDA can be repeated and
+            resumed bit for bit; some are slower. The CPU is deterministic anyway.
     """
 
     batch_size: int = 2048
@@ -132,6 +134,7 @@ class TrainConfig:
     clip_norm: float | None = None
     precision: Literal["float32", "bfloat16"] = "float32"
     device: str = "auto"
+    deterministic: bool = False
 
     def __post_init__(self) -> None:
         _require_at_least(self, 1, "batch_size", "eval_batch_size", "epochs", "log_every")

@@ -121,7 +121,7 @@ def _headline(summary: Mapping[str, Any]) -> dict[str, str]:
     if "bayes_loss" in test:
         facts["above Bayes"] = f"{test['loss'] - test['bayes_loss']:+.5f}"
     facts["calibration"] = f"{test['calibration']:.3f}"
-    facts["steps"] = f"{summary['steps']:,} ({summary['stopped']})"
+    facts[f"steps ({summary['stopped']})"] = f"{summary['steps']:,}"
     facts["embedding memory"] = format_bytes(summary["memory"]["total_bytes"])
     facts["time"] = f"{summary['elapsed_s']:,.0f} s"
     return facts

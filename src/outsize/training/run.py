@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 import time
@@ -90,6 +91,7 @@ def train(
         stopping = stack.enter_context(_stop_on_signal())
         stack.enter_context(torch.random.fork_rng())
         torch.manual_seed(config.seed)
+        stack.enter_context(_determinism(config.train.deterministic))
         checkpoint = None
         if folder is not None and resume:
             folder.require_same_run(config)
@@ -151,6 +153,19 @@ class _FolderAndProgress(Watcher):
     def say(self, text: str) -> None:
         if self.progress is not None:
             self.progress.say(text)
+
+
+@contextlib.contextmanager
+def _determinism(wanted: bool) -> Iterator[None]:
+    """Let torch use deterministic kernels only, while a run lasts."""
+    before = torch.are_deterministic_algorithms_enabled()
+    if wanted:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
 
 
 @contextlib.contextmanager

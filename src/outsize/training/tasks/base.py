@@ -31,7 +31,7 @@ class Task(ABC, Generic[Batch]):
 
     @abstractmethod
     def train_batches(self, epoch: int, start: int) -> Iterator[Batch]:
-        """The training batches of an epoch from number `start` on, on the CPU."""
+        """The training batches of an epoch from number `start` on, where the model is."""
 
     @abstractmethod
     def num_examples(self, batch: Batch) -> int:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from outsize.data import ClickBatch, ClickData
 from outsize.data.clicks import Split
+from outsize.data.prefetch import prefetch
 from outsize.errors import ConfigError
 from outsize.metrics import ClickMetrics
 from outsize.models import ClickModel
@@ -47,7 +48,8 @@ class ClickTask(Task[ClickBatch]):
         return self.data.num_batches("train", self._batch_size)
 
     def train_batches(self, epoch: int, start: int) -> Iterator[ClickBatch]:  # noqa: D102
-        return self.data.batches("train", self._batch_size, epoch=epoch, start=start)
+        batches = self.data.batches("train", self._batch_size, epoch=epoch, start=start)
+        return self._on_device(batches)
 
     def num_examples(self, batch: ClickBatch) -> int:  # noqa: D102
         return batch.num_examples
@@ -65,7 +67,7 @@ class ClickTask(Task[ClickBatch]):
         """Log loss, AUC and the rest of `ClickMetrics`, with Bayes' loss and AUC where known."""
         self.model.eval()
         metrics, best_possible = ClickMetrics(), ClickMetrics()
-        for batch in self.data.batches(split, self._eval_batch_size):
+        for batch in self._on_device(self.data.batches(split, self._eval_batch_size)):
             metrics.add(*self._predict(batch))
             if split not in self._best_possible and batch.probability is not None:
                 best_possible.add(torch.logit(batch.probability, eps=1e-7), batch.labels)
@@ -80,9 +82,14 @@ class ClickTask(Task[ClickBatch]):
         return {**metrics.result(), **self._best_possible[split]}
 
     def _predict(self, batch: ClickBatch) -> tuple[Tensor, Tensor]:
-        batch = batch.to(self.device)
         with self._precision():
             return self.model(batch.dense, batch.ids), batch.labels
+
+    def _on_device(self, batches: Iterator[ClickBatch]) -> Iterator[ClickBatch]:
+        """Batches where the model is; a GPU gets them made ahead, a CPU is busy enough."""
+        if self.device.type == "cpu":
+            return batches
+        return prefetch(batches, lambda batch: batch.to(self.device))
 
     def _precision(self) -> AbstractContextManager[object]:
         return torch.autocast("cuda", torch.bfloat16) if self._half else nullcontext()
