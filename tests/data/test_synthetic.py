@@ -74,7 +74,7 @@ def test_another_seed_gives_another_log(small):
     one, two = small.examples("train", 0, 200), other.examples("train", 0, 200)
     for name in ("dense", "labels", "probability"):
         assert not torch.equal(getattr(one, name), getattr(two, name))
-    for feature in small.features:
+    for feature in small.vocabularies:
         assert not torch.equal(one.ids[feature], two.ids[feature])
 
 
@@ -184,7 +184,7 @@ def test_popular_ids_lie_scattered_over_the_table(small):
 
 def test_every_id_can_be_drawn():
     data = make(SMALL, skew=0.0, vocabulary=(1, 2, 6, 12, 50))
-    for feature in data.features:
+    for feature in data.vocabularies:
         assert (id_counts(data, "train", 0, 20_000, feature) > 0).all()
 
 
@@ -434,3 +434,19 @@ def test_the_smallest_log_there_is_can_be_read():
         assert batch.ids["c1"].tolist() == [0]
         assert batch.dense.shape == (1, 0)
         assert batch.probability.item() == pytest.approx(0.25, abs=1e-6)
+
+
+@pytest.mark.parametrize("world_size", [1, 3, 4])
+def test_ranks_together_see_the_batches_of_one_process(world_size):
+    data = SyntheticConfig(num_train=205, num_validation=1, num_test=1, num_dense=2,
+                           vocabulary=(50, 7)).build()  # fmt: skip
+    parts = [
+        list(data.batches("train", 34, rank=rank, world_size=world_size))
+        for rank in range(world_size)
+    ]
+    for whole, *split in zip(data.batches("train", 34), *parts, strict=True):
+        assert torch.equal(torch.cat([part.labels for part in split]), whole.labels)
+        assert torch.equal(torch.cat([part.ids["c1"] for part in split]), whole.ids["c1"])
+        assert {part.num_global for part in split} == {whole.num_examples}
+        sizes = [part.num_examples for part in split]
+        assert max(sizes) - min(sizes) <= 1

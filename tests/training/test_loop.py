@@ -305,8 +305,8 @@ def test_an_id_out_of_range_stops_the_run_in_one_line():
     loop = make_loop(make_config())
     original = loop.task.data.examples
 
-    def corrupted(split, first, stop):
-        batch = original(split, first, stop)
+    def corrupted(split, first, stop, epoch=0):
+        batch = original(split, first, stop, epoch)
         batch.ids["c2"][0] = 10**6
         return batch
 

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from outsize.contracts import Bag
+from outsize.spec import FeatureSpec
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
@@ -26,12 +27,18 @@ class ClickBatch:
         ids: Categorical features by name: `(B,)` ids or bags.
         labels: 0 or 1.
         probability: The true probability of label 1, where it is known.
+        num_global: Examples of this batch over all ranks; its own number where there is one rank.
     """
 
     dense: Float[Tensor, "batch num_dense"]
     ids: Mapping[str, Tensor | Bag]
     labels: Float[Tensor, " batch"]
     probability: Float[Tensor, " batch"] | None = None
+    num_global: int = -1
+
+    def __post_init__(self) -> None:
+        if self.num_global < 0:
+            object.__setattr__(self, "num_global", self.num_examples)
 
     @property
     def num_examples(self) -> int:
@@ -83,20 +90,46 @@ class ClickData(ABC):
         """Examples in one pass over a split."""
 
     @abstractmethod
-    def batches(
-        self, split: Split, batch_size: int, *, epoch: int = 0, start: int = 0
-    ) -> Iterator[ClickBatch]:
-        """Batches of one pass over a split, beginning with batch number `start`.
+    def examples(self, split: Split, first: int, stop: int, epoch: int = 0) -> ClickBatch:
+        """Examples number `first … stop − 1` of a split, in the order of an epoch.
 
-        The same (split, batch_size, epoch) always gives the same batches, so a resumed run
-        continues exactly where it stopped. The last batch may be smaller.
+        The same arguments always give the same examples.
         """
+
+    def batches(
+        self,
+        split: Split,
+        batch_size: int,
+        *,
+        epoch: int = 0,
+        start: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> Iterator[ClickBatch]:
+        """One rank's part of each batch of one pass over a split, from batch number `start` on.
+
+        A batch is cut evenly among the ranks, so that together they see what one process would
+        see. The last batch may be smaller, and a rank's part of it may be empty.
+
+        Args:
+            split: Which examples.
+            batch_size: Examples of a batch, all ranks together.
+            epoch: Which pass; the order of the training examples may depend on it.
+            start: The first batch.
+            rank: Which part.
+            world_size: How many parts.
+        """
+        total = self.num_examples(split)
+        for first in range(start * batch_size, total, batch_size):
+            size = min(batch_size, total - first)
+            low, high = (first + size * r // world_size for r in (rank, rank + 1))
+            yield replace(self.examples(split, low, high, epoch), num_global=size)
 
     def num_batches(self, split: Split, batch_size: int) -> int:
         """Batches in one pass over a split."""
         return -(-self.num_examples(split) // batch_size)
 
     @property
-    def features(self) -> Sequence[str]:
-        """Names of the categorical features, in order."""
-        return tuple(self.vocabularies)
+    def features(self) -> Sequence[FeatureSpec]:
+        """The categorical features in order, each over a table of its own."""
+        return tuple(FeatureSpec(name) for name in self.vocabularies)

@@ -19,7 +19,6 @@ How an example comes about:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -143,15 +142,9 @@ class SyntheticClicks(ClickData):
             "test": self.config.num_test,
         }[split]
 
-    def batches(  # noqa: D102
-        self, split: Split, batch_size: int, *, epoch: int = 0, start: int = 0
-    ) -> Iterator[ClickBatch]:
-        total = self.num_examples(split)
-        for first in range(start * batch_size, total, batch_size):
-            yield self.examples(split, first, min(first + batch_size, total))
-
-    def examples(self, split: Split, first: int, stop: int) -> ClickBatch:
-        """Examples number `first … stop − 1` of a split."""
+    def examples(  # noqa: D102
+        self, split: Split, first: int, stop: int, epoch: int = 0
+    ) -> ClickBatch:
         return self._examples(split, torch.arange(first, stop))
 
     def _examples(self, split: Split, numbers: Int64[Tensor, " batch"]) -> ClickBatch:

@@ -12,7 +12,7 @@ from outsize.data import ClickData
 from outsize.errors import ConfigError
 from outsize.models import ClickModel
 from outsize.optimizers import ROW_OPTIMIZERS, RowOptimizer
-from outsize.spec import FeatureSpec, Init, TableSpec
+from outsize.spec import Init, TableSpec
 from outsize.stores import STORES
 from outsize.tables import build_table
 from outsize.training.config import OptimizerConfig, RunConfig, StoreConfig
@@ -36,11 +36,10 @@ def build_embeddings(config: RunConfig, data: ClickData) -> EmbeddingCollection:
     wanted = config.embeddings
     init = Init() if wanted.init_std is None else Init(std=wanted.init_std)
     specs = [TableSpec(name, size, wanted.dim, init) for name, size in data.vocabularies.items()]
-    features = [FeatureSpec(name) for name in data.vocabularies]
     if isinstance(wanted, StoreConfig):
-        return EmbeddingCollection(features, STORES[wanted.store](specs, seed=config.seed))
+        return EmbeddingCollection(data.features, STORES[wanted.store](specs, seed=config.seed))
     tables = {spec.name: build_table(wanted.method, spec, seed=config.seed) for spec in specs}
-    return EmbeddingCollection(features, tables)
+    return EmbeddingCollection(data.features, tables)
 
 
 def build_model(config: RunConfig, data: ClickData) -> ClickModel:
