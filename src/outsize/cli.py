@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -42,7 +43,7 @@ def train(
     config = load_config(run, settings)
     folder = out or Path("runs") / run.stem
     summary = train_run(config, folder, resume=resume, quiet=as_json).summary()
-    if not as_json:
+    if not as_json and _is_first_rank():
         test = summary["test"]
         say(f"test  loss {test['loss']:.5f}  auc {test['auc']:.5f}  →  {folder / 'report.html'}")
     return summary
@@ -107,9 +108,14 @@ def main(arguments: list[str] | None = None) -> None:
         if type(error).__module__.partition(".")[0] not in ("click", "typer"):
             raise
         _fail(error.format_message(), as_json)  # type: ignore[attr-defined]
-    if as_json and isinstance(result, dict):
+    if as_json and isinstance(result, dict) and _is_first_rank():
         print(json.dumps(result))
     sys.exit(result if isinstance(result, int) else 0)
+
+
+def _is_first_rank() -> bool:
+    """Whether this process speaks for all: the first of a launch by torchrun, or the only one."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 class _Interrupted(Exception):

@@ -15,6 +15,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from outsize.collectives import gather_rows, sum_over_ranks, world_size
+
 EXACT_EXAMPLES = 1 << 22
 NUM_BINS = 1 << 16
 
@@ -72,6 +74,7 @@ class ClickMetrics:
 
     def __init__(self, exact_examples: int = EXACT_EXAMPLES) -> None:
         self._exact_examples = exact_examples
+        self._device = torch.device("cpu")  # where ranks can exchange tensors
         self._logits: list[Tensor] = []
         self._labels: list[Tensor] = []
         self._bins: Int64[Tensor, "2 bins"] | None = None
@@ -88,6 +91,7 @@ class ClickMetrics:
     @torch.no_grad()
     def add(self, logits: Float[Tensor, " batch"], labels: Float[Tensor, " batch"]) -> None:
         """Count a batch; labels are 0 or 1."""
+        self._device = logits.device
         logits, labels = logits.detach().cpu().float(), labels.detach().cpu().float()
         self._count += labels.shape[0]
         wide = logits.double()
@@ -112,6 +116,28 @@ class ClickMetrics:
         place = (torch.sigmoid(logits.double()) * NUM_BINS).long().clamp_(max=NUM_BINS - 1)
         for row, chosen in ((0, labels < 0.5), (1, labels >= 0.5)):
             self._bins[row] += torch.bincount(place[chosen], minlength=NUM_BINS)
+
+    def gather(self) -> ClickMetrics:
+        """The same over the examples of all ranks; entered by all of them."""
+        if world_size() == 1:
+            return self
+        whole = ClickMetrics(self._exact_examples)
+        sums = [float(self._count), self._loss, self._predicted, self._clicked]
+        total = sum_over_ranks(torch.tensor(sums, dtype=torch.float64, device=self._device))
+        whole._count = int(total[0])
+        whole._loss, whole._predicted, whole._clicked = total[1:].tolist()
+        logits = torch.cat([torch.empty(0), *self._logits])
+        labels = torch.cat([torch.empty(0), *self._labels])
+        if whole._count > self._exact_examples:
+            if self._bins is None:
+                self._bins = torch.zeros(2, NUM_BINS, dtype=torch.int64)
+                self._bin(logits, labels)
+            whole._bins = sum_over_ranks(self._bins.to(self._device)).cpu()
+        else:
+            pairs = torch.stack((logits, labels), dim=1).to(self._device)
+            everyone = torch.cat(gather_rows(pairs)).cpu()
+            whole._logits, whole._labels = [everyone[:, 0]], [everyone[:, 1]]
+        return whole
 
     def auc(self) -> AUC:
         """The area under the ROC curve with its error bound."""

@@ -55,17 +55,18 @@ class RowOptimizer(Optimizer, ABC):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self.store.reduce_pending()
         update = self.store.pending.merge()
         if update is not None:
             update = self._refuse_non_finite(update)
         self.store.bind(self.rule())
         self.store.submit(update)
-        self.store.pending.clear()
+        self.store.forget_pending()
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget pending gradients: a step that was computed and is to be skipped."""
-        self.store.pending.clear()
+        self.store.forget_pending()
 
     def state_dict(self) -> dict[str, Any]:
         """The settings; the state is in the store's `state_dict`."""

@@ -53,6 +53,17 @@ class PendingGradients:
         self._ids.clear()
         self._groups.clear()
 
+    def replace(self, update: RowUpdate) -> None:
+        """Put merged gradients in the place of all pending ones."""
+        self.clear()
+        runs = self._layout.split(update.ids)
+        for group, (ids, gradient) in enumerate(zip(runs, update.gradients, strict=True)):
+            leaf = torch.empty_like(gradient, requires_grad=True)  # only its gradient matters
+            leaf.grad = gradient
+            self.tensors.append(leaf)
+            self._ids.append(ids)
+            self._groups.append(group)
+
     def merge(self) -> RowUpdate | None:
         """All pending gradients as one update: a row read several times gets one sum, one tick."""
         if not self.tensors:

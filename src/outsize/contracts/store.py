@@ -97,6 +97,16 @@ class RowStore(nn.Module, ABC):
             for group, (rows, run) in enumerate(zip(reply.rows, runs, strict=True))
         )
 
+    def reduce_pending(self) -> None:
+        """Average pending gradients over ranks that train together; nothing where there is one.
+
+        Called after backward and before clipping, by all ranks; `RowOptimizer.step` calls it too.
+        """
+
+    def forget_pending(self) -> None:
+        """Drop pending gradients: they have been applied, or are to be skipped."""
+        self.pending.clear()
+
     def submit(self, update: RowUpdate | None) -> None:
         """Hand in the update of one step; a store may hold it back for its next exchange."""
         self.exchange(update, torch.empty(0, dtype=torch.int64, device=self._device()))

@@ -7,6 +7,7 @@ from torch import nn
 from torch.optim import SGD, Adagrad, AdamW, Optimizer
 
 from outsize.collection import EmbeddingCollection
+from outsize.collectives import local_rank, world_size
 from outsize.contracts import RowStore
 from outsize.data import ClickData
 from outsize.errors import ConfigError
@@ -21,7 +22,9 @@ from outsize.training.config import OptimizerConfig, RunConfig, StoreConfig
 def build_device(name: str) -> torch.device:
     """The device to train on; "auto" is CUDA where there is one."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and torch.cuda.is_available():
+        return torch.device("cuda", local_rank())
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -37,7 +40,8 @@ def build_embeddings(config: RunConfig, data: ClickData) -> EmbeddingCollection:
     init = Init() if wanted.init_std is None else Init(std=wanted.init_std)
     specs = [TableSpec(name, size, wanted.dim, init) for name, size in data.vocabularies.items()]
     if isinstance(wanted, StoreConfig):
-        return EmbeddingCollection(data.features, STORES[wanted.store](specs, seed=config.seed))
+        kind = "replicated" if world_size() > 1 and wanted.store == "local" else wanted.store
+        return EmbeddingCollection(data.features, STORES[kind](specs, seed=config.seed))
     tables = {spec.name: build_table(wanted.method, spec, seed=config.seed) for spec in specs}
     return EmbeddingCollection(data.features, tables)
 

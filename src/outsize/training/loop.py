@@ -19,7 +19,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from outsize.checkpoint import save_checkpoint
-from outsize.errors import NonFiniteError
+from outsize.collectives import any_rank, barrier, rank, sum_over_ranks, world_size
+from outsize.errors import ConfigError, NonFiniteError
 from outsize.training.config import RunConfig
 from outsize.training.tasks import Task
 
@@ -97,6 +98,7 @@ class Loop:
         self.state = LoopState()
         self.optimizers: list[Optimizer] = [optimizer, *([task.rows] if task.rows else [])]
         self._base_rates = [[g["lr"] for g in o.param_groups] for o in self.optimizers]
+        self.device = next(task.model.parameters()).device
         self._watcher = watcher or Watcher()
         self._checkpoints = checkpoints
         self._stop_asked = stop_asked
@@ -136,6 +138,8 @@ class Loop:
             optimizer.zero_grad()
         loss = self.task.loss(batch)
         loss.backward()
+        if self.task.rows is not None:
+            self.task.rows.store.reduce_pending()
         self._clip_and_check(loss)
         for optimizer in self.optimizers:
             optimizer.step()
@@ -200,7 +204,7 @@ class Loop:
     def _fold_running_loss(self) -> None:
         """Bring the loss summed on the device into the state, and find what a device flagged."""
         if self._running is not None:
-            total = float(self._running)
+            total = float(sum_over_ranks(self._running)) / world_size()
             self._running = None
             if not math.isfinite(total):
                 raise NonFiniteError(
@@ -238,7 +242,7 @@ class Loop:
             self._end_epoch()
         if out_of_steps and not state.stopped:
             state.stopped = "finished"
-        if not state.stopped and self._stop_asked():
+        if not state.stopped and any_rank(self._stop_asked(), self.device):
             self._save()
             raise KeyboardInterrupt
         if not state.stopped and state.step % self.config.checkpoint.every == 0:
@@ -270,15 +274,17 @@ class Loop:
         state.batch = 0
 
     def _save(self) -> None:
-        self._fold_running_loss()
-        if self._checkpoints is not None:
+        state = self.state_dict()
+        if self._checkpoints is not None and rank() == 0:
             keep = self.config.checkpoint.keep
-            save_checkpoint(self._checkpoints, self.state.step, self.state_dict(), keep)
+            save_checkpoint(self._checkpoints, self.state.step, state, keep)
+        barrier()
 
     def state_dict(self) -> dict[str, Any]:
         """Everything the rest of the run depends on."""
         self._fold_running_loss()
         return {
+            "world_size": world_size(),
             "loop": asdict(self.state),
             "model": dict(self.task.model.state_dict()),
             "optimizers": [_plain(o.state_dict()) for o in self.optimizers],
@@ -290,6 +296,11 @@ class Loop:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state_dict`."""
+        if state["world_size"] != world_size():
+            raise ConfigError(
+                f"this run was saved by {state['world_size']} ranks, and there are {world_size()}: "
+                "its batches would differ; resume with as many"
+            )
         self.state = LoopState.from_dict(state["loop"])
         self.task.model.load_state_dict(state["model"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):

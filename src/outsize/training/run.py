@@ -15,9 +15,10 @@ from typing import Any
 import torch
 
 from outsize.checkpoint import latest_checkpoint, load_checkpoint
+from outsize.collectives import barrier, process_group, rank
 from outsize.errors import ConfigError
 from outsize.spec import MemoryUse
-from outsize.training.build import build_dense_optimizer
+from outsize.training.build import build_dense_optimizer, build_device
 from outsize.training.config import RunConfig, load_config
 from outsize.training.loop import Loop, Watcher
 from outsize.training.progress import TrainingProgress
@@ -70,7 +71,10 @@ def train(
     resume: bool = False,
     quiet: bool = False,
 ) -> RunResult:
-    """Train a model.
+    """Train a model; started by torchrun, on all its ranks together.
+
+    With N ranks, `train.batch_size` is the batch of one rank, and training equals that of one
+    process with a batch N times as large. Rank 0 writes the folder.
 
     Args:
         config: A run, or the path of its TOML file.
@@ -92,25 +96,27 @@ def train(
         stack.enter_context(torch.random.fork_rng())
         torch.manual_seed(config.seed)
         stack.enter_context(_determinism(config.train.deterministic))
-        checkpoint = None
+        stack.enter_context(process_group(build_device(config.train.device)))
+        is_writer = folder is not None and rank() == 0
         if folder is not None and resume:
             folder.require_same_run(config)
-            stack.enter_context(folder.lock())
-            checkpoint = latest_checkpoint(folder.checkpoints)
         task = ClickTask(config)
         optimizer = build_dense_optimizer(config.optimizer, task.model)
-        if folder is not None and not resume:
-            folder.begin(config)
-            stack.enter_context(folder.lock())
-        watcher = _FolderAndProgress(folder)
+        watcher = _FolderAndProgress(folder if is_writer else None)
         checkpoints = None if folder is None else folder.checkpoints
         loop = Loop(task, config, optimizer, watcher, checkpoints, stopping.is_set)
+        if folder is not None and is_writer:
+            if not resume:
+                folder.begin(config)
+            stack.enter_context(folder.lock())
+        barrier()
+        checkpoint = latest_checkpoint(checkpoints) if checkpoints and resume else None
         if checkpoint is not None:
             loop.load_state_dict(load_checkpoint(checkpoint))
-        if folder is not None:
+        if folder is not None and is_writer:
             folder.truncate_metrics(loop.state.step)
         watcher.progress = stack.enter_context(
-            TrainingProgress(loop.total_steps, loop.state.step, quiet)
+            TrainingProgress(loop.total_steps, loop.state.step, quiet or rank() > 0)
         )
         if checkpoint is not None:
             watcher.say(f"resumed at step {loop.state.step:,} from {checkpoint}")
@@ -125,7 +131,7 @@ def train(
         elapsed_s=time.perf_counter() - started,
         model=task.model,
     )
-    if folder is not None:
+    if folder is not None and is_writer:
         from outsize.training.report import write_report  # matplotlib is slow to import
 
         memory = task.model.embeddings.memory_by_table()

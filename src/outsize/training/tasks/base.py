@@ -31,19 +31,19 @@ class Task(ABC, Generic[Batch]):
 
     @abstractmethod
     def train_batches(self, epoch: int, start: int) -> Iterator[Batch]:
-        """The training batches of an epoch from number `start` on, where the model is."""
+        """A rank's part of an epoch's batches from number `start` on, where the model is."""
 
     @abstractmethod
     def num_examples(self, batch: Batch) -> int:
-        """Examples in a batch."""
+        """Examples in a batch, those of all ranks."""
 
     @abstractmethod
     def loss(self, batch: Batch) -> Tensor:
-        """The mean loss of a batch, to minimise."""
+        """What to minimise; its mean over ranks is the mean loss over the whole batch."""
 
     @abstractmethod
     def evaluate(self, split: Split) -> dict[str, float]:
-        """The metrics of a split; "loss" among them."""
+        """The metrics of a split over all ranks; "loss" among them."""
 
     @abstractmethod
     def raise_if_flawed(self) -> None:

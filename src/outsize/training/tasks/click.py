@@ -7,8 +7,10 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
+from outsize.collectives import first_rank_first, rank, world_size
 from outsize.data import ClickBatch, ClickData
 from outsize.data.clicks import Split
 from outsize.data.prefetch import prefetch
@@ -18,6 +20,18 @@ from outsize.models import ClickModel
 from outsize.training.build import build_device, build_model, build_row_optimizer
 from outsize.training.config import RunConfig
 from outsize.training.tasks.base import Task
+
+
+def data_parallel(model: nn.Module) -> nn.Module:
+    """Wrap a model so that its dense gradients are averaged over ranks, where there are several.
+
+    Buffers are none of DDP's business: rows belong to a store, and the rest are constants.
+    """
+    if world_size() == 1:
+        return model
+    buffers = [name for name, _ in model.named_buffers()]
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, buffers)
+    return DistributedDataParallel(model)
 
 
 class ClickTask(Task[ClickBatch]):
@@ -31,12 +45,14 @@ class ClickTask(Task[ClickBatch]):
     model: ClickModel
 
     def __init__(self, config: RunConfig) -> None:
-        self.data: ClickData = config.data.build()
         self.device = build_device(config.train.device)
+        with first_rank_first():
+            self.data: ClickData = config.data.build()
         self.model = build_model(config, self.data).to(self.device)
         self.rows = build_row_optimizer(config, self.model.embeddings.store)
-        self._batch_size = config.train.batch_size
-        self._eval_batch_size = config.train.eval_batch_size
+        self._forward = data_parallel(self.model)
+        self._batch_size = config.train.batch_size * world_size()
+        self._eval_batch_size = config.train.eval_batch_size * world_size()
         self._half = config.train.precision == "bfloat16"
         self._best_possible: dict[Split, dict[str, float]] = {}
         if self._half and self.device.type != "cuda":
@@ -48,14 +64,14 @@ class ClickTask(Task[ClickBatch]):
         return self.data.num_batches("train", self._batch_size)
 
     def train_batches(self, epoch: int, start: int) -> Iterator[ClickBatch]:  # noqa: D102
-        batches = self.data.batches("train", self._batch_size, epoch=epoch, start=start)
-        return self._on_device(batches)
+        return self._batches("train", self._batch_size, epoch, start)
 
     def num_examples(self, batch: ClickBatch) -> int:  # noqa: D102
-        return batch.num_examples
+        return batch.num_global
 
     def loss(self, batch: ClickBatch) -> Tensor:  # noqa: D102
-        return F.binary_cross_entropy_with_logits(*self._predict(batch))
+        total = F.binary_cross_entropy_with_logits(*self._predict(batch), reduction="sum")
+        return total * (world_size() / batch.num_global)
 
     def raise_if_flawed(self) -> None:  # noqa: D102
         self.model.embeddings.raise_if_bad_ids()
@@ -67,13 +83,15 @@ class ClickTask(Task[ClickBatch]):
         """Log loss, AUC and the rest of `ClickMetrics`, with Bayes' loss and AUC where known."""
         self.model.eval()
         metrics, best_possible = ClickMetrics(), ClickMetrics()
-        for batch in self._on_device(self.data.batches(split, self._eval_batch_size)):
+        for batch in self._batches(split, self._eval_batch_size):
             metrics.add(*self._predict(batch))
             if split not in self._best_possible and batch.probability is not None:
                 best_possible.add(torch.logit(batch.probability, eps=1e-7), batch.labels)
         self.model.train()
         self.raise_if_flawed()
+        metrics = metrics.gather()
         if split not in self._best_possible:
+            best_possible = best_possible.gather()
             bayes = best_possible.result()
             known = best_possible.num_examples > 0
             self._best_possible[split] = (
@@ -83,10 +101,15 @@ class ClickTask(Task[ClickBatch]):
 
     def _predict(self, batch: ClickBatch) -> tuple[Tensor, Tensor]:
         with self._precision():
-            return self.model(batch.dense, batch.ids), batch.labels
+            return self._forward(batch.dense, batch.ids), batch.labels
 
-    def _on_device(self, batches: Iterator[ClickBatch]) -> Iterator[ClickBatch]:
-        """Batches where the model is; a GPU gets them made ahead, a CPU is busy enough."""
+    def _batches(
+        self, split: Split, batch_size: int, epoch: int = 0, start: int = 0
+    ) -> Iterator[ClickBatch]:
+        """Batches, or a rank's parts of them, where the model is; made ahead for a GPU."""
+        batches = self.data.batches(
+            split, batch_size, epoch=epoch, start=start, rank=rank(), world_size=world_size()
+        )
         if self.device.type == "cpu":
             return batches
         return prefetch(batches, lambda batch: batch.to(self.device))

@@ -1,0 +1,94 @@
+"""What ranks do together, in words that mean something for one process too.
+
+Without a process group everything here is what a single rank would do: nothing is sent.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+def is_launched_as_rank() -> bool:
+    """Whether a launcher such as torchrun started this process as one of several."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+@contextmanager
+def process_group(device: torch.device) -> Iterator[None]:
+    """Join the other ranks of a launch, where there are any, for as long as the context lasts."""
+    if not is_launched_as_rank() or dist.is_initialized():
+        yield
+        return
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def world_size() -> int:
+    """How many ranks work together."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def rank() -> int:
+    """Which of them this is."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def local_rank() -> int:
+    """Which of the ranks on this machine this is, as the launcher counts them."""
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+@contextmanager
+def first_rank_first() -> Iterator[None]:
+    """Let one rank of each machine do something before the others do, such as fill a cache."""
+    if local_rank() > 0:
+        barrier()
+    yield
+    if local_rank() == 0:
+        barrier()
+
+
+def barrier() -> None:
+    """Wait until every rank is here."""
+    if dist.is_initialized():
+        dist.barrier()
+
+
+def sum_over_ranks(values: Tensor) -> Tensor:
+    """The sum of a tensor of equal shape over all ranks."""
+    if world_size() == 1:
+        return values
+    total = values.clone()
+    dist.all_reduce(total)
+    return total
+
+
+def any_rank(flag: bool, device: torch.device) -> bool:
+    """Whether the flag is set on any rank."""
+    return bool(sum_over_ranks(torch.tensor(int(flag), device=device)).item())
+
+
+def gather_rows(rows: Tensor) -> list[Tensor]:
+    """The rows of every rank, in the order of ranks; each rank may have another number of them."""
+    if world_size() == 1:
+        return [rows]
+    mine = torch.tensor([rows.shape[0]], device=rows.device)
+    counts = [torch.zeros_like(mine) for _ in range(world_size())]
+    dist.all_gather(counts, mine)
+    sizes = [int(count) for count in counts]
+    padded = rows.new_zeros(max(sizes), *rows.shape[1:])
+    padded[: rows.shape[0]] = rows
+    parts = [torch.empty_like(padded) for _ in range(world_size())]
+    dist.all_gather(parts, padded)
+    return [part[:size] for part, size in zip(parts, sizes, strict=True)]

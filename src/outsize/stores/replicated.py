@@ -1,0 +1,104 @@
+"""The same rows on every rank: what plain data-parallel training does with a table that fits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor, nn
+
+from outsize.collectives import gather_rows, world_size
+from outsize.contracts import RowReply, RowStore, RowUpdate
+from outsize.kernels.row_updates import UpdateRule
+from outsize.spec import MemoryUse
+
+
+class ReplicatedStore(RowStore):
+    """Wraps a store that every rank holds a copy of, and keeps the copies equal.
+
+    Reads are local. Gradients are averaged over the ranks, as DDP averages dense ones: every rank
+    gathers what all ranks have, merges it in the order of ranks and applies the same update, so
+    that the copies stay equal to the last bit. `reduce_pending`, `submit` with an update, `add`
+    and `RowOptimizer.step` are therefore entered by all ranks, also by one without data.
+
+    Args:
+        inner: This rank's copy; all ranks must have made it alike.
+    """
+
+    def __init__(self, inner: RowStore) -> None:
+        super().__init__(inner.layout.specs)
+        self.inner = inner
+        self.register_load_state_dict_pre_hook(_to_inner)
+        self._pending_is_reduced = False
+
+    def bind(self, rule: UpdateRule) -> None:  # noqa: D102
+        self.inner.bind(rule)
+        self.rule = self.inner.rule
+
+    def exchange(  # noqa: D102
+        self,
+        update: RowUpdate | None,
+        ids: Int64[Tensor, " n"],
+        clocks: Int64[Tensor, " n"] | None = None,
+    ) -> RowReply:
+        if update is not None:
+            update = self._average(update)
+        return self.inner.exchange(update, ids, clocks)
+
+    def memory_by_table(self) -> dict[str, MemoryUse]:  # noqa: D102
+        return self.inner.memory_by_table()
+
+    def reduce_pending(self) -> None:
+        """Average pending gradients over the ranks, once."""
+        if not self._pending_is_reduced:
+            update = self._average(self.pending.merge() or self._nothing())
+            self.pending.replace(update)
+            self._pending_is_reduced = True
+
+    def submit(self, update: RowUpdate | None) -> None:
+        """Apply an update; one made of reduced gradients is the same on all ranks already."""
+        if not self._pending_is_reduced:
+            update = self._average(update or self._nothing())
+        self._pending_is_reduced = False
+        self.inner.submit(update)
+
+    def forget_pending(self) -> None:  # noqa: D102
+        super().forget_pending()
+        self._pending_is_reduced = False
+
+    def state_dict(  # type: ignore[override]
+        self, *args: Any, prefix: str = "", **kwargs: Any
+    ) -> dict[str, Any]:
+        """The state of the copy under the names it has without replication."""
+        state: dict[str, Any] = self.inner.state_dict(*args, prefix=prefix, **kwargs)
+        return state
+
+    def _nothing(self) -> RowUpdate:
+        none = torch.empty(0, dtype=torch.int64, device=self._device())
+        parts = tuple(torch.empty(0, g.dim, device=none.device) for g in self.layout.groups)
+        return RowUpdate(none, parts, none)
+
+    def _average(self, update: RowUpdate) -> RowUpdate:
+        """The mean over ranks of what they push; a rank without a row counts as zero."""
+        if world_size() == 1:
+            return update
+        sizes = self.layout.group_sizes(update.ids)
+        ids: list[Tensor] = []
+        gradients: list[Tensor] = []
+        for run, gradient in zip(update.ids.split(sizes), update.gradients, strict=True):
+            everyone = torch.cat(gather_rows(run))
+            values = torch.cat(gather_rows(gradient.float()))
+            unique, inverse = torch.unique(everyone, return_inverse=True)
+            total = values.new_zeros(unique.shape[0], values.shape[1])
+            total.index_add_(0, inverse, values)
+            ids.append(unique)
+            gradients.append(total / world_size())
+        merged = torch.cat(ids)
+        return RowUpdate(merged, tuple(gradients), torch.ones_like(merged))
+
+
+def _to_inner(module: nn.Module, state_dict: dict[str, Any], prefix: str, *unused: Any) -> None:
+    """On loading, hand the names that `state_dict` writes down to the copy."""
+    for name in [name for name in state_dict if name.startswith(prefix)]:
+        state_dict[f"{prefix}inner.{name.removeprefix(prefix)}"] = state_dict.pop(name)

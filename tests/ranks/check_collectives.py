@@ -1,0 +1,96 @@
+"""Run by torchrun: what ranks do together, checked on every rank."""
+
+import torch
+import torch.distributed as dist
+
+import outsize
+from outsize.collectives import (
+    any_rank,
+    first_rank_first,
+    gather_rows,
+    process_group,
+    rank,
+    sum_over_ranks,
+    world_size,
+)
+from outsize.metrics import ClickMetrics
+
+
+def check_uneven_rows_are_gathered_in_rank_order():
+    mine = torch.full((rank() * 2, 3), float(rank()))
+    parts = gather_rows(mine)
+    assert [part.shape[0] for part in parts] == [2 * r for r in range(world_size())]
+    assert all((part == r).all() for r, part in enumerate(parts))
+
+
+def check_flags_and_sums():
+    cpu = torch.device("cpu")
+    assert any_rank(rank() == 1, cpu)
+    assert not any_rank(False, cpu)
+    assert sum_over_ranks(torch.tensor(rank())).item() == sum(range(world_size()))
+
+
+def check_metrics_equal_those_of_one_process(exact_examples):
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(1000, generator=generator)
+    labels = (torch.rand(1000, generator=generator) < torch.sigmoid(logits)).float()
+    whole = ClickMetrics(exact_examples)
+    whole.add(logits, labels)
+    # Uneven on purpose: the first rank has most, the last none.
+    bounds = [0, 900, *([1000] * (world_size() - 1))]
+    mine = ClickMetrics(exact_examples)
+    if rank() < world_size() - 1:
+        mine.add(
+            logits[bounds[rank()] : bounds[rank() + 1]], labels[bounds[rank()] : bounds[rank() + 1]]
+        )
+    gathered, expected = mine.gather().result(), whole.result()
+    assert gathered.keys() == expected.keys()
+    for name, value in expected.items():
+        assert abs(gathered[name] - value) < 1e-9, name
+
+
+def check_replicas_stay_equal_and_average():
+    spec = outsize.TableSpec("rows", num_rows=10, dim=2)
+    thin = outsize.TableSpec("thin", num_rows=4, dim=1)
+    store = outsize.stores.replicated_local_store([spec, thin])
+    rows = outsize.RowSGD(store, learning_rate=1.0)
+    before = store.read(torch.arange(10), "rows")
+    # Everyone touches row 0, rank r touches row r, the last rank nothing.
+    ids = (
+        torch.tensor([0, rank()])
+        if rank() < world_size() - 1
+        else torch.empty(0, dtype=torch.int64)
+    )
+    embeddings = outsize.EmbeddingCollection([outsize.FeatureSpec("rows")], store)
+    embeddings({"rows": ids})["rows"].sum().backward()
+    rows.step()
+    moved = before - store.read(torch.arange(10), "rows")
+    expected = torch.zeros(10, 2)
+    for r in range(world_size() - 1):
+        expected[0] += 1 / world_size()
+        expected[r] += 1 / world_size()
+    torch.testing.assert_close(moved, expected)
+    everyone = gather_rows(store.read(torch.arange(10), "rows"))
+    assert all(torch.equal(everyone[0], other) for other in everyone)
+    assert store.exchange(None, torch.tensor([0])).clocks.item() == 1
+    store.add(torch.tensor([rank()]), torch.ones(1, 1), "thin")
+    everyone = gather_rows(store.read(torch.arange(4), "thin"))
+    assert all(torch.equal(everyone[0], other) for other in everyone)
+
+
+def check_one_rank_goes_first():
+    store = dist.distributed_c10d._get_default_store()
+    with first_rank_first():
+        order = store.add("entered", 1)
+    assert (order == 1) == (rank() == 0)
+
+
+with process_group(torch.device("cpu")):
+    check_uneven_rows_are_gathered_in_rank_order()
+    check_flags_and_sums()
+    check_metrics_equal_those_of_one_process(exact_examples=10_000)
+    check_metrics_equal_those_of_one_process(exact_examples=100)
+    check_metrics_equal_those_of_one_process(exact_examples=950)
+    check_replicas_stay_equal_and_average()
+    check_one_rank_goes_first()
+    print(f"rank {rank()} of {world_size()} is content", flush=True)

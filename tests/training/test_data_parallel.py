@@ -1,0 +1,131 @@
+"""N ranks with batch B equal one process with batch N·B, with real ranks over gloo."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from outsize.checkpoint import latest_checkpoint, load_checkpoint
+from outsize.training.run_folder import RunFolder
+
+RUN = """
+[data]
+num_train = {num_train}
+num_validation = 101
+num_test = 55
+num_dense = 3
+num_categorical = 4
+largest_vocabulary = 200
+[model]
+bottom = [8]
+top = [8]
+[embeddings]
+dim = 4
+[train]
+epochs = 2
+validate_every = 7
+log_every = 5
+clip_norm = 0.3
+early_stop = false
+[checkpoint]
+every = 6
+"""
+
+
+def launch(ranks, *words, **options):
+    """Start a module on several ranks."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone",
+                "--nproc-per-node", str(ranks)]  # fmt: skip
+    return subprocess.Popen([*launcher, *map(str, words)], text=True, stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, **options)  # fmt: skip
+
+
+def run(ranks, *words):
+    process = launch(ranks, *words)
+    output, errors = process.communicate(timeout=120)
+    return process.returncode, output, errors
+
+
+@pytest.fixture
+def run_file(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text(RUN.format(num_train=505))
+    return path
+
+
+def test_collectives_metrics_and_replicas():
+    script = Path(__file__).parent.parent / "ranks" / "check_collectives.py"
+    code, output, errors = run(3, script)
+    assert code == 0, errors
+    assert output.count("is content") == 3
+
+
+@pytest.mark.parametrize(
+    ("ranks", "settings"),
+    [
+        (2, []),
+        # 505 = 10 batches of 48 and 25 examples; with 3 ranks that is 8, 8 and 9.
+        (3, ["embeddings.kind=tables", "optimizer.kind=sgd", "optimizer.learning_rate=0.1"]),
+    ],
+)
+def test_n_ranks_equal_one_process_with_n_times_the_batch(run_file, tmp_path, ranks, settings):
+    extra = [word for setting in settings for word in ("--set", setting)]
+    one, many = tmp_path / "one", tmp_path / "many"
+    alone = subprocess.run(
+        [sys.executable, "-m", "outsize", "train", run_file, "--out", one,
+         "--set", f"train.batch_size={16 * ranks}", *extra],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert alone.returncode == 0, alone.stderr
+    code, output, errors = run(ranks, "-m", "outsize", "train", run_file, "--out", many,
+                               "--set", "train.batch_size=16", "--json", *extra)  # fmt: skip
+    assert code == 0, errors
+    assert json.loads(output)["stopped"] == "finished"  # one object, from one rank
+    lines = zip(RunFolder(one).metrics(), RunFolder(many).metrics(), strict=True)
+    for expected, found in lines:
+        assert expected.keys() == found.keys()
+        assert expected.pop("split") == found.pop("split")
+        for name in expected.keys() - {"examples_per_s"}:
+            assert found[name] == pytest.approx(expected[name], rel=1e-4), name
+    weights = [load_checkpoint(latest_checkpoint(f / "checkpoint"))["model"] for f in (one, many)]
+    for (name, expected), (other, found) in zip(*(sorted(w.items()) for w in weights), strict=True):
+        assert name == other
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_rank_without_data_takes_part(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text(RUN.format(num_train=49))  # the last batch has one example for three ranks
+    code, output, errors = run(3, "-m", "outsize", "train", path, "--out", tmp_path / "run",
+                               "--set", "train.batch_size=16", "--json")  # fmt: skip
+    assert code == 0, errors
+    assert json.loads(output)["steps"] == 4
+
+
+def test_ranks_stopped_by_a_signal_resume_to_the_same_end(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text(RUN.format(num_train=6_000))
+    words = ["-m", "outsize", "train", path, "--set", "train.batch_size=16"]
+    code, _, errors = run(2, *words, "--out", tmp_path / "whole")
+    assert code == 0, errors
+    process = launch(2, *words, "--out", tmp_path / "stopped")
+    metrics = tmp_path / "stopped" / "metrics.jsonl"
+    while not metrics.exists() or len(metrics.read_text().splitlines()) < 10:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode != 0
+    code, _, errors = run(1, *words, "--out", tmp_path / "stopped", "--resume")
+    assert "saved by 2 ranks, and there are 1" in errors
+    code, _, errors = run(2, *words, "--out", tmp_path / "stopped", "--resume")
+    assert code == 0, errors
+    curves = [
+        [(line["step"], line["split"], line["loss"]) for line in RunFolder(folder).metrics()]
+        for folder in (tmp_path / "whole", tmp_path / "stopped")
+    ]
+    assert curves[0] == curves[1]
