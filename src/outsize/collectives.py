@@ -76,6 +76,8 @@ def sum_over_ranks(values: Tensor) -> Tensor:
 
 def any_rank(flag: bool, device: torch.device) -> bool:
     """Whether the flag is set on any rank."""
+    if world_size() == 1:
+        return flag
     return bool(sum_over_ranks(torch.tensor(int(flag), device=device)).item())
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,41 +22,8 @@ from outsize.checkpoint import save_checkpoint
 from outsize.collectives import any_rank, barrier, rank, sum_over_ranks, world_size
 from outsize.errors import ConfigError, NonFiniteError
 from outsize.training.config import RunConfig
+from outsize.training.loop_state import LoopState, load_plain_state, plain_state
 from outsize.training.tasks import Task
-
-
-@dataclass
-class LoopState:
-    """Where a run stands.
-
-    Attributes:
-        step: Steps taken.
-        epoch: The current epoch, from 0.
-        batch: Batches of it already used.
-        loss_sum: Sum of training losses since the last log line.
-        loss_count: How many those are.
-        epoch_best: Best validation loss of the current epoch.
-        previous_best: Best validation loss of the epoch before.
-        best: Metrics of the best validation so far, with its step.
-        test: Test metrics at that step.
-        stopped: Why the run ended; empty while it goes on.
-    """
-
-    step: int = 0
-    epoch: int = 0
-    batch: int = 0
-    loss_sum: float = 0.0
-    loss_count: int = 0
-    epoch_best: float = math.inf
-    previous_best: float = math.inf
-    best: dict[str, float] = field(default_factory=dict)
-    test: dict[str, float] = field(default_factory=dict)
-    stopped: str = ""
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> LoopState:
-        """Read back what `asdict` wrote."""
-        return cls(**{f.name: values[f.name] for f in fields(cls)})
 
 
 class Watcher:
@@ -287,7 +254,7 @@ class Loop:
             "world_size": world_size(),
             "loop": asdict(self.state),
             "model": dict(self.task.model.state_dict()),
-            "optimizers": [_plain(o.state_dict()) for o in self.optimizers],
+            "optimizers": [plain_state(o) for o in self.optimizers],
             "random": {
                 "cpu": torch.get_rng_state(),
                 "cuda": list(torch.cuda.get_rng_state_all()) if torch.cuda.is_available() else [],
@@ -304,7 +271,7 @@ class Loop:
         self.state = LoopState.from_dict(state["loop"])
         self.task.model.load_state_dict(state["model"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(_unplain(saved))
+            load_plain_state(optimizer, saved)
         torch.set_rng_state(state["random"]["cpu"])
         if torch.cuda.is_available() and state["random"]["cuda"]:
             torch.cuda.set_rng_state_all(state["random"]["cuda"])
@@ -313,16 +280,3 @@ class Loop:
 def _values(gradient: Tensor) -> Tensor:
     """The numbers of a dense or sparse gradient."""
     return gradient.coalesce().values() if gradient.is_sparse else gradient
-
-
-def _plain(state: dict[str, Any]) -> dict[str, Any]:
-    """An optimizer's state with string keys, as a checkpoint wants it."""
-    return {**state, "state": {str(key): value for key, value in state["state"].items()}}
-
-
-def _unplain(state: Mapping[str, Any]) -> dict[str, Any]:
-    groups = [
-        {key: tuple(value) if key == "betas" else value for key, value in group.items()}
-        for group in state["param_groups"]
-    ]
-    return {"state": {int(k): v for k, v in state["state"].items()}, "param_groups": groups}
