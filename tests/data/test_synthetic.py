@@ -450,3 +450,28 @@ def test_ranks_together_see_the_batches_of_one_process(world_size):
         assert {part.num_global for part in split} == {whole.num_examples}
         sizes = [part.num_examples for part in split]
         assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize(("batch_size", "start"), [(7, 0), (100, 3), (4096, 0), (5000, 1)])
+def test_batches_made_several_at_once_are_the_same(batch_size, start):
+    data = SyntheticConfig(num_train=9_999, num_validation=1, num_test=1, num_dense=2,
+                           vocabulary=(50, 7)).build()  # fmt: skip
+    made = list(data.batches("train", batch_size, start=start))
+    whole = data.examples("train", start * batch_size, 9_999)
+    assert [b.num_examples for b in made[:-1]] == [batch_size] * (len(made) - 1)
+    assert all(b.num_global == b.num_examples for b in made)
+    assert torch.equal(torch.cat([b.labels for b in made]), whole.labels)
+    assert torch.equal(torch.cat([b.probability for b in made]), whole.probability)
+    assert torch.equal(torch.cat([b.ids["c2"] for b in made]), whole.ids["c2"])
+
+
+@pytest.mark.gpu
+def test_a_log_made_on_cuda_is_the_same_to_the_last_bits():
+    data = SyntheticConfig(num_train=50_000, drift=100).build()
+    here = data.examples("train", 0, 50_000)
+    there = data.to(torch.device("cuda")).examples("train", 0, 50_000)
+    assert there.labels.is_cuda
+    for name, ids in here.ids.items():
+        assert torch.equal(there.ids[name].cpu(), ids)
+    torch.testing.assert_close(there.probability.cpu(), here.probability)
+    assert (there.labels.cpu() != here.labels).sum() <= 1

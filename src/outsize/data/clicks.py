@@ -45,6 +45,16 @@ class ClickBatch:
         """Number of examples."""
         return self.labels.shape[0]
 
+    def slice(self, first: int, stop: int) -> ClickBatch:
+        """Examples `first … stop − 1` of a batch of plain ids, without copying."""
+        part = slice(first, stop)
+        return ClickBatch(
+            self.dense[part],
+            {name: ids[part] for name, ids in self.ids.items() if isinstance(ids, Tensor)},
+            self.labels[part],
+            None if self.probability is None else self.probability[part],
+        )
+
     def to(self, device: torch.device | str) -> ClickBatch:
         """The batch on another device."""
 
@@ -124,6 +134,10 @@ class ClickData(ABC):
             size = min(batch_size, total - first)
             low, high = (first + size * r // world_size for r in (rank, rank + 1))
             yield replace(self.examples(split, low, high, epoch), num_global=size)
+
+    def to(self, device: torch.device) -> ClickData:
+        """The same source, making its batches on a device if it can; most cannot."""
+        return self
 
     def num_batches(self, split: Split, batch_size: int) -> int:
         """Batches in one pass over a split."""

@@ -18,7 +18,9 @@ How an example comes about:
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -32,6 +34,7 @@ from outsize.hashing import derive_seed, mix_bits, normal_at, uniform_at
 
 _CALIBRATION_EXAMPLES = 1 << 14
 _LATENT_DIM = 4
+_EXAMPLES_AT_ONCE = {"cpu": 1 << 12, "cuda": 1 << 16}
 _MAX_IDS = 1 << 31  # rank × stride must fit an int64
 _NUM_EFFECTS = _LATENT_DIM + 1  # an id's latent vector and its linear effect
 
@@ -142,10 +145,44 @@ class SyntheticClicks(ClickData):
             "test": self.config.num_test,
         }[split]
 
+    def to(self, device: torch.device) -> SyntheticClicks:
+        """The same log made on a device.
+
+        Last bits may differ from those made on the CPU, and so may one label in some ten million.
+        """
+        moved = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor | Zipf):
+                setattr(moved, name, value.to(device))
+        return moved
+
     def examples(  # noqa: D102
         self, split: Split, first: int, stop: int, epoch: int = 0
     ) -> ClickBatch:
-        return self._examples(split, torch.arange(first, stop))
+        return self._examples(split, torch.arange(first, stop, device=self._sizes.device))
+
+    def batches(  # noqa: D102
+        self,
+        split: Split,
+        batch_size: int,
+        *,
+        epoch: int = 0,
+        start: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> Iterator[ClickBatch]:
+        ahead = _EXAMPLES_AT_ONCE[self._sizes.device.type] // batch_size
+        if world_size > 1 or ahead <= 1:
+            yield from super().batches(
+                split, batch_size, epoch=epoch, start=start, rank=rank, world_size=world_size
+            )
+            return
+        # An example costs less in a large batch: make several batches at once.
+        total = self.num_examples(split)
+        for first in range(start * batch_size, total, ahead * batch_size):
+            made = self.examples(split, first, min(first + ahead * batch_size, total), epoch)
+            for low in range(0, made.num_examples, batch_size):
+                yield made.slice(low, low + batch_size)
 
     def _examples(self, split: Split, numbers: Int64[Tensor, " batch"]) -> ClickBatch:
         # Held-out examples follow the training examples in time.
@@ -172,9 +209,8 @@ class SyntheticClicks(ClickData):
         self, dense: Float[Tensor, "batch num_dense"], ids: Int64[Tensor, "batch features"]
     ) -> Float[Tensor, " batch"]:
         num = len(self._sizes)
-        word = mix_bits(
-            self._key("effect", ids * num + self._columns)
-        )  # one for each (feature, id)
+        of_feature_and_id = ids * num + self._columns
+        word = mix_bits(self._key("effect", of_feature_and_id))
         effects = self._effects(word).view(*ids.shape, _NUM_EFFECTS)
         vectors, linear = effects[..., :-1], effects[..., -1].sum(dim=1)
         pairs = (vectors.sum(dim=1).square() - vectors.square().sum(dim=1)).sum(dim=1) / 2
@@ -196,7 +232,7 @@ class SyntheticClicks(ClickData):
         shared = self._cluster_effects.index_select(0, (place + self._columns * clusters).flatten())
         if own == 0:
             return shared
-        shifts = torch.arange(_NUM_EFFECTS) * 10
+        shifts = torch.arange(_NUM_EFFECTS, device=word.device) * 10
         bits = (word.flatten().unsqueeze(1) >> shifts) & 0x3FF
         uniform = (bits.to(torch.float32) + 0.5) * 2.0**-10 - 0.5
         return shared * math.sqrt(1 - own) + uniform * math.sqrt(12 * own)

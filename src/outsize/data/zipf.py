@@ -7,6 +7,7 @@ inverted in closed form. At the first tail rank (2,049) the relative difference 
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 
@@ -40,6 +41,14 @@ class Zipf:
         tail = self._integral(ends) - self._before_tail
         inside_head = self._head[(self.sizes - 1).clamp(max=_HEAD - 1)]
         self._totals = torch.where(self.sizes > _HEAD, self._head[-1] + tail, inside_head)
+
+    def to(self, device: torch.device) -> Zipf:
+        """The same distribution, drawing on a device."""
+        moved = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                setattr(moved, name, value.to(device))
+        return moved
 
     def ranks(self, uniform: Float[Tensor, "n columns"]) -> Int64[Tensor, "n columns"]:
         """Turn uniform draws in (0, 1) into ranks."""

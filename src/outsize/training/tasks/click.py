@@ -47,7 +47,7 @@ class ClickTask(Task[ClickBatch]):
     def __init__(self, config: RunConfig) -> None:
         self.device = build_device(config.train.device)
         with first_rank_first():
-            self.data: ClickData = config.data.build()
+            self.data: ClickData = config.data.build().to(self.device)
         self.model = build_model(config, self.data).to(self.device)
         self.rows = build_row_optimizer(config, self.model.embeddings.store)
         self._forward = data_parallel(self.model)
