@@ -117,6 +117,17 @@ def test_its_state_can_be_loaded_into_another(kind, num_dense):
     assert torch.equal(one(*batch), other(*batch))
 
 
+@every_shape
+def test_autocast_gives_nearly_the_same_float32_logits(kind, num_dense):
+    batch = make_batch(SIZES, num_dense)
+    model = build(kind, num_dense)
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = model(*batch)
+    assert logits.dtype == torch.float32
+    torch.testing.assert_close(logits, model(*batch), atol=0.05, rtol=0.05)
+    logits.sum().backward()
+
+
 @every_model
 def test_double_precision_rows_are_read_in_the_type_of_the_dense_features(kind):
     specs = [outsize.TableSpec(n, s, 4, dtype=torch.float64) for n, s in SIZES.items()]

@@ -4,6 +4,7 @@ import itertools
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -28,6 +29,7 @@ from outsize.training.config import RunConfig
 from outsize.training.strict_toml import decode
 
 SIZES = {"a": 7, "b": 5, "c": 6}
+WRONG: Any = "wrong"
 CRITEO = {f"c{i}": 3 for i in range(26)}
 
 
@@ -206,8 +208,16 @@ def test_data_a_model_cannot_read_is_refused(name):
         (lambda: DCNConfig(num_crosses=0), "num_crosses must be >= 1, but got 0"),
         (lambda: DCNv2Config(num_crosses=0), "num_crosses must be >= 1, but got 0"),
         (lambda: DCNv2Config(rank=0), "rank must be >= 1, but got 0"),
+        (lambda: WideDeepConfig(form=WRONG), "form must be one of usual, het, but got 'wrong'"),
+        (lambda: DeepFMConfig(deep_inputs=WRONG), "deep_inputs must be one of all, vectors"),
+        (lambda: DCNv2Config(structure=WRONG), "structure must be one of parallel, stacked"),
+        (lambda: WideDeep(0, make_embeddings(SIZES), form=WRONG), "form must be one of"),
+        (lambda: DeepFM(0, make_embeddings(SIZES), hidden=(0,)), "hidden"),
+        (lambda: DCN(0, make_embeddings(SIZES), num_crosses=0), "num_crosses"),
+        (lambda: DCNv2(0, make_embeddings(SIZES), structure=WRONG), "structure"),
     ],
 )
+@pytest.mark.usefixtures("unchecked_shapes")
 def test_impossible_shapes_are_refused(make, message):
     with pytest.raises(ConfigError, match=message):
         make()

@@ -14,11 +14,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from outsize.collection import EmbeddingCollection, FeatureInput
-from outsize.errors import ConfigError
 from outsize.models.click import ClickModel, ClickModelConfig
 from outsize.models.cross import VectorCross
 from outsize.models.cross_and_deep import CrossAndDeep
-from outsize.models.mlp import require_widths
+from outsize.models.requirements import require_positive, require_widths
 
 
 @dataclass(frozen=True)
@@ -37,8 +36,7 @@ class DCNConfig(ClickModelConfig):
 
     def __post_init__(self) -> None:
         require_widths("hidden", self.hidden)
-        if self.num_crosses < 1:
-            raise ConfigError(f"num_crosses must be >= 1, but got {self.num_crosses}")
+        require_positive("num_crosses", self.num_crosses)
 
     @classmethod
     def het(cls) -> DCNConfig:
@@ -71,6 +69,7 @@ class DCN(ClickModel):
         seed: int = 0,
     ) -> None:
         super().__init__(num_dense, embeddings)
+        DCNConfig(num_crosses, tuple(hidden), bias)  # refuses impossible shapes
         generator = torch.Generator().manual_seed(seed)
         width = num_dense + embeddings.num_features * embeddings.dim
         crosses = [VectorCross(width, generator) for _ in range(num_crosses)]

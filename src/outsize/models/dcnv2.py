@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 import torch
 from jaxtyping import Float
@@ -19,7 +20,7 @@ from outsize.errors import ConfigError
 from outsize.models.click import ClickModel, ClickModelConfig
 from outsize.models.cross import MatrixCross
 from outsize.models.cross_and_deep import CrossAndDeep, Structure
-from outsize.models.mlp import require_widths
+from outsize.models.requirements import require_one_of, require_positive, require_widths
 
 
 @dataclass(frozen=True)
@@ -40,10 +41,9 @@ class DCNv2Config(ClickModelConfig):
 
     def __post_init__(self) -> None:
         require_widths("hidden", self.hidden)
-        if self.num_crosses < 1:
-            raise ConfigError(f"num_crosses must be >= 1, but got {self.num_crosses}")
-        if self.rank is not None and self.rank < 1:
-            raise ConfigError(f"rank must be >= 1, but got {self.rank}")
+        require_positive("num_crosses", self.num_crosses)
+        require_positive("rank", 1 if self.rank is None else self.rank)
+        require_one_of("structure", self.structure, get_args(Structure))
 
     def build(self, num_dense: int, embeddings: EmbeddingCollection, seed: int) -> DCNv2:  # noqa: D102
         return DCNv2(
@@ -81,6 +81,7 @@ class DCNv2(ClickModel):
         seed: int = 0,
     ) -> None:
         super().__init__(num_dense, embeddings)
+        DCNv2Config(num_crosses, rank, tuple(hidden), structure)  # refuses impossible shapes
         generator = torch.Generator().manual_seed(seed)
         width = num_dense + embeddings.num_features * embeddings.dim
         if rank is not None and rank >= width:

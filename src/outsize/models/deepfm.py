@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float
@@ -20,7 +20,8 @@ from torch import Tensor
 from outsize.collection import EmbeddingCollection, FeatureInput
 from outsize.models.click import ClickModel, ClickModelConfig
 from outsize.models.id_weights import split_weights, vector_dim
-from outsize.models.mlp import linear, mlp, require_widths
+from outsize.models.mlp import linear, mlp
+from outsize.models.requirements import require_one_of, require_widths
 
 DeepInputs = Literal["all", "vectors"]
 
@@ -41,6 +42,7 @@ class DeepFMConfig(ClickModelConfig):
 
     def __post_init__(self) -> None:
         require_widths("hidden", self.hidden)
+        require_one_of("deep_inputs", self.deep_inputs, get_args(DeepInputs))
 
     @classmethod
     def het(cls) -> DeepFMConfig:
@@ -76,6 +78,7 @@ class DeepFM(ClickModel):
         seed: int = 0,
     ) -> None:
         super().__init__(num_dense, embeddings)
+        DeepFMConfig(tuple(hidden), deep_inputs, bias)  # refuses impossible shapes
         generator = torch.Generator().manual_seed(seed)
         self.deep_inputs = deep_inputs
         self.dense_weights = (

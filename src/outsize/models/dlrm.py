@@ -12,7 +12,8 @@ from torch import Tensor
 from outsize.collection import EmbeddingCollection, FeatureInput
 from outsize.errors import ConfigError
 from outsize.models.click import ClickModel, ClickModelConfig
-from outsize.models.mlp import mlp, require_widths
+from outsize.models.mlp import mlp
+from outsize.models.requirements import require_widths
 
 
 @dataclass(frozen=True)

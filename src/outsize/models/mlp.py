@@ -9,8 +9,6 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from outsize.errors import ConfigError
-
 
 def linear(
     fan_in: int, fan_out: int, *, generator: torch.Generator, bias: bool = True
@@ -42,9 +40,3 @@ def mlp(
     for fan_in, fan_out in itertools.pairwise(sizes):
         layers += [linear(fan_in, fan_out, generator=generator, bias=bias), nn.ReLU()]
     return nn.Sequential(*(layers if final_relu else layers[:-1]))
-
-
-def require_widths(name: str, widths: Sequence[int]) -> None:
-    """Refuse layers without a single unit."""
-    if min(widths, default=1) < 1:
-        raise ConfigError(f"{name} must hold widths >= 1, but got {tuple(widths)}")

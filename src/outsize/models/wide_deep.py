@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float
@@ -29,7 +29,8 @@ from outsize.collection import EmbeddingCollection, FeatureInput
 from outsize.errors import ConfigError
 from outsize.models.click import ClickModel, ClickModelConfig
 from outsize.models.id_weights import split_weights, vector_dim
-from outsize.models.mlp import linear, mlp, require_widths
+from outsize.models.mlp import linear, mlp
+from outsize.models.requirements import require_one_of, require_widths
 
 Form = Literal["usual", "het"]
 
@@ -51,6 +52,7 @@ class WideDeepConfig(ClickModelConfig):
 
     def __post_init__(self) -> None:
         require_widths("hidden", self.hidden)
+        require_one_of("form", self.form, get_args(Form))
 
     @classmethod
     def het(cls) -> WideDeepConfig:
@@ -83,6 +85,7 @@ class WideDeep(ClickModel):
         seed: int = 0,
     ) -> None:
         super().__init__(num_dense, embeddings)
+        WideDeepConfig(tuple(hidden), form, bias)  # refuses impossible shapes
         generator = torch.Generator().manual_seed(seed)
         self.wide: nn.Linear | None = None
         if form == "het":
