@@ -208,6 +208,16 @@ def test_a_folder_that_is_not_empty_is_refused_and_left_alone(trained, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
+def test_a_model_of_ones_own_does_not_overwrite_anything_either(tmp_path):
+    features = [outsize.FeatureSpec(name) for name in SIZES]
+    embeddings = outsize.EmbeddingCollection(features, outsize.LocalStore(SPECS))
+    config = CLICK_MODELS["gmf"]()
+    model = config.build(0, embeddings, seed=0)
+    (tmp_path / "thesis.tex").write_text("precious")
+    assert "is not empty" in refusal(ConfigError, write_exported, tmp_path, model, config)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
 def test_a_file_in_place_of_the_folder_is_refused(trained, tmp_path):
     (tmp_path / "file").write_text("precious")
     assert "is a file" in refusal(ConfigError, export_run, trained[0] / "run", tmp_path / "file")
