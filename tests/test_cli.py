@@ -66,6 +66,8 @@ MISTAKES = {
     "unknown command": (["trian"], "No such command 'trian'"),
     "unknown option": (["train", "RUN", "--otu", "x"], "--otu"),
     "missing argument": (["train"], "RUN.toml"),
+    "nothing to export": (["export", "x", "y"], "x holds no run"),
+    "nowhere to export to": (["export", "x"], "DIR"),
     "unknown benchmark": (["bench", "nothing"], "no benchmark 'nothing'"),
 }
 
@@ -87,6 +89,23 @@ def test_a_mistake_is_one_line_and_exit_code_2(
         assert expected in json.loads(out)["error"]
     else:
         assert out == ""
+
+
+def test_export_writes_a_model_that_loads(capfd, run_file, tmp_path):
+    call(capfd, "train", run_file, "--out", tmp_path / "run")
+    code, out, err = call(capfd, "export", tmp_path / "run", tmp_path / "one")
+    assert (code, out) == (0, "")
+    assert err.startswith("dlrm after 3 steps, ")
+    code, out, err = call(capfd, "export", tmp_path / "run", tmp_path / "two", "--json")
+    assert (code, err) == (0, "")
+    result = json.loads(out)
+    assert (result["out"], result["step"]) == (str(tmp_path / "two"), 3)
+    size = (tmp_path / "one" / "model.safetensors").stat().st_size
+    assert result["bytes"] == size > 4 * result["num_parameters"]
+    assert outsize.load_exported(tmp_path / "two").num_dense == 13
+    code, _, err = call(capfd, "export", tmp_path / "run", tmp_path / "one")
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert "is not empty" in err
 
 
 def test_a_folder_that_holds_a_run_is_not_overwritten(capfd, run_file, tmp_path):

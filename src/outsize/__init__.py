@@ -8,7 +8,7 @@ Three published systems in one library: compressed tables (CCE), row caches with
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from outsize.version import __version__
 
 if TYPE_CHECKING:
     from outsize import models as models
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from outsize.contracts import EmbeddingTable as EmbeddingTable
     from outsize.contracts import RowStore as RowStore
     from outsize.errors import OutsizeError as OutsizeError
+    from outsize.export import load_exported as load_exported
     from outsize.optimizers import ROW_OPTIMIZERS as ROW_OPTIMIZERS
     from outsize.optimizers import RowAdagrad as RowAdagrad
     from outsize.optimizers import RowAdam as RowAdam
@@ -53,6 +54,7 @@ _HOMES = {
     "TABLES": "tables",
     "TableSpec": "spec",
     "build_table": "tables",
+    "load_exported": "export",
     "train": "training",
 }
 _ROOMS = ("data", "metrics", "models", "tables", "stores", "training")

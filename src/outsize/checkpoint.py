@@ -46,28 +46,20 @@ def save_checkpoint(root: Path, step: int, state: Mapping[str, Any], keep: int =
         keep: How many checkpoints to keep, at least 1.
     """
     final = root / f"step-{step:010d}"
-    partial = root / f"{final.name}.partial"
     if final.exists():  # a run stopped where it had just saved
         return final
     tensors: dict[str, Tensor] = {}
     skeleton = _take_tensors(state, "", tensors)
     try:
-        root.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
-        files = {
-            "state.safetensors": _write_tensors(partial / "state.safetensors", tensors),
-            "state.json": _write_json(partial / "state.json", skeleton),
-        }
-        manifest = {"format": FORMAT, "files": files}
-        _write_json(partial / "manifest.json", manifest)
-        _sync_folder(partial)
-        partial.rename(final)
-        _sync_folder(root)
+        with whole_folder(final, root / f"{final.name}.partial") as partial:
+            files = {
+                "state.safetensors": write_tensors(partial / "state.safetensors", tensors),
+                "state.json": write_json(partial / "state.json", skeleton),
+            }
+            write_json(partial / "manifest.json", {"format": FORMAT, "files": files})
     except OSError as error:
-        shutil.rmtree(partial, ignore_errors=True)
         raise CheckpointError(
-            f"could not write checkpoint {final}: {_reason(error)}; "
+            f"could not write checkpoint {final}: {reason_of(error)}; "
             "earlier checkpoints are untouched: make room and resume"
         ) from error
     for old in list_checkpoints(root)[:-keep]:
@@ -80,7 +72,8 @@ def load_checkpoint(folder: Path) -> dict[str, Any]:
     """Read a checkpoint back, on the CPU, after verifying every byte of it."""
     manifest = _read_manifest(folder)
     for name, facts in manifest["files"].items():
-        _verify(folder / name, facts)
+        if flaw := flaw_of(folder / name, facts):
+            raise _damaged(folder / name, flaw)
     from safetensors import SafetensorError, safe_open
 
     skeleton = json.loads((folder / "state.json").read_text("utf-8"))
@@ -110,6 +103,27 @@ def latest_checkpoint(root: Path) -> Path | None:
     return found[-1] if found else None
 
 
+@contextlib.contextmanager
+def whole_folder(final: Path, partial: Path) -> Iterator[Path]:
+    """A folder to write into, which becomes `final` at the end, whole, or leaves nothing.
+
+    Args:
+        final: Must not exist, or be an empty folder.
+        partial: Its name meanwhile, in the same parent; what a crash left there is removed.
+    """
+    final.parent.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        partial.mkdir()
+        yield partial
+        _sync_folder(partial)
+        partial.rename(final)
+        _sync_folder(final.parent)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
 def write_text_atomically(path: Path, text: str) -> None:
     """Write a small file so that a reader sees the old content or the new, never a part."""
     partial = path.with_name(f"{path.name}.partial")
@@ -122,7 +136,7 @@ def write_text_atomically(path: Path, text: str) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             partial.unlink()
-        raise WriteError(f"could not write {path}: {_reason(error)}") from error
+        raise WriteError(f"could not write {path}: {reason_of(error)}") from error
 
 
 def append_line(path: Path, line: str) -> None:
@@ -133,10 +147,11 @@ def append_line(path: Path, line: str) -> None:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        raise WriteError(f"could not write to {path}: {_reason(error)}") from error
+        raise WriteError(f"could not write to {path}: {reason_of(error)}") from error
 
 
-def _reason(error: OSError) -> str:
+def reason_of(error: OSError) -> str:
+    """What went wrong with a file, in words."""
     return "the disk is full" if error.errno == errno.ENOSPC else str(error.strerror or error)
 
 
@@ -179,8 +194,11 @@ def _put_tensors(node: Any, tensors: Any) -> Any:
     return node
 
 
-def _write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Write a safetensors file a tensor at a time, so that no second copy of the state is made."""
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Write a safetensors file and say its size and SHA-256.
+
+    It is written a tensor at a time, so that no second copy of the state is made.
+    """
     header: dict[str, Any] = {}
     end = 0
     for name, tensor in tensors.items():
@@ -224,7 +242,8 @@ def _bytes_of(tensor: Tensor) -> Iterator[memoryview]:
         yield memoryview(piece.cpu().numpy())
 
 
-def _write_json(path: Path, content: Any) -> dict[str, Any]:
+def write_json(path: Path, content: Any) -> dict[str, Any]:
+    """Write a JSON file and say its size and SHA-256."""
     with path.open("wb") as file:
         return _write_hashed(file, [json.dumps(content, indent=1).encode()], {})
 
@@ -251,17 +270,17 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def _verify(path: Path, facts: Mapping[str, Any]) -> None:
+def flaw_of(path: Path, facts: Mapping[str, Any]) -> str | None:
+    """How a file differs from the size and SHA-256 it was written with; `None` if it does not."""
     try:
         size = path.stat().st_size
         if size != facts["bytes"]:
-            raise _damaged(path, f"it has {size:,} bytes where {facts['bytes']:,} were written")
+            return f"it has {size:,} bytes where {facts['bytes']:,} were written"
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError:
-        raise _damaged(path, "it is missing") from None
-    if digest != facts["sha256"]:
-        raise _damaged(path, "its checksum is not the one written")
+        return "it is missing"
+    return None if digest == facts["sha256"] else "its checksum is not the one written"
 
 
 def _damaged(path: Path, fact: str) -> CheckpointError:

@@ -49,6 +49,23 @@ def train(
     return summary
 
 
+def export(
+    run: Annotated[Path, typer.Argument(help="The folder of a run.", metavar="RUN")],
+    out: Annotated[Path, typer.Argument(help="Folder to write; new or empty.", metavar="DIR")],
+    as_json: AsJson = False,
+) -> dict[str, Any]:
+    """Write the trained model of a run for use without its training."""
+    from outsize.training import export_run
+
+    summary = export_run(run, out)
+    if not as_json:
+        say(
+            f"{summary['model']} after {summary['step']:,} steps, "
+            f"{summary['num_parameters']:,} parameters  →  {out}"
+        )
+    return summary
+
+
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the tour's runs and report.")] = Path(
         "outsize-demo"
@@ -74,7 +91,12 @@ def bench(
     return run_benchmark(name, out, quick=quick, quiet=as_json)
 
 
-COMMANDS: dict[str, Callable[..., dict[str, Any]]] = {"demo": demo, "train": train, "bench": bench}
+COMMANDS: dict[str, Callable[..., dict[str, Any]]] = {
+    "demo": demo,
+    "train": train,
+    "export": export,
+    "bench": bench,
+}
 
 
 def say(text: str) -> None:

@@ -29,5 +29,9 @@ class WriteError(OutsizeError, RuntimeError):
     """A file that could not be written."""
 
 
+class ExportError(OutsizeError, RuntimeError):
+    """An exported model that could not be written, or cannot be trusted."""
+
+
 class CheckpointError(OutsizeError, RuntimeError):
     """A checkpoint that could not be written, or cannot be trusted."""

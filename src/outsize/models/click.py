@@ -9,19 +9,25 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from outsize.collection import EmbeddingCollection, FeatureInput
+from outsize.errors import ConfigError
 
 
 class ClickModel(nn.Module, ABC):
     """Predicts clicks from dense features and an `EmbeddingCollection`.
 
     Attributes:
+        num_dense: Width of the dense features; 0 where there are none.
         embeddings: The categorical features.
     """
 
+    num_dense: int
     embeddings: EmbeddingCollection
 
-    def __init__(self, embeddings: EmbeddingCollection) -> None:
+    def __init__(self, num_dense: int, embeddings: EmbeddingCollection) -> None:
         super().__init__()
+        if num_dense < 0:
+            raise ConfigError(f"num_dense must be >= 0, but got {num_dense}")
+        self.num_dense = num_dense
         self.embeddings = embeddings
 
     @abstractmethod

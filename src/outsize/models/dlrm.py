@@ -13,6 +13,7 @@ from outsize.collection import EmbeddingCollection, FeatureInput
 from outsize.errors import ConfigError
 from outsize.models.click import ClickModel, ClickModelConfig
 from outsize.models.mlp import mlp
+from outsize.models.requirements import require_widths
 
 
 @dataclass(frozen=True)
@@ -28,9 +29,8 @@ class DLRMConfig(ClickModelConfig):
     top: tuple[int, ...] = (512, 256)
 
     def __post_init__(self) -> None:
-        for name, widths in (("bottom", self.bottom), ("top", self.top)):
-            if min(widths, default=1) < 1:
-                raise ConfigError(f"{name} must hold widths >= 1, but got {widths}")
+        require_widths("bottom", self.bottom)
+        require_widths("top", self.top)
 
     def build(self, num_dense: int, embeddings: EmbeddingCollection, seed: int) -> DLRM:  # noqa: D102
         return DLRM(num_dense, embeddings, self.bottom, self.top, seed)
@@ -60,12 +60,9 @@ class DLRM(ClickModel):
         top: Sequence[int] = (512, 256),
         seed: int = 0,
     ) -> None:
-        super().__init__(embeddings)
-        if num_dense < 0:
-            raise ConfigError(f"num_dense must be >= 0, but got {num_dense}")
+        super().__init__(num_dense, embeddings)
         dim = embeddings.dim
         generator = torch.Generator().manual_seed(seed)
-        self.num_dense = num_dense
         self.bottom = (
             mlp((num_dense, *bottom, dim), final_relu=True, generator=generator)
             if num_dense
@@ -83,7 +80,7 @@ class DLRM(ClickModel):
         self, dense: Float[Tensor, "batch num_dense"], ids: Mapping[str, FeatureInput]
     ) -> Float[Tensor, " batch"]:
         """The logit of a click for each example."""
-        vectors = self.embeddings.stacked(ids)
+        vectors = self.embeddings.stacked(ids).to(dense.dtype)
         below: list[Tensor] = []
         if self.bottom is not None:
             hidden = self.bottom(dense)

@@ -1,0 +1,206 @@
+"""Trained models as folders that load without the training: `model.safetensors`, `config.json`.
+
+The weights are the dense ones and every row of every table, under the names they have in the loaded
+module; clocks, optimizer state and caches stay behind. The configuration holds all that it takes to
+build that module (kind and shape of the model, features, tables) and what is known of its training.
+Nothing here knows runs, data, stores or optimizers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from outsize.checkpoint import flaw_of, reason_of, whole_folder, write_json, write_tensors
+from outsize.collection import EmbeddingCollection
+from outsize.errors import ConfigError, ExportError
+from outsize.models import CLICK_MODELS, ClickModel, ClickModelConfig
+from outsize.spec import FeatureSpec, Init, TableSpec
+from outsize.tables import build_table
+from outsize.version import __version__
+
+FORMAT = 1
+_CHUNK_ROWS = 1 << 16
+
+
+def write_exported(
+    folder: str | Path,
+    model: ClickModel,
+    config: ClickModelConfig,
+    training: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Write a model to a folder that is complete or absent.
+
+    Compressed tables are written as the full rows they stand for.
+
+    Args:
+        folder: Where to; new, or empty.
+        model: What to write.
+        config: The configuration it was built from.
+        training: What to remember of its training, as plain values; kept in `config.json`.
+
+    Returns:
+        What was written: kind of the model, parameters and bytes.
+    """
+    folder = Path(folder)
+    require_free(folder)
+    kinds = {kind: name for name, kind in CLICK_MODELS.items()}
+    rows = {table: _all_rows(model.embeddings, table) for table in _tables_read(model.embeddings)}
+    state = {
+        name: value
+        for name, value in model.state_dict().items()
+        if not name.startswith("embeddings.")
+    }
+    state |= {f"embeddings.tables.{table}.weight": weight for table, weight in rows.items()}
+    try:
+        final = folder.resolve()
+        with whole_folder(final, final.with_name(f".{final.name}.exporting")) as partial:
+            facts = write_tensors(partial / "model.safetensors", state)
+            content = {
+                "format": FORMAT,
+                "outsize": __version__,
+                "model": {"kind": kinds[type(config)], **dataclasses.asdict(config)},  # type: ignore[call-overload]
+                "num_dense": model.num_dense,
+                "features": [dataclasses.asdict(f) for f in model.embeddings.features],
+                "tables": [_describe(table, weight) for table, weight in rows.items()],
+                "training": dict(training or {}),
+                "files": {"model.safetensors": facts},
+            }
+            write_json(partial / "config.json", content)
+    except OSError as error:
+        raise ExportError(
+            f"could not write {folder}: {reason_of(error)}; nothing is left there"
+        ) from error
+    num_parameters = sum(tensor.numel() for tensor in state.values())
+    return {
+        "out": str(folder),
+        "model": kinds[type(config)],
+        "num_parameters": num_parameters,
+        "bytes": facts["bytes"],
+    }
+
+
+def load_exported(folder: str | Path) -> ClickModel:
+    """Read an exported model back, on the CPU, after verifying every byte of its weights.
+
+    Args:
+        folder: What `outsize export` wrote.
+
+    Returns:
+        A module in evaluation mode that takes `(dense, ids)` and gives the logits that the
+        trained model gave; its embeddings are full tables.
+    """
+    folder = Path(folder)
+    config = _read_config(folder)
+    try:
+        model = _build(config)
+        facts = config["files"]["model.safetensors"]
+        flaw = flaw_of(folder / "model.safetensors", facts)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _unreadable(folder, f"{type(error).__name__}: {error}") from None
+    if flaw:
+        raise _unreadable(folder, f"model.safetensors: {flaw}")
+    _load_weights(model, folder)
+    return model.eval()
+
+
+def require_free(folder: Path) -> None:
+    """Refuse a place that already holds something."""
+    if folder.is_dir():
+        if any(folder.iterdir()):
+            raise ConfigError(f"{folder} is not empty: choose another folder for the export")
+    elif folder.exists():
+        raise ConfigError(f"{folder} is a file: choose another folder for the export")
+
+
+def _tables_read(embeddings: EmbeddingCollection) -> list[str]:
+    """Tables that a feature points to, in the order of the features."""
+    return list(dict.fromkeys(feature.table for feature in embeddings.features))
+
+
+@torch.no_grad()
+def _all_rows(embeddings: EmbeddingCollection, table: str) -> Tensor:
+    """Every row of a table, as a model in evaluation mode reads it."""
+    if embeddings.store is None:
+        assert embeddings.tables is not None
+        weight: Tensor = embeddings.tables[table].materialize().weight  # type: ignore[operator]
+        return weight.detach()
+    store, ids = embeddings.store, torch.arange(embeddings.specs[table].num_rows)
+    device = next(store.buffers()).device
+    pieces = [store.read(piece.to(device), table).float() for piece in ids.split(_CHUNK_ROWS)]
+    return torch.cat(pieces)
+
+
+def _describe(table: str, weight: Tensor) -> dict[str, Any]:
+    dtype = str(weight.dtype).removeprefix("torch.")
+    num_rows, dim = weight.shape
+    return {"name": table, "method": "full", "num_rows": num_rows, "dim": dim, "dtype": dtype}
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    try:
+        config = json.loads((folder / "config.json").read_text("utf-8"))
+        found = config["format"]
+    except (FileNotFoundError, NotADirectoryError):
+        raise ExportError(
+            f"{folder} holds no exported model: there is no config.json; "
+            "write one with `outsize export RUN DIR`"
+        ) from None
+    except (ValueError, KeyError, TypeError):
+        raise _unreadable(folder, "config.json is not one that an export writes") from None
+    if found != FORMAT:
+        raise ExportError(
+            f"{folder} has export format {found}, but this version reads format {FORMAT}: "
+            f"load it with outsize {config.get('outsize')}"
+        )
+    assert isinstance(config, dict)
+    return config
+
+
+def _build(config: Mapping[str, Any]) -> ClickModel:
+    """The module a configuration describes, with weights yet to be loaded."""
+    shape = {
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in config["model"].items()
+    }
+    kind = shape.pop("kind")
+    if kind not in CLICK_MODELS:
+        raise ConfigError(f"no model {kind!r}; there are {', '.join(CLICK_MODELS)}")
+    tables = {}
+    for table in config["tables"]:
+        dtype = getattr(torch, table["dtype"])
+        spec = TableSpec(table["name"], table["num_rows"], table["dim"], Init("zeros"), dtype)
+        tables[spec.name] = build_table(table["method"], spec)
+    features = [FeatureSpec(**feature) for feature in config["features"]]
+    embeddings = EmbeddingCollection(features, tables)
+    return CLICK_MODELS[kind](**shape).build(config["num_dense"], embeddings, seed=0)
+
+
+@torch.no_grad()
+def _load_weights(model: ClickModel, folder: Path) -> None:
+    """Fill a model from its file, a tensor at a time."""
+    from safetensors import SafetensorError, safe_open
+
+    wanted = model.state_dict()
+    try:
+        with safe_open(folder / "model.safetensors", framework="pt", device="cpu") as file:
+            if set(file.keys()) != set(wanted):
+                odd = sorted(set(file.keys()) ^ set(wanted))
+                raise _unreadable(folder, f"weights and config.json disagree about {odd[0]!r}")
+            for name, weight in wanted.items():
+                found = file.get_tensor(name)
+                if found.shape != weight.shape:
+                    raise _unreadable(folder, f"weights and config.json disagree about {name!r}")
+                weight.copy_(found)
+    except SafetensorError as error:
+        raise _unreadable(folder, f"model.safetensors is no safetensors file ({error})") from None
+
+
+def _unreadable(folder: Path, fact: str) -> ExportError:
+    return ExportError(f"the model in {folder} cannot be loaded: {fact}; export it again")

@@ -1,0 +1,59 @@
+"""A network of cross layers with an MLP beside it or on top of it; DCN and DCNv2 are both this."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from outsize.models.mlp import linear, mlp
+
+Structure = Literal["parallel", "stacked"]
+
+
+class CrossAndDeep(nn.Module):
+    """Cross layers and an MLP, joined to one logit.
+
+    "parallel": both read the input, and the logit is linear in the two outputs side by side.
+    "stacked": the MLP reads what the cross layers made, and the logit is linear in its output.
+    Without hidden layers either is the cross network alone.
+
+    Args:
+        width: Width of the input.
+        crosses: The cross layers, first to last.
+        hidden: Hidden widths of the MLP, each followed by a ReLU.
+        structure: "parallel" or "stacked".
+        bias: Whether the layers of the MLP and the output have biases.
+        generator: Source of the initial weights.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        crosses: Sequence[nn.Module],
+        hidden: Sequence[int],
+        structure: Structure,
+        bias: bool,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self.crosses = nn.ModuleList(crosses)
+        self.is_parallel = structure == "parallel" and len(hidden) > 0
+        self.deep = mlp((width, *hidden), final_relu=True, generator=generator, bias=bias)
+        joined = (width, *hidden)[-1] + (width if self.is_parallel else 0)
+        self.output = linear(joined, 1, generator=generator, bias=bias)
+
+    def forward(self, x: Float[Tensor, "batch width"]) -> Float[Tensor, " batch"]:
+        """One logit for each example."""
+        crossed = x
+        for cross in self.crosses:
+            crossed = cross(x, crossed)
+        if self.is_parallel:
+            joined = torch.cat((crossed, self.deep(x)), dim=1)
+        else:
+            joined = self.deep(crossed)
+        logits: Tensor = self.output(joined).squeeze(1)
+        return logits

@@ -1,0 +1,101 @@
+"""DCNv2 (Wang et al. 2021): DCN with a matrix in each cross layer, full or of low rank.
+
+x₀ = [dense, v₁, …, v_F] goes through cross layers x ← x₀ ⊙ (W x + b) + x. The MLP reads their
+output ("stacked") or x₀ beside them ("parallel"). The paper's mixture of low-rank
+experts is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import get_args
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from outsize.collection import EmbeddingCollection, FeatureInput
+from outsize.errors import ConfigError
+from outsize.models.click import ClickModel, ClickModelConfig
+from outsize.models.cross import MatrixCross
+from outsize.models.cross_and_deep import CrossAndDeep, Structure
+from outsize.models.requirements import require_one_of, require_positive, require_widths
+
+
+@dataclass(frozen=True)
+class DCNv2Config(ClickModelConfig):
+    """Shape of a DCNv2.
+
+    Attributes:
+        num_crosses: Cross layers.
+        rank: Rank of the matrix of a cross layer; `None` for a full one.
+        hidden: Hidden widths of the deep part; empty leaves it out.
+        structure: "stacked" or "parallel".
+    """
+
+    num_crosses: int = 3
+    rank: int | None = None
+    hidden: tuple[int, ...] = (512, 256)
+    structure: Structure = "stacked"
+
+    def __post_init__(self) -> None:
+        require_widths("hidden", self.hidden)
+        require_positive("num_crosses", self.num_crosses)
+        require_positive("rank", 1 if self.rank is None else self.rank)
+        require_one_of("structure", self.structure, get_args(Structure))
+
+    def build(self, num_dense: int, embeddings: EmbeddingCollection, seed: int) -> DCNv2:  # noqa: D102
+        return DCNv2(
+            num_dense,
+            embeddings,
+            self.num_crosses,
+            self.rank,
+            self.hidden,
+            self.structure,
+            seed,
+        )
+
+
+class DCNv2(ClickModel):
+    """Predicts a click from products of features and an MLP.
+
+    Args:
+        num_dense: Width of the dense features; may be 0.
+        embeddings: The categorical features, all of one width.
+        num_crosses: Cross layers.
+        rank: Rank of the matrix of a cross layer; `None` for a full one.
+        hidden: Hidden widths of the deep part; empty leaves it out.
+        structure: "stacked" or "parallel".
+        seed: Seed of the initial weights.
+    """
+
+    def __init__(
+        self,
+        num_dense: int,
+        embeddings: EmbeddingCollection,
+        num_crosses: int = 3,
+        rank: int | None = None,
+        hidden: Sequence[int] = (512, 256),
+        structure: Structure = "stacked",
+        seed: int = 0,
+    ) -> None:
+        super().__init__(num_dense, embeddings)
+        DCNv2Config(num_crosses, rank, tuple(hidden), structure)  # refuses impossible shapes
+        generator = torch.Generator().manual_seed(seed)
+        width = num_dense + embeddings.num_features * embeddings.dim
+        if rank is not None and rank >= width:
+            raise ConfigError(
+                f"rank {rank} does not lower a matrix of {width} × {width}: "
+                f"choose a rank below {width}, or none for a full matrix"
+            )
+        crosses = [MatrixCross(width, rank, generator) for _ in range(num_crosses)]
+        self.network = CrossAndDeep(width, crosses, hidden, structure, True, generator)
+
+    def forward(
+        self, dense: Float[Tensor, "batch num_dense"], ids: Mapping[str, FeatureInput]
+    ) -> Float[Tensor, " batch"]:
+        """The logit of a click for each example."""
+        vectors = self.embeddings.stacked(ids).to(dense.dtype)
+        logits: Tensor = self.network(torch.cat((dense, vectors.flatten(1)), dim=1))
+        return logits.float()

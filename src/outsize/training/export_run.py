@@ -1,0 +1,59 @@
+"""From the folder of a run to an exported model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from outsize.checkpoint import list_checkpoints, load_checkpoint
+from outsize.errors import CheckpointError, ConfigError
+from outsize.export import require_free, write_exported
+from outsize.training.build import build_model, build_row_optimizer
+from outsize.training.run_folder import RunFolder
+
+
+def export_run(run: str | Path, out: str | Path) -> dict[str, Any]:
+    """Write the model of a run's newest checkpoint for `outsize.load_exported`.
+
+    Args:
+        run: The folder of the run; it is only read, and may still be training.
+        out: The folder to write; new, or empty.
+
+    Returns:
+        What was written: folder, kind of the model, step, parameters and bytes.
+    """
+    folder, out = RunFolder(Path(run)), Path(out)
+    if not folder.config_file.exists():
+        raise ConfigError(f"{folder.path} holds no run: there is no config.toml in it")
+    require_free(out)
+    config = folder.config()
+    checkpoints = list_checkpoints(folder.checkpoints)
+    if not checkpoints:
+        raise CheckpointError(
+            f"{folder.path} holds no checkpoint yet: train on with --resume until one is written"
+        )
+    state = load_checkpoint(checkpoints[-1])
+    model = build_model(config, config.data.build())
+    build_row_optimizer(config, model.embeddings.store)  # its state is part of a store's
+    try:
+        model.load_state_dict(state.pop("model"))
+    except RuntimeError:
+        raise CheckpointError(
+            f"checkpoint {checkpoints[-1]} does not fit {folder.config_file}: "
+            "was the file changed after the run began?"
+        ) from None
+    loop = state["loop"]
+    training = {
+        "step": loop["step"],
+        "best_validation": _finite(loop["best"]),
+        "test": _finite(loop["test"]),
+    }
+    written = write_exported(out, model, config.model, training)
+    return {**written, "step": loop["step"]}
+
+
+def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
+    """Metrics as JSON can hold them: what is no number is null."""
+    return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
