@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +37,12 @@ def encode(files: list[Path], recipe: Recipe, folder: Path, advance: Advance) ->
         first.observe(rows)
         advance("count", rows.num_bytes)
     first.finish()
-    second = _SecondPass(first, folder)
-    for rows in prefetch(read_rows(files, recipe, BadRows()), _same):
-        second.write(rows)
-        advance("encode", rows.num_bytes)
-    return second.finish()
+    with ExitStack() as stack:
+        second = _SecondPass(first, folder, stack)
+        for rows in prefetch(read_rows(files, recipe, BadRows()), _same):
+            second.write(rows)
+            advance("encode", rows.num_bytes)
+        return second.finish()
 
 
 class _FirstPass:
@@ -83,15 +85,15 @@ class _FirstPass:
 class _SecondPass:
     """Writes rows as numbers, each to its split."""
 
-    def __init__(self, first: _FirstPass, folder: Path) -> None:
+    def __init__(self, first: _FirstPass, folder: Path, stack: ExitStack) -> None:
         self._first = first
         self._recipe = recipe = first.recipe
         largest = max(encoder.num_ids for encoder in first.encoders.values())
         self._id_type: Any = np.int32 if largest < 1 << 31 else np.int64
         bags = tuple(feature_name(name) for name in recipe.multi_valued)
-        self._splits = [SplitFiles(folder, split, bags) for split in SPLITS]
+        self._splits = [SplitFiles(folder, split, bags, stack) for split in SPLITS]
         self._names = {
-            name: ValueNames(folder / f"values-{feature_name(name)}.arrow", encoder.num_ids)
+            name: ValueNames(folder / f"values-{feature_name(name)}.arrow", encoder.num_ids, stack)
             for name, encoder in first.encoders.items()
             if isinstance(encoder, VocabularyIds)
         }

@@ -24,7 +24,7 @@ def text_keys(values: Column) -> NDArray[np.uint64]:
     data, starts, lengths = text_buffers(values)
     keys = lengths.astype(np.int64)
     longest = int(lengths.max(initial=0))
-    for begin in range(0, longest, _WORD_BYTES):
+    for begin in range(0, max(1, longest), _WORD_BYTES):
         longer = slice(None) if begin == 0 else np.flatnonzero(lengths > begin)
         words = words_at(data, starts[longer] + begin, lengths[longer] - begin)
         mixed = torch.from_numpy((keys[longer] ^ words.view(np.int64)) + (begin + 1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,16 @@ _BUFFER_BYTES = 1 << 20
 
 
 class ColumnFile:
-    """A file of fixed-width numbers, appended to and hashed on the way."""
+    """A file of fixed-width numbers, appended to and hashed on the way.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        path: Where it is made.
+        stack: Closes it, whatever happens.
+    """
+
+    def __init__(self, path: Path, stack: ExitStack) -> None:
         self.name = path.name
-        self._file = path.open("wb", buffering=_BUFFER_BYTES)
+        self._file = stack.enter_context(path.open("wb", buffering=_BUFFER_BYTES))
         self._digest = hashlib.sha256()
         self._num_bytes = 0
 
@@ -42,15 +48,16 @@ class ColumnFile:
 class SplitFiles:
     """The files of one split: labels, dense features, ids, and bags as values and offsets."""
 
-    def __init__(self, folder: Path, split: str, bags: tuple[str, ...]) -> None:
+    def __init__(self, folder: Path, split: str, bags: tuple[str, ...], stack: ExitStack) -> None:
         self.num_rows = 0
         self._plain = {
-            kind: ColumnFile(folder / f"{split}-{kind}.bin") for kind in ("labels", "dense", "ids")
+            kind: ColumnFile(folder / f"{split}-{kind}.bin", stack)
+            for kind in ("labels", "dense", "ids")
         }
         self._bags = {
             name: (
-                ColumnFile(folder / f"{split}-{name}-values.bin"),
-                ColumnFile(folder / f"{split}-{name}-ends.bin"),
+                ColumnFile(folder / f"{split}-{name}-values.bin", stack),
+                ColumnFile(folder / f"{split}-{name}-ends.bin", stack),
             )
             for name in bags
         }
@@ -82,11 +89,12 @@ class SplitFiles:
 class ValueNames:
     """A file of (id, value) pairs, each id once, so that ids can be read by people."""
 
-    def __init__(self, path: Path, num_ids: int) -> None:
+    def __init__(self, path: Path, num_ids: int, stack: ExitStack) -> None:
         import pyarrow as pa
 
         self._schema = pa.schema([("id", pa.int64()), ("value", pa.large_string())])
-        self._writer = pa.ipc.new_file(str(path), self._schema)
+        self._file = stack.enter_context(pa.OSFile(str(path), "wb"))
+        self._writer = pa.ipc.new_file(self._file, self._schema)
         self._path = path
         self._named = np.zeros(num_ids, bool)
         self._named[0] = True
@@ -104,6 +112,7 @@ class ValueNames:
     def close(self) -> dict[str, Any]:
         """Sync, and say what the file must look like."""
         self._writer.close()
+        self._file.close()
         with self._path.open("rb+") as file:
             os.fsync(file.fileno())
             digest = hashlib.file_digest(file, "sha256").hexdigest()
