@@ -30,6 +30,7 @@ def with_bad(line, at=100):
 
 KINDS = {
     "truncated": (b"1,5", "a wrong number of columns", "line 102: 2 columns, not 3"),
+    "truncated bytes": (b"1,\xff\xfe", "a wrong number of columns", "line 102: 2 columns"),
     "too long": (b"1,5,x,y", "a wrong number of columns", "line 102: 4 columns, not 3"),
     "label 7": (b"7,5,x", "a label other than 0 and 1", "line 102: 7.0"),
     "label text": (b"yes,5,x", "a label in 'label' that is no number", "line 102: b'yes'"),

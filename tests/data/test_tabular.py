@@ -129,6 +129,30 @@ def test_integers_in_parquet_are_categories_too(tmp_path):
     assert decode(data, "test") == [(0, "-3")]
 
 
+def test_lists_in_parquet_are_bags_of_any_values(tmp_path):
+    columns = {
+        "label": [True, False, True],
+        "seen": [[3, 5], None, [5]],
+        "part": list("tvx"),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+    data = TabularConfig(
+        (str(tmp_path / "t.parquet"),), "label", multi_valued=("seen",), split=BY_PART
+    ).build()
+    assert [decode(data, split) for split in SPLITS] == [
+        [(1, ["3", "5"])], [(0, [])], [(1, ["5"])],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("role", ["categorical", "dense"])
+def test_a_column_that_is_neither_text_nor_number_is_named(tmp_path, role):
+    columns = {"label": [1, 0, 1], "city": ["a", "b", "c"], "odd": [{"a": 1}] * 3}
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+    roles = {"categorical": ("city",), role: ("odd",)}
+    with pytest.raises(DataError, match="column 'odd' holds struct"):
+        TabularConfig((str(tmp_path / "t.parquet"),), "label", **roles).build()
+
+
 def test_numbers_are_transformed_and_what_is_missing_is_0(path):
     logged = whole(config_of(path, dense=(), log1p=("price",)).build(), "train").dense
     assert logged[:, 0].tolist() == pytest.approx([math.log(4), 0, math.log(8), 0])
@@ -154,6 +178,8 @@ def test_hashed_columns_need_no_vocabulary(path):
     assert ids[0] == ids[2] != ids[1]
     assert (ids > 0).all()
     assert whole(data, "validation").ids["city"].tolist() == [0]
+    with pytest.raises(DataError, match="feature 'city' has no vocabulary"):
+        data.values("city")
 
 
 def test_bags_are_cut_to_a_length_and_pooled_as_said(path):

@@ -16,6 +16,7 @@ from outsize.data.clicks import SPLITS, ClickBatch, ClickData, Split
 from outsize.data.encoding.cache import read_manifest
 from outsize.data.encoding.ids import runs
 from outsize.data.shuffle import BlockShuffle
+from outsize.errors import DataError
 from outsize.spec import FeatureSpec, Pooling
 
 
@@ -77,14 +78,16 @@ class EncodedClicks(ClickData):
         )
 
     def values(self, feature: str) -> list[str | None]:
-        """What each id of a feature stands for; `None` for the unknown id 0.
-
-        Hashed features have no such list.
-        """
+        """What each id of a feature stands for; `None` for the unknown id 0."""
         import pyarrow as pa
 
+        path = self.folder / f"values-{feature}.arrow"
+        if not path.exists():
+            raise DataError(
+                f"feature {feature!r} has no vocabulary: its ids are hashes or remainders"
+            )
         named: list[str | None] = [None] * self.vocabularies[feature]
-        with pa.OSFile(str(self.folder / f"values-{feature}.arrow")) as file:
+        with pa.OSFile(str(path)) as file:
             table = pa.ipc.open_file(file).read_all()
             for id_, value in zip(table["id"].to_pylist(), table["value"].to_pylist(), strict=True):
                 named[id_] = value

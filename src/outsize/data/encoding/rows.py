@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from outsize.data.encoding.ids import CodedText
 from outsize.data.encoding.recipe import Recipe
 from outsize.data.encoding.sources import Chunk, read_chunks
 from outsize.data.encoding.text_keys import Column
+from outsize.data.encoding.unreadable import UNREADABLE
+from outsize.errors import DataError
 
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -81,7 +84,8 @@ class _Checked:
 
     def number(self, name: str, role: str = "numeric value") -> NDArray[np.float64]:
         column = self._chunk.columns[name]
-        numbers, wrong = to_numbers(column)
+        with self._naming(name, column):
+            numbers, wrong = to_numbers(column)
         if wrong is not None:
             self.refuse(f"a {role} in {name!r} that is no number", wrong, column)
         with np.errstate(invalid="ignore"):
@@ -89,10 +93,25 @@ class _Checked:
         return numbers
 
     def text(self, name: str, separator: str) -> CodedText:
-        text, wrong = to_text(self._chunk.columns[name], separator)
+        column = self._chunk.columns[name]
+        with self._naming(name, column):
+            text, wrong = to_text(column, separator)
         if wrong is not None:
             self.refuse(f"bytes in {name!r} that are no UTF-8", wrong)
         return text
+
+    @contextlib.contextmanager
+    def _naming(self, name: str, column: Column) -> Iterator[None]:
+        """Name the column that holds things we cannot use."""
+        import pyarrow as pa
+
+        try:
+            yield
+        except (pa.ArrowNotImplementedError, pa.ArrowTypeError):
+            raise DataError(
+                f"{self._path}: column {name!r} holds {column.type}, which is neither text nor a "
+                "number"
+            ) from None
 
     def refuse(self, kind: str, wrong: NDArray[np.bool_], values: object = None) -> None:
         """Count rows as bad that were good until now."""
@@ -141,16 +160,17 @@ def to_text(column: Column, separator: str = "|") -> tuple[CodedText, NDArray[np
     import pyarrow.compute as pc
 
     if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
-        column = pc.binary_join(column, separator)
+        kind = pa.list_ if pa.types.is_list(column.type) else pa.large_list
+        column = pc.binary_join(column.cast(kind(pa.string())), separator)
     coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
     codes, values, wrong = _codes(coded), coded.dictionary, None
     try:
         values = values.cast(pa.large_string())
     except pa.ArrowInvalid:
-        texts = [_text(value) for value in values.to_pylist()]
-        unreadable = np.array([text is None for text in texts] + [False])
-        wrong = unreadable[codes]
-        values = pa.array(["" if text is None else text for text in texts], pa.large_string())
+        values = pa.array([_text(value) for value in values.to_pylist()], pa.large_string())
+    marked = pc.match_substring(values, UNREADABLE).to_numpy(zero_copy_only=False).astype(bool)
+    if marked.any():
+        wrong = np.append(marked, False)[codes]
     empty = pc.equal(values, "").to_numpy(zero_copy_only=False).astype(bool)
     if empty.any():
         codes = np.where(np.append(empty, False)[codes], -1, codes)
@@ -176,11 +196,11 @@ def _number(value: object) -> float | None:
         return None
 
 
-def _text(value: bytes) -> str | None:
+def _text(value: bytes) -> str:
     try:
         return value.decode()
     except UnicodeDecodeError:
-        return None
+        return UNREADABLE
 
 
 def _every(chunk: Chunk, start: int, step: int) -> Chunk:

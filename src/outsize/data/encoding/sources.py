@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from outsize.data.encoding.bad_rows import BadRows
 from outsize.data.encoding.recipe import Recipe
 from outsize.data.encoding.text_keys import Column
+from outsize.data.encoding.unreadable import ReadableStream
 from outsize.errors import DataError
 
 _BLOCK_BYTES = 1 << 24
@@ -66,9 +67,12 @@ def source_facts(files: list[Path]) -> list[dict[str, Any]]:
     """What tells a file from a changed one: its size, time and a hash of its beginning."""
     facts = []
     for path in files:
-        stat = path.stat()
-        with path.open("rb") as file:
-            head = hashlib.sha256(file.read(_HEAD_BYTES)).hexdigest()
+        try:
+            stat = path.stat()
+            with path.open("rb") as file:
+                head = hashlib.sha256(file.read(_HEAD_BYTES)).hexdigest()
+        except OSError as error:
+            raise DataError(f"{path} cannot be read: {error.strerror}") from None
         facts.append(
             {"name": path.name, "bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns, "head": head}
         )
@@ -121,7 +125,7 @@ def _read_text(
         with pa.OSFile(str(path)) as raw:
             source = pa.CompressedInputStream(raw, "gzip") if path.suffix == ".gz" else raw
             reader = pc.open_csv(
-                source,
+                pa.PythonFile(ReadableStream(source), mode="r"),
                 # One thread: it is faster for many columns, and lines keep their numbers.
                 read_options=pc.ReadOptions(
                     use_threads=False,
