@@ -327,6 +327,7 @@ def test_a_split_without_rows_is_named(path):
         ({"max_bad_rows": 1.5}, "max_bad_rows is a share"),
         ({"subsample": 0}, "subsample must be >= 1"),
         ({"separator": ""}, "need a separator"),
+        ({"delimiter": "::"}, "delimiter must be one character"),
         ({"max_length": -1}, "max_length must be >= 0"),
     ],
 )

@@ -126,6 +126,8 @@ class Recipe:
             raise ConfigError(f"max_bad_rows is a share, 0 to 1, but got {self.max_bad_rows}")
         if self.subsample < 1:
             raise ConfigError(f"subsample must be >= 1, but got {self.subsample}")
+        if len(self.delimiter.encode()) > 1:
+            raise ConfigError(f"delimiter must be one character, but got {self.delimiter!r}")
         if self.max_length < 0:
             raise ConfigError(f"max_length must be >= 0, but got {self.max_length}")
         if self.multi_valued and not self.separator:
