@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from outsize.bench import dlrm
+from outsize.bench import dlrm, encode
 from outsize.checkpoint import write_text_atomically
 from outsize.errors import ConfigError
 from outsize.training.environment import environment
@@ -31,6 +31,7 @@ class Benchmark:
 
 BENCHMARKS: dict[str, Benchmark] = {
     "dlrm": Benchmark(dlrm.ABOUT, dlrm.run, dlrm.table),
+    "encode": Benchmark(encode.ABOUT, encode.run, encode.table),
 }
 
 

@@ -1,0 +1,205 @@
+"""The two passes over the files: count values and check rows, then write what they become."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outsize.data.clicks import SPLITS
+from outsize.data.encoding.bad_rows import BadRows
+from outsize.data.encoding.good_rows import Rows
+from outsize.data.encoding.id_counts import limit_held
+from outsize.data.encoding.ids import (
+    Bags,
+    HashedIds,
+    IdEncoder,
+    ModulusIds,
+    VocabularyIds,
+    row_ids,
+)
+from outsize.data.encoding.progress import Advance
+from outsize.data.encoding.recipe import Recipe, feature_name
+from outsize.data.encoding.rows import read_rows
+from outsize.data.encoding.text_keys import Column
+from outsize.data.encoding.writing import SplitFiles, ValueNames
+from outsize.data.prefetch import prefetch
+from outsize.errors import DataError
+
+
+def encode(files: list[Path], recipe: Recipe, folder: Path, advance: Advance) -> dict[str, Any]:
+    """Write the encoded data of files into a folder; returns what a manifest says about it."""
+    first = _FirstPass(recipe)
+    for rows in prefetch(read_rows(files, recipe, first.bad), _same):
+        first.observe(rows)
+        advance("count", rows.num_bytes)
+    first.finish()
+    with ExitStack() as stack:
+        second = _SecondPass(first, folder, stack)
+        for rows in prefetch(read_rows(files, recipe, BadRows()), _same):
+            second.write(rows)
+            advance("encode", rows.num_bytes)
+        return second.finish()
+
+
+class _FirstPass:
+    """Learns vocabularies, moments and what the split needs to know."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.bad = BadRows()
+        self.num_rows = 0
+        self.splitter = recipe.split.build()
+        self.encoders = _encoders(recipe)
+        self.moments = {name: _Moments() for name in recipe.standardize}
+
+    def observe(self, rows: Rows) -> None:
+        recipe = self.recipe
+        self.num_rows += len(rows)
+        self.splitter.observe(rows)
+        for name, moments in self.moments.items():
+            moments.add(rows.numbers[name])
+        for name in recipe.categorical:
+            text = rows.texts[name]
+            self.encoders[name].observe(text.values, text.value_counts())
+        for name in recipe.multi_valued:
+            bags = Bags.split(rows.texts[name], recipe.separator, recipe.max_length)
+            self.encoders[name].observe(bags.tokens.values, bags.token_counts())
+        counted = [e.counts for e in self.encoders.values() if isinstance(e, VocabularyIds)]
+        limit_held(counted, recipe.vocabulary.max_held)
+
+    def finish(self) -> None:
+        if not self.num_rows:
+            if self.bad.total:
+                raise DataError(f"no row can be used: {self.bad.describe()}")
+            raise DataError(f"{', '.join(self.recipe.paths)}: there is no row of data")
+        self.bad.require_share(self.recipe.max_bad_rows)
+        self.splitter.finish()
+        for encoder in self.encoders.values():
+            encoder.finish()
+
+
+class _SecondPass:
+    """Writes rows as numbers, each to its split."""
+
+    def __init__(self, first: _FirstPass, folder: Path, stack: ExitStack) -> None:
+        self._first = first
+        self._recipe = recipe = first.recipe
+        largest = max(encoder.num_ids for encoder in first.encoders.values())
+        self._id_type: Any = np.int32 if largest < 1 << 31 else np.int64
+        bags = tuple(feature_name(name) for name in recipe.multi_valued)
+        self._splits = [SplitFiles(folder, split, bags, stack) for split in SPLITS]
+        self._names = {
+            name: ValueNames(folder / f"values-{feature_name(name)}.arrow", encoder.num_ids, stack)
+            for name, encoder in first.encoders.items()
+            if isinstance(encoder, VocabularyIds)
+        }
+
+    def write(self, rows: Rows) -> None:
+        recipe = self._recipe
+        assigned = self._first.splitter.assign(rows)
+        labels = rows.labels
+        dense = self._dense(rows)
+        ids = np.empty((len(rows), len(recipe.categorical)), self._id_type)
+        for place, name in enumerate(recipe.categorical):
+            text = rows.texts[name]
+            ids[:, place] = row_ids(text, self._ids_of(name, text.values))
+        bags = {}
+        for name in recipe.multi_valued:
+            split = Bags.split(rows.texts[name], recipe.separator, recipe.max_length)
+            bags[feature_name(name)] = split.rows(self._ids_of(name, split.tokens.values))
+        for number, files in enumerate(self._splits):
+            mine = assigned == number
+            cut = {
+                name: (values[np.repeat(mine, lengths)].astype(self._id_type), lengths[mine])
+                for name, (values, lengths) in bags.items()
+            }
+            files.append(labels[mine], dense[mine], ids[mine], cut)
+
+    def finish(self) -> dict[str, Any]:
+        for split, files in zip(SPLITS, self._splits, strict=True):
+            alias = split == "test" and self._recipe.split.test_is_validation
+            if files.num_rows == 0 and not alias:
+                raise DataError(
+                    f"no rows in the {split} split of {self._first.num_rows:,} rows: change "
+                    "the section split"
+                )
+        written = {name: facts for files in self._splits for name, facts in files.close().items()}
+        for name, names in self._names.items():
+            written[f"values-{feature_name(name)}.arrow"] = names.close()
+        encoders, bad = self._first.encoders, self._first.bad
+        return {
+            "num_dense": len(self._recipe.dense_columns),
+            "id_type": np.dtype(self._id_type).name,
+            "categorical": [feature_name(name) for name in self._recipe.categorical],
+            "multi_valued": [feature_name(name) for name in self._recipe.multi_valued],
+            "num_ids": {feature_name(name): encoder.num_ids for name, encoder in encoders.items()},
+            "num_examples": {
+                split: files.num_rows for split, files in zip(SPLITS, self._splits, strict=True)
+            },
+            "bad_rows": {"num_rows": bad.num_rows, "counts": bad.counts, "first": bad.first},
+            "files": written,
+        }
+
+    def _ids_of(self, name: str, values: Column) -> NDArray[np.int64]:
+        """The ids of a column's distinct values, which are written down where they are new."""
+        ids = self._first.encoders[name].ids_of(values)
+        if name in self._names:
+            self._names[name].add(ids, values)
+        return ids
+
+    def _dense(self, rows: Rows) -> NDArray[np.float32]:
+        recipe = self._recipe
+        dense = np.zeros((len(rows), len(recipe.dense_columns)), np.float32)
+        for place, name in enumerate(recipe.dense_columns):
+            numbers = rows.numbers[name]
+            if name in recipe.log1p:
+                numbers = np.log1p(np.maximum(numbers, 0.0))
+            elif name in recipe.standardize:
+                numbers = self._first.moments[name].standardize(numbers)
+            dense[:, place] = np.where(np.isnan(numbers), 0.0, numbers)
+        return dense
+
+
+class _Moments:
+    """Mean and standard deviation of what is not missing, added up in chunks (Chan et al. 1979)."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._mean = self._squares = 0.0
+
+    def add(self, numbers: NDArray[np.float64]) -> None:
+        present = numbers[~np.isnan(numbers)]
+        if not len(present):
+            return
+        mean = float(present.mean())
+        gap, total = mean - self._mean, self._count + len(present)
+        self._squares += float(((present - mean) ** 2).sum())
+        self._squares += gap**2 * self._count * len(present) / total
+        self._mean += gap * len(present) / total
+        self._count = total
+
+    def standardize(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+        deviation = (self._squares / max(1, self._count)) ** 0.5
+        return (numbers - self._mean) / (deviation or 1.0)
+
+
+def _encoders(recipe: Recipe) -> dict[str, IdEncoder]:
+    encoders: dict[str, IdEncoder] = {}
+    wanted = recipe.vocabulary
+    moduli = recipe.modulus * (len(recipe.categorical) if len(recipe.modulus) == 1 else 1)
+    for place, name in enumerate(recipe.id_columns):
+        if moduli and name in recipe.categorical:
+            encoders[name] = ModulusIds(moduli[place])
+        elif name in wanted.hashed:
+            encoders[name] = HashedIds(name, wanted.num_buckets)
+        else:
+            encoders[name] = VocabularyIds(wanted.min_count, wanted.max_ids)
+    return encoders
+
+
+def _same(rows: Rows) -> Rows:
+    return rows

@@ -1,0 +1,40 @@
+"""Rows that passed every check, as the passes over the files see them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outsize.data.encoding.ids import CodedText
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Good rows of one file, in its order.
+
+    Attributes:
+        file: Number of the file.
+        first: Number of the first of them among the good rows of all files.
+        labels: 0 or 1.
+        numbers: Numeric column → values, NaN where missing.
+        texts: Text column → values.
+        num_bytes: About how much of the file was read for them.
+    """
+
+    file: int
+    first: int
+    labels: NDArray[np.uint8]
+    numbers: dict[str, NDArray[np.float64]]
+    texts: dict[str, CodedText]
+    num_bytes: int
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.labels)
+
+    @property
+    def positions(self) -> NDArray[np.int64]:
+        """Numbers of these rows among the good rows of all files."""
+        return np.arange(self.first, self.first + len(self))

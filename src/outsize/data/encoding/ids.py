@@ -1,0 +1,206 @@
+"""From the values of a column to ids: by a vocabulary, by a hash, or by a remainder.
+
+A chunk of a column arrives dictionary-encoded: the distinct values, and a code for each row. Work
+is done once per distinct value.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from outsize.data.encoding.id_counts import KeyCounts
+from outsize.data.encoding.text_keys import Column, text_buffers, text_keys, words_at
+from outsize.hashing import derive_seed, draw_hashes, hash_ids
+
+UNKNOWN = 0
+
+
+@dataclass(frozen=True)
+class CodedText:
+    """Rows of a text column.
+
+    Attributes:
+        codes: For each row its value's position in `values`; −1 where it is missing.
+        values: The distinct values, a pyarrow array of strings without nulls.
+    """
+
+    codes: NDArray[np.int64]
+    values: Column
+
+    def take(self, kept: NDArray[np.bool_]) -> CodedText:
+        """The rows of a mask."""
+        return CodedText(self.codes[kept], self.values)
+
+    def value_counts(self) -> NDArray[np.int64]:
+        """How many rows hold each value."""
+        return np.bincount(self.codes[self.codes >= 0], minlength=len(self.values))
+
+
+class IdEncoder(ABC):
+    """Maps the distinct values of a column to ids.
+
+    Attributes:
+        num_ids: Size of the vocabulary, the unknown id included; known after `finish`.
+    """
+
+    num_ids: int
+
+    def observe(  # noqa: B027  most need no first pass
+        self, values: Column, counts: NDArray[np.int64]
+    ) -> None:
+        """See values of the first pass, with their numbers of occurrences."""
+
+    def finish(self) -> None:  # noqa: B027
+        """The first pass is over."""
+
+    @abstractmethod
+    def ids_of(self, values: Column) -> NDArray[np.int64]:
+        """The id of each value."""
+
+
+class VocabularyIds(IdEncoder):
+    """Ids in the order of frequency: 1 is the most frequent value, ties in the order of keys.
+
+    Attributes:
+        counts: How often each value occurs.
+    """
+
+    def __init__(self, min_count: int, max_ids: int) -> None:
+        self._min_count = min_count
+        self._max_ids = max_ids
+        self.counts = KeyCounts()
+        self._keys: NDArray[np.uint64] = np.zeros(0, np.uint64)
+        self._ids: NDArray[np.int32] = np.zeros(0, np.int32)
+
+    def observe(self, values: Column, counts: NDArray[np.int64]) -> None:  # noqa: D102
+        present = counts > 0
+        self.counts.add(text_keys(values)[present], counts[present])
+
+    def finish(self) -> None:  # noqa: D102
+        self.counts.merge()
+        keys, counts = self.counts.keys, self.counts.counts
+        self.counts = KeyCounts()
+        enough = counts >= self._min_count
+        keys, counts = keys[enough], counts[enough]
+        order = np.argsort(-counts, kind="stable")
+        if self._max_ids:
+            order = order[: self._max_ids]
+        ids = np.zeros(len(keys), np.int32)
+        ids[order] = np.arange(1, len(order) + 1, dtype=np.int32)
+        self._keys, self._ids = keys[ids > 0], ids[ids > 0]
+        self.num_ids = len(self._keys) + 1
+
+    def ids_of(self, values: Column) -> NDArray[np.int64]:  # noqa: D102
+        keys = text_keys(values)
+        if not len(self._keys):
+            return np.zeros(len(keys), np.int64)
+        order = np.argsort(keys)  # a walk through the vocabulary instead of random jumps
+        places = np.searchsorted(self._keys, keys[order]).clip(max=len(self._keys) - 1)
+        found = self._keys[places] == keys[order]
+        ids = np.full(len(keys), UNKNOWN, np.int64)
+        ids[order] = np.where(found, self._ids[places], UNKNOWN)
+        return ids
+
+
+class HashedIds(IdEncoder):
+    """Ids `1 … num_buckets` by a universal hash: no vocabulary, and collisions."""
+
+    def __init__(self, column: str, num_buckets: int) -> None:
+        self._hashes = draw_hashes(1, derive_seed(0, "ids", column))
+        self._num_buckets = num_buckets
+        self.num_ids = num_buckets + 1
+
+    def ids_of(self, values: Column) -> NDArray[np.int64]:  # noqa: D102
+        keys = torch.from_numpy(text_keys(values).view(np.int64))
+        buckets: NDArray[np.int64] = hash_ids(keys, self._hashes, self._num_buckets)[:, 0].numpy()
+        return buckets + 1
+
+
+class ModulusIds(IdEncoder):
+    """Hexadecimal values of up to 8 digits: id 1 + (number mod `modulus`)."""
+
+    def __init__(self, modulus: int) -> None:
+        self._modulus = modulus
+        self.num_ids = modulus + 1
+
+    def ids_of(self, values: Column) -> NDArray[np.int64]:  # noqa: D102
+        data, starts, lengths = text_buffers(values)
+        characters = words_at(data, starts, lengths).view(np.uint8).reshape(-1, 8)
+        digits = _HEX[characters]
+        inside = np.arange(8) < lengths[:, None]
+        valid = ((digits >= 0) | ~inside).all(1) & (lengths > 0) & (lengths <= 8)
+        numbers = np.zeros(len(lengths), np.int64)
+        for place in range(8):
+            grown = numbers * 16 + digits[:, place]
+            numbers = np.where(inside[:, place], grown, numbers)
+        return np.where(valid, 1 + numbers % self._modulus, UNKNOWN)
+
+
+_HEX = np.full(256, -1, np.int64)
+for _value, _digit in enumerate("0123456789abcdef"):
+    _HEX[ord(_digit)] = _HEX[ord(_digit.upper())] = _value
+
+
+def row_ids(text: CodedText, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The id of each row given those of the distinct values, unknown where it is missing."""
+    return np.append(ids, UNKNOWN)[text.codes]  # a code of −1 takes the last
+
+
+@dataclass(frozen=True)
+class Bags:
+    """The values of a multi-valued column: those of each distinct text, one after the other.
+
+    Attributes:
+        text: The rows; a code points to a distinct text.
+        tokens: The values of all distinct texts, coded.
+        lengths: How many values each distinct text has.
+    """
+
+    text: CodedText
+    tokens: CodedText
+    lengths: NDArray[np.int64]
+
+    @classmethod
+    def split(cls, text: CodedText, separator: str, max_length: int) -> Bags:
+        """Cut texts at a separator; empty values do not count, nor those beyond `max_length`."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        parts = pc.split_pattern(text.values.cast(pa.large_string()), separator)
+        flat = parts.flatten()
+        owner = np.repeat(
+            np.arange(len(parts)), pc.list_value_length(parts).to_numpy(zero_copy_only=False)
+        )
+        filled = pc.not_equal(flat, "").to_numpy(zero_copy_only=False).astype(bool)
+        owner = owner[filled]
+        lengths = np.bincount(owner, minlength=len(parts))
+        kept = np.arange(len(owner)) - (np.cumsum(lengths) - lengths)[owner]
+        short = kept < max_length if max_length else np.ones(len(owner), bool)
+        coded = flat.filter(pa.array(filled)).filter(pa.array(short)).dictionary_encode()
+        tokens = CodedText(coded.indices.to_numpy().astype(np.int64), coded.dictionary)
+        return cls(text, tokens, np.bincount(owner[short], minlength=len(parts)))
+
+    def token_counts(self) -> NDArray[np.int64]:
+        """How often each token occurs over all rows."""
+        times = np.repeat(self.text.value_counts(), self.lengths)
+        size = len(self.tokens.values)
+        return np.bincount(self.tokens.codes, times, minlength=size).astype(np.int64)
+
+    def rows(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """All rows' ids one after the other, and how many each row has, given the tokens' ids."""
+        ids = row_ids(self.tokens, ids)
+        starts = np.append(np.cumsum(self.lengths) - self.lengths, 0)[self.text.codes]
+        lengths = np.append(self.lengths, 0)[self.text.codes]
+        return ids[runs(starts, lengths)], lengths
+
+
+def runs(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """`starts[i] … starts[i] + lengths[i] − 1` for each i, one after the other."""
+    before = np.cumsum(lengths) - lengths
+    shifts: NDArray[np.int64] = np.repeat(starts - before, lengths)
+    return np.arange(len(shifts)) + shifts

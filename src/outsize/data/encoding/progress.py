@@ -1,0 +1,43 @@
+"""Progress of an encoding on standard error: a bar on a terminal, nothing elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+Advance = Callable[[str, int], None]
+
+
+def say(text: str) -> None:
+    """Print a line for people, on standard error."""
+    from rich.console import Console
+
+    Console(stderr=True).print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def encoding_progress(num_bytes: int) -> Iterator[Advance]:
+    """A function that takes what is being done and how many bytes of it were read."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    console = Console(stderr=True)
+    with Progress(
+        TextColumn("[bold]{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    ) as bar:
+        task = bar.add_task("encode", total=num_bytes)
+        yield lambda text, count: bar.update(task, description=text, advance=count)

@@ -1,0 +1,156 @@
+"""Everything that decides what the encoded data is; two equal recipes give equal bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import asdict, dataclass, field
+
+from outsize.data.encoding.splits import HashSplit, SplitConfig
+from outsize.errors import ConfigError
+
+FORMAT = 1  # of the encoded files; part of every recipe's hash
+
+
+@dataclass(frozen=True)
+class VocabularyConfig:
+    """How the values of a categorical column become ids; id 0 is kept for the unknown.
+
+    Attributes:
+        min_count: Rarer values become unknown.
+        max_ids: Keep this many values of a column, the most frequent; 0 keeps all.
+        hashed: Columns without a vocabulary: a value's id is a hash of it.
+        num_buckets: Ids of a hashed column.
+        max_held: Values held in memory while counting, all columns together, 16 bytes each. Beyond
+            it the rarest of the longest column are forgotten.
+    """
+
+    min_count: int = 1
+    max_ids: int = 0
+    hashed: tuple[str, ...] = ()
+    num_buckets: int = 1_000_000
+    max_held: int = 40_000_000
+
+    def __post_init__(self) -> None:
+        least = {"min_count": 1, "max_ids": 0, "num_buckets": 1, "max_held": 1000}
+        for name, bound in least.items():
+            if getattr(self, name) < bound:
+                raise ConfigError(f"{name} must be >= {bound}, but got {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
+class LabelRule:
+    """Which label a row has.
+
+    Attributes:
+        column: Where it stands.
+        positive_from: Numbers from here on are 1, others 0; without it the column holds 0 and 1.
+        dropped: Rows with these numbers are left out.
+    """
+
+    column: str
+    positive_from: float | None = None
+    dropped: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What to read, and how to encode it.
+
+    Attributes:
+        paths: Files or patterns, in the order they are read.
+        label: Which label a row has.
+        dense: Numeric columns taken as they are.
+        log1p: Numeric columns taken as log(x + 1), negative ones as 0.
+        standardize: Numeric columns less their mean, over their standard deviation.
+        categorical: Columns with one value a row.
+        multi_valued: Columns with several values a row.
+        separator: What stands between the values of such a column.
+        max_length: How many of a row's values are kept, the first ones; 0 keeps all.
+        vocabulary: How values become ids.
+        modulus: For hexadecimal columns: an id is the number modulo this; one for all, or each.
+        split: Which rows train, validate and test.
+        columns: Names of the columns of text files without a header.
+        delimiter: Between the columns of a text file; by default as its suffix says.
+        quoted: Whether values of a text file may be quoted.
+        subsample: Take every so-manieth row.
+        derive: Name of a function that makes further columns (see `derived.py`).
+        max_bad_rows: The share of malformed rows that is skipped rather than refused.
+    """
+
+    paths: tuple[str, ...]
+    label: LabelRule
+    dense: tuple[str, ...] = ()
+    log1p: tuple[str, ...] = ()
+    standardize: tuple[str, ...] = ()
+    categorical: tuple[str, ...] = ()
+    multi_valued: tuple[str, ...] = ()
+    separator: str = "|"
+    max_length: int = 0
+    vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
+    modulus: tuple[int, ...] = ()
+    split: SplitConfig = field(default_factory=HashSplit)
+    columns: tuple[str, ...] = ()
+    delimiter: str = ""
+    quoted: bool = True
+    subsample: int = 1
+    derive: str = ""
+    max_bad_rows: float = 0.001
+
+    def __post_init__(self) -> None:
+        if not self.paths:
+            raise ConfigError("path is empty: name at least one file or pattern")
+        if not self.id_columns:
+            raise ConfigError("no categorical and no multi_valued column: name at least one")
+        names = [self.label.column, *self.dense_columns, *self.id_columns]
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigError(f"column {name!r} is used twice: give it one role")
+        features = [feature_name(column) for column in self.id_columns]
+        if len(set(features)) < len(features):
+            raise ConfigError(f"two columns would be features of the same name: {features}")
+        if unknown := set(self.vocabulary.hashed) - set(self.id_columns):
+            raise ConfigError(
+                f"hashed names {sorted(unknown)[0]!r}, which is no categorical column; "
+                f"there are {', '.join(self.id_columns)}"
+            )
+        if self.modulus and min(self.modulus) < 1:
+            raise ConfigError(f"modulus must be >= 1, but got {min(self.modulus)}")
+        if len(self.modulus) not in (0, 1, len(self.categorical)):
+            raise ConfigError(
+                f"modulus must be one number or {len(self.categorical)}, one a column, "
+                f"but got {len(self.modulus)}"
+            )
+        if not 0 <= self.max_bad_rows <= 1:
+            raise ConfigError(f"max_bad_rows is a share, 0 to 1, but got {self.max_bad_rows}")
+        if self.subsample < 1:
+            raise ConfigError(f"subsample must be >= 1, but got {self.subsample}")
+        if len(self.delimiter.encode()) > 1:
+            raise ConfigError(f"delimiter must be one character, but got {self.delimiter!r}")
+        if self.max_length < 0:
+            raise ConfigError(f"max_length must be >= 0, but got {self.max_length}")
+        if self.multi_valued and not self.separator:
+            raise ConfigError("multi_valued columns need a separator that is not empty")
+
+    @property
+    def dense_columns(self) -> tuple[str, ...]:
+        """The numeric columns, in the order of the dense features."""
+        return self.dense + self.log1p + self.standardize
+
+    @property
+    def id_columns(self) -> tuple[str, ...]:
+        """The columns that become ids, in the order of the features."""
+        return self.categorical + self.multi_valued
+
+    def digest(self) -> str:
+        """A hash of all of it but the limit on bad rows, which changes no byte."""
+        tree = {**asdict(self), "split_kind": type(self.split).__name__, "format": FORMAT}
+        del tree["max_bad_rows"]
+        return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
+
+
+def feature_name(column: str) -> str:
+    """The name of the feature made from a column, usable as a key in a state dict."""
+    name = re.sub(r"[^A-Za-z0-9_\-]", "_", column)
+    return f"_{name}" if name.startswith("-") or not name else name

@@ -1,0 +1,212 @@
+"""Checking rows: numbers must be numbers, text valid text, labels 0 or 1."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outsize.data.encoding.bad_rows import BadRows
+from outsize.data.encoding.derived import DERIVED
+from outsize.data.encoding.good_rows import Rows
+from outsize.data.encoding.ids import CodedText
+from outsize.data.encoding.recipe import Recipe
+from outsize.data.encoding.sources import Chunk, read_chunks
+from outsize.data.encoding.text_keys import Column
+from outsize.data.encoding.unreadable import UNREADABLE
+from outsize.errors import DataError
+
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+def read_rows(files: list[Path], recipe: Recipe, bad: BadRows) -> Iterator[Rows]:
+    """Stream the good rows of all files, counting the bad ones."""
+    derived = DERIVED[recipe.derive]
+    numeric = dict.fromkeys((*recipe.dense_columns, *recipe.split.number_columns))
+    textual = dict.fromkeys((*recipe.id_columns, *recipe.split.text_columns))
+    wanted = dict.fromkeys((recipe.label.column, *numeric, *textual))
+    for name in derived.makes:
+        wanted.pop(name, None)
+    wanted.update(dict.fromkeys(derived.needs))
+    first = seen = 0
+    for chunk in read_chunks(files, tuple(wanted), recipe, bad):
+        start = -seen % recipe.subsample
+        seen += chunk.num_rows
+        if recipe.subsample > 1:
+            chunk = _every(chunk, start, recipe.subsample)
+        checked = _Checked(chunk, files[chunk.file], bad)
+        labels = checked.labels(recipe)
+        numbers = {name: checked.number(name) for name in numeric}
+        texts = {
+            name: checked.text(name, recipe.separator)
+            for name in textual
+            if name not in derived.makes
+        }
+        sources = {name: checked.text(name, recipe.separator) for name in derived.needs}
+        made, wrong = derived.make(sources)
+        if wrong is not None:
+            checked.refuse(f"a value of {derived.needs[0]!r} of another form", wrong)
+        texts.update({name: made[name] for name in textual if name in derived.makes})
+        kept = checked.kept
+        bad.num_rows += chunk.num_rows
+        if not kept.all():
+            numbers = {name: values[kept] for name, values in numbers.items()}
+            texts = {name: text.take(kept) for name, text in texts.items()}
+            labels = labels[kept]
+        yield Rows(chunk.file, first, labels, numbers, texts, chunk.num_bytes)
+        first += len(labels)
+
+
+class _Checked:
+    """The checks of one chunk; `kept` is what passed all of them so far."""
+
+    def __init__(self, chunk: Chunk, path: Path, bad: BadRows) -> None:
+        self._chunk = chunk
+        self._path = path
+        self._bad = bad
+        self.kept: NDArray[np.bool_] = np.ones(chunk.num_rows, bool)
+
+    def labels(self, recipe: Recipe) -> NDArray[np.uint8]:
+        rule = recipe.label
+        numbers = self.number(rule.column, "label")
+        self.refuse("no label", np.isnan(numbers))
+        dropped = np.isin(numbers, rule.dropped)
+        if rule.positive_from is None:
+            self.refuse("a label other than 0 and 1", ~np.isin(numbers, (0, 1)) & ~dropped, numbers)
+            labels = numbers == 1
+        else:
+            labels = numbers >= rule.positive_from
+        self.kept &= ~dropped
+        return np.asarray(labels, np.uint8)
+
+    def number(self, name: str, role: str = "numeric value") -> NDArray[np.float64]:
+        column = self._chunk.columns[name]
+        with self._naming(name, column):
+            numbers, wrong = to_numbers(column)
+        if wrong is not None:
+            self.refuse(f"a {role} in {name!r} that is no number", wrong, column)
+        with np.errstate(invalid="ignore"):
+            self.refuse(f"a {role} in {name!r} too large", np.abs(numbers) > _LARGEST, column)
+        return numbers
+
+    def text(self, name: str, separator: str) -> CodedText:
+        column = self._chunk.columns[name]
+        with self._naming(name, column):
+            text, wrong = to_text(column, separator)
+        if wrong is not None:
+            self.refuse(f"bytes in {name!r} that are no UTF-8", wrong)
+        return text
+
+    @contextlib.contextmanager
+    def _naming(self, name: str, column: Column) -> Iterator[None]:
+        """Name the column that holds things we cannot use."""
+        import pyarrow as pa
+
+        try:
+            yield
+        except (pa.ArrowNotImplementedError, pa.ArrowTypeError):
+            raise DataError(
+                f"{self._path}: column {name!r} holds {column.type}, which is neither text nor a "
+                "number"
+            ) from None
+
+    def refuse(self, kind: str, wrong: NDArray[np.bool_], values: object = None) -> None:
+        """Count rows as bad that were good until now."""
+        wrong = wrong & self.kept
+        if not wrong.any():
+            return
+        row = int(np.flatnonzero(wrong)[0])
+        unit = "row" if self._path.suffix in (".parquet", ".pq") else "line"
+        where = f"{self._path} {unit} {self._chunk.numbers[row]:,}"
+        if values is not None:
+            value = values[row]  # type: ignore[index]
+            where += f": {value.as_py() if hasattr(value, 'as_py') else float(value)!r:.80}"
+        self._bad.add(kind, int(wrong.sum()), where)
+        self.kept &= ~wrong
+
+
+def to_numbers(column: Column) -> tuple[NDArray[np.float64], NDArray[np.bool_] | None]:
+    """A column as float64, NaN where missing, with a mask of what is no number, if anything."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if pa.types.is_temporal(column.type):
+        # Dates count in days, times in whatever unit they are kept in.
+        column = column.cast(pa.int32() if pa.types.is_date32(column.type) else pa.int64())
+    try:
+        if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+            column = column.cast(pa.large_string())
+        numbers = column.cast(pa.float64(), safe=not pa.types.is_integer(column.type))
+        return numbers.to_numpy(zero_copy_only=False), None
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        coded = column.dictionary_encode()
+    parsed = [_number(value) for value in coded.dictionary.to_pylist()]
+    values = np.array([np.nan if number is None else number for number in parsed] + [np.nan])
+    wrong = np.array([number is None for number in parsed] + [False])
+    codes = _codes(coded)
+    return values[codes], wrong[codes]
+
+
+def to_text(column: Column, separator: str = "|") -> tuple[CodedText, NDArray[np.bool_] | None]:
+    """A column as distinct texts, with a mask of rows whose bytes are no UTF-8, if any.
+
+    Lists are joined by the separator they would have in a text file.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
+        kind = pa.list_ if pa.types.is_list(column.type) else pa.large_list
+        column = pc.binary_join(column.cast(kind(pa.string())), separator)
+    coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    codes, values, wrong = _codes(coded), coded.dictionary, None
+    try:
+        values = values.cast(pa.large_string())
+    except pa.ArrowInvalid:
+        values = pa.array([_text(value) for value in values.to_pylist()], pa.large_string())
+    marked = pc.match_substring(values, UNREADABLE).to_numpy(zero_copy_only=False).astype(bool)
+    if marked.any():
+        wrong = np.append(marked, False)[codes]
+    empty = pc.equal(values, "").to_numpy(zero_copy_only=False).astype(bool)
+    if empty.any():
+        codes = np.where(np.append(empty, False)[codes], -1, codes)
+    return CodedText(codes, values), wrong
+
+
+def _codes(coded: Column) -> NDArray[np.int64]:
+    """The positions of a dictionary array, −1 for null."""
+    import pyarrow.compute as pc
+
+    indices = coded.indices
+    if indices.null_count:
+        indices = pc.fill_null(indices.cast("int64"), -1)
+    return np.asarray(indices.to_numpy(zero_copy_only=False), np.int64)
+
+
+def _number(value: object) -> float | None:
+    try:
+        if isinstance(value, bytes):
+            value = value.decode()
+        return None if "_" in str(value) else float(str(value))
+    except ValueError:
+        return None
+
+
+def _text(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return UNREADABLE
+
+
+def _every(chunk: Chunk, start: int, step: int) -> Chunk:
+    """Rows `start, start + step, …` of a chunk."""
+    import pyarrow as pa
+
+    taken = np.arange(start, chunk.num_rows, step)
+    columns = {name: column.take(pa.array(taken)) for name, column in chunk.columns.items()}
+    return Chunk(chunk.file, columns, len(taken), chunk.numbers[taken], chunk.num_bytes)

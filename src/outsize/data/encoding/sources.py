@@ -1,0 +1,218 @@
+"""The files of a data set, read as chunks of columns, however large they are."""
+
+from __future__ import annotations
+
+import array
+import csv
+import glob
+import gzip
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outsize.data.encoding.bad_rows import BadRows
+from outsize.data.encoding.recipe import Recipe
+from outsize.data.encoding.text_keys import Column
+from outsize.data.encoding.unreadable import ReadableStream
+from outsize.errors import DataError
+
+_BLOCK_BYTES = 1 << 24
+_PARQUET_ROWS = 1 << 16
+_HEAD_BYTES = 1 << 20
+_DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t", ".dat": "\t", "": "\t"}
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Rows of one file.
+
+    Attributes:
+        file: Number of the file.
+        columns: Name → pyarrow array; bytes where the file is text.
+        num_rows: Its rows.
+        numbers: For each row its line in a text file, or its row in a Parquet file, from 1.
+        num_bytes: About how much of the file this was.
+    """
+
+    file: int
+    columns: dict[str, Column]
+    num_rows: int
+    numbers: NDArray[np.int64]
+    num_bytes: int
+
+
+def find_files(patterns: tuple[str, ...]) -> list[Path]:
+    """The files of a list of names and patterns, those of a pattern sorted by name and number."""
+    files: list[Path] = []
+    for pattern in patterns:
+        found = [Path(pattern)] if Path(pattern).is_file() else map(Path, glob.glob(pattern))
+        matches = sorted((path for path in found if path.is_file()), key=_by_number)
+        if not matches:
+            raise DataError(
+                f"{pattern}: no such file; paths are relative to the folder the command runs in"
+            )
+        files += matches
+    for path in files:
+        if path.stat().st_size == 0:
+            raise DataError(f"{path} is empty: there is nothing to read in it")
+    return files
+
+
+def source_facts(files: list[Path]) -> list[dict[str, Any]]:
+    """What tells a file from a changed one: its size, time and a hash of its beginning."""
+    facts = []
+    for path in files:
+        try:
+            stat = path.stat()
+            with path.open("rb") as file:
+                head = hashlib.sha256(file.read(_HEAD_BYTES)).hexdigest()
+        except OSError as error:
+            raise DataError(f"{path} cannot be read: {error.strerror}") from None
+        facts.append(
+            {"name": path.name, "bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns, "head": head}
+        )
+    return facts
+
+
+def read_chunks(
+    files: list[Path], wanted: tuple[str, ...], recipe: Recipe, bad: BadRows
+) -> Iterator[Chunk]:
+    """Stream the wanted columns of all files; rows of a wrong width are counted as bad."""
+    for number, path in enumerate(files):
+        try:
+            if path.suffix in (".parquet", ".pq"):
+                yield from _read_parquet(number, path, wanted)
+            else:
+                yield from _read_text(number, path, wanted, recipe, bad)
+        except OSError as error:
+            raise DataError(f"{path} cannot be read: {error}") from None
+
+
+def _read_parquet(number: int, path: Path, wanted: tuple[str, ...]) -> Iterator[Chunk]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        file = pq.ParquetFile(path)
+        _require_columns(path, wanted, file.schema_arrow.names)
+        total, size, first = file.metadata.num_rows, path.stat().st_size, 0
+        for batch in file.iter_batches(batch_size=_PARQUET_ROWS, columns=list(wanted)):
+            columns = {name: batch.column(name) for name in wanted}
+            numbers = np.arange(first + 1, first + 1 + batch.num_rows)
+            first += batch.num_rows
+            share = size * batch.num_rows // max(1, total)
+            yield Chunk(number, columns, batch.num_rows, numbers, share)
+    except pa.ArrowInvalid as error:
+        raise DataError(f"{path} is no Parquet file that can be read: {_line(error)}") from None
+
+
+def _read_text(
+    number: int, path: Path, wanted: tuple[str, ...], recipe: Recipe, bad: BadRows
+) -> Iterator[Chunk]:
+    import pyarrow as pa
+    import pyarrow.csv as pc
+
+    delimiter = recipe.delimiter or _delimiter(path)
+    names = list(recipe.columns) or _header(path, delimiter, recipe.quoted)
+    _require_columns(path, wanted, names)
+    malformed = _WrongWidths(path, bad)
+    try:
+        with pa.OSFile(str(path)) as raw:
+            source = pa.CompressedInputStream(raw, "gzip") if path.suffix == ".gz" else raw
+            reader = pc.open_csv(
+                pa.PythonFile(ReadableStream(source), mode="r"),
+                # One thread: it is faster for many columns, and lines keep their numbers.
+                read_options=pc.ReadOptions(
+                    use_threads=False,
+                    block_size=_BLOCK_BYTES,
+                    column_names=names,
+                    skip_rows=0 if recipe.columns else 1,
+                ),
+                parse_options=pc.ParseOptions(
+                    delimiter=delimiter,
+                    quote_char='"' if recipe.quoted else False,
+                    invalid_row_handler=malformed.skip,
+                ),
+                convert_options=pc.ConvertOptions(
+                    include_columns=list(wanted),
+                    column_types=dict.fromkeys(wanted, pa.binary()),
+                    strings_can_be_null=True,
+                    quoted_strings_can_be_null=True,
+                    null_values=[""],
+                ),
+            )
+            first, position = 0 if recipe.columns else 1, 0
+            for batch in reader:
+                columns = {name: batch.column(name) for name in wanted}
+                numbers = malformed.lines(first, batch.num_rows)
+                first += batch.num_rows
+                position, before = raw.tell(), position
+                yield Chunk(number, columns, batch.num_rows, numbers, position - before)
+    except (pa.ArrowInvalid, EOFError) as error:
+        raise DataError(f"{path} cannot be read as text columns: {_line(error)}") from None
+
+
+@dataclass
+class _WrongWidths:
+    """Skips rows of a wrong number of columns, and keeps line numbers right around them."""
+
+    path: Path
+    bad: BadRows
+    skipped: array.array[int] = field(default_factory=lambda: array.array("q"))
+
+    def skip(self, row: Any) -> str:
+        where = (
+            f"{self.path} line {row.number:,}: {row.actual_columns} columns, "
+            f"not {row.expected_columns}"
+        )
+        self.bad.add("a wrong number of columns", 1, where)
+        self.bad.num_rows += 1
+        self.skipped.append(row.number)
+        return "skip"
+
+    def lines(self, first: int, count: int) -> NDArray[np.int64]:
+        """Line numbers of well-formed lines `first + 1 …`, counted without the skipped ones."""
+        ranks = np.arange(first + 1, first + 1 + count)
+        skipped = np.array(self.skipped, np.int64)
+        before = np.searchsorted(skipped - np.arange(len(skipped)), ranks, side="right")
+        return ranks + before
+
+
+def _header(path: Path, delimiter: str, quoted: bool) -> list[str]:
+    opened: Any = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rt", encoding="utf-8-sig", errors="replace", newline="") as file:
+        line = file.readline().rstrip("\r\n")
+    if not quoted:
+        return str(line).split(delimiter)
+    return next(csv.reader([line], delimiter=delimiter), [])
+
+
+def _require_columns(path: Path, wanted: tuple[str, ...], names: list[str]) -> None:
+    for name in wanted:
+        if name not in names:
+            shown = ", ".join(names[:40]) + (" …" if len(names) > 40 else "")
+            raise DataError(f"{path} has no column {name!r}; it has: {shown}")
+        if names.count(name) > 1:
+            raise DataError(f"{path} has {names.count(name)} columns {name!r}: rename all but one")
+
+
+def _delimiter(path: Path) -> str:
+    suffix = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
+    return _DELIMITERS.get(suffix, "\t")
+
+
+def _by_number(path: Path) -> tuple[str, int, str]:
+    """A sort key by which day_2 comes before day_10."""
+    stem = path.name.split(".")[0]
+    head = stem.rstrip("0123456789")
+    digits = stem[len(head) :]
+    return (str(path.parent / head), int(digits) if digits else -1, path.name)
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200]

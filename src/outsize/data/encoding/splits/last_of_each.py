@@ -1,0 +1,90 @@
+"""The split of the MovieLens experiments: the last rows of each user are held out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outsize.data.encoding.good_rows import Rows
+from outsize.data.encoding.splits.base import (
+    TEST,
+    TRAIN,
+    VALIDATION,
+    Assignment,
+    SplitConfig,
+    Splitter,
+)
+from outsize.data.encoding.text_keys import text_keys
+
+
+@dataclass(frozen=True)
+class LastOfEachSplit(SplitConfig):
+    """The last two rows of each group held out, by an order; ties in the order of the file.
+
+    Of a user's last two ratings the earlier validates and the later tests; a group of one row is
+    tested on it, of two has none to train on.
+
+    Attributes:
+        group: The column whose values are the groups.
+        order: A numeric column.
+        held_out: "split" as above, or "validation": both validate, and serve as the test as well.
+    """
+
+    group: str
+    order: str
+    held_out: Literal["split", "validation"] = "split"
+
+    @property
+    def test_is_validation(self) -> bool:  # noqa: D102
+        return self.held_out == "validation"
+
+    @property
+    def number_columns(self) -> tuple[str, ...]:  # noqa: D102
+        return (self.order,)
+
+    @property
+    def text_columns(self) -> tuple[str, ...]:  # noqa: D102
+        return (self.group,)
+
+    def build(self) -> Splitter:  # noqa: D102
+        return _LastOfEachSplitter(self)
+
+
+class _LastOfEachSplitter(Splitter):
+    """Holds two rows for each group it has seen: (group, time, row), sorted."""
+
+    def __init__(self, config: LastOfEachSplit) -> None:
+        self._config = config
+        self._groups: NDArray[np.uint64] = np.zeros(0, np.uint64)
+        self._times: NDArray[np.float64] = np.zeros(0)
+        self._rows: NDArray[np.int64] = np.zeros(0, np.int64)
+
+    def observe(self, rows: Rows) -> None:
+        text = rows.texts[self._config.group]
+        keys = np.append(text_keys(text.values), np.uint64(0))[text.codes]
+        groups = np.concatenate((self._groups, keys))
+        # A row without a time counts as the earliest.
+        new_times = np.nan_to_num(rows.numbers[self._config.order], nan=-np.inf)
+        times = np.concatenate((self._times, new_times))
+        numbers = np.concatenate((self._rows, rows.positions))
+        order = np.lexsort((numbers, times, groups))
+        groups, times, numbers = groups[order], times[order], numbers[order]
+        # The third from here on belongs to the same group: two later rows exist.
+        kept = np.ones(len(groups), bool)
+        kept[:-2] = groups[:-2] != groups[2:]
+        self._groups, self._times, self._rows = groups[kept], times[kept], numbers[kept]
+
+    def finish(self) -> None:
+        is_last = np.append(self._groups[:-1] != self._groups[1:], True)[: len(self._groups)]
+        splits = np.where(is_last & (self._config.held_out == "split"), TEST, VALIDATION)
+        order = np.argsort(self._rows)
+        self._rows, self._splits = self._rows[order], splits[order].astype(np.int8)
+
+    def assign(self, rows: Rows) -> Assignment:
+        low, high = np.searchsorted(self._rows, (rows.first, rows.first + len(rows)))
+        assigned = np.full(len(rows), TRAIN, np.int8)
+        assigned[self._rows[low:high] - rows.first] = self._splits[low:high]
+        return assigned

@@ -1,0 +1,86 @@
+"""MovieLens ratings as clicks, by the protocol of "Clustering the Sketch".
+
+A rating of 4 or more is a click, one of exactly 3 is dropped, any other is none. Of each user's
+remaining ratings the last two by time are held out, ties in the order of the file: the earlier of
+them validates and the later tests. With `held_out = "validation"`, as in that text, both validate
+and the same rows serve as the test.
+
+Reads `ratings.dat` of ml-1m (separated by `::`), `ratings.csv` of ml-20m and later, and tables with
+columns user_id, movie, rating and timestamp.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from outsize.data.clicks import ClickDataConfig
+from outsize.data.encoded import EncodedClicks
+from outsize.data.encoding import LabelRule, Recipe, VocabularyConfig, open_encoded
+from outsize.data.encoding.splits import LastOfEachSplit
+from outsize.spec import Pooling
+
+
+@dataclass(frozen=True)
+class MovieLensConfig(ClickDataConfig):
+    """MovieLens ratings.
+
+    Attributes:
+        path: The ratings: `.dat`, `.csv`, or a table such as a Parquet file.
+        held_out: "split", or "validation" for both held-out ratings to validate.
+        side: Further categorical columns of a table.
+        side_multi_valued: Further columns with several values a row, such as genres.
+        separator: What stands between the values of such a column.
+        pooling: How their bags are pooled.
+        vocabulary: How values become ids.
+        max_bad_rows: The share of malformed rows that is skipped rather than refused.
+        cache: Folder for encoded data; by default `.outsize-cache` beside the first file.
+        verify: Compare every byte of encoded data with its checksum when it is opened.
+        shuffle: Whether training rows come in another order each epoch.
+        seed: Seed of the shuffling.
+    """
+
+    path: str = "data/ml-1m/ratings.dat"
+    held_out: Literal["split", "validation"] = "split"
+    side: tuple[str, ...] = ()
+    side_multi_valued: tuple[str, ...] = ()
+    separator: str = "|"
+    pooling: Pooling = "mean"
+    vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
+    max_bad_rows: float = 0.001
+    cache: str = ""
+    verify: bool = False
+    shuffle: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self.recipe()
+
+    def recipe(self) -> Recipe:
+        """What decides the encoded data."""
+        path = Path(self.path)
+        user, movie, delimiter = "user_id", "movie", ""
+        columns: tuple[str, ...] = ()
+        if path.suffix == ".dat":
+            # A delimiter is one character, so that `::` leaves an empty column between two.
+            columns = ("user_id", "_1", "movie", "_2", "rating", "_3", "timestamp")
+            delimiter = ":"
+        elif path.name.split(".")[:2] == ["ratings", "csv"]:
+            user, movie = "userId", "movieId"
+        return Recipe(
+            paths=(self.path,),
+            label=LabelRule("rating", positive_from=4, dropped=(3.0,)),
+            categorical=(user, movie, *self.side),
+            multi_valued=self.side_multi_valued,
+            separator=self.separator,
+            vocabulary=self.vocabulary,
+            split=LastOfEachSplit(user, "timestamp", self.held_out),
+            columns=columns,
+            delimiter=delimiter,
+            max_bad_rows=self.max_bad_rows,
+        )
+
+    def build(self) -> EncodedClicks:  # noqa: D102
+        folder = open_encoded(self.recipe(), self.cache, self.verify)
+        return EncodedClicks(folder, self.shuffle, self.seed, self.pooling)
