@@ -192,11 +192,34 @@ def test_a_label_can_be_a_threshold_and_some_can_be_dropped(tmp_path):
     path = tmp_path / "r.csv"
     path.write_text("stars,user,part\n5,a,t\n3,b,t\n4,c,t\n1,d,t\n2,e,v\n4,f,x\n")
     config = TabularConfig(
-        (str(path),), "stars", 4, (3.0,), categorical=("user",), split=BY_PART, shuffle=False
+        (str(path),),
+        "stars",
+        positive_from=4,
+        dropped_labels=(3.0,),
+        categorical=("user",),
+        split=BY_PART,
+        shuffle=False,
     )
     data = config.build()
     assert decode(data, "train") == [(1, "a"), (1, "c"), (0, "d")]
     assert data.vocabularies["user"] == 6
+
+
+def test_a_label_can_be_a_text(tmp_path):
+    path = tmp_path / "r.csv"
+    path.write_text("paid,user,part\nyes,a,t\nno,b,t\n,c,t\nYES,d,v\nno,e,x\n")
+    data = TabularConfig(
+        (str(path),),
+        "paid",
+        positive_values=("yes", "YES"),
+        categorical=("user",),
+        split=BY_PART,
+        shuffle=False,
+        max_bad_rows=0.5,
+    ).build()
+    assert decode(data, "train") == [(1, "a"), (0, "b")]
+    assert decode(data, "validation") == [(1, "d")]
+    assert data.bad_rows == {"no label": 1}
 
 
 def test_a_column_may_have_any_name(tmp_path):
@@ -327,6 +350,7 @@ def test_a_split_without_rows_is_named(path):
         ({"max_bad_rows": 1.5}, "max_bad_rows is a share"),
         ({"subsample": 0}, "subsample must be >= 1"),
         ({"separator": ""}, "need a separator"),
+        ({"positive_values": ("yes",), "positive_from": 2.0}, "positive_values are texts"),
         ({"delimiter": "::"}, "delimiter must be one character"),
         ({"max_length": -1}, "max_length must be >= 0"),
     ],

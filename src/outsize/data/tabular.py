@@ -20,7 +20,8 @@ class TabularConfig(ClickDataConfig):
             everything else is text with a header, compressed where it ends in `.gz`.
         label: Column of the label, 0 or 1.
         positive_from: Where the label is a number: from here on it counts as 1.
-        dropped_labels: Rows with these labels are left out.
+        positive_values: Where the label is a text: these are 1, others 0.
+        dropped_labels: Rows with these labels, numbers, are left out.
         dense: Numeric columns taken as they are; what is missing is 0.
         log1p: Numeric columns taken as log(x + 1); what is missing or negative is 0.
         standardize: Numeric columns less their mean, over their standard deviation; what is missing
@@ -46,6 +47,7 @@ class TabularConfig(ClickDataConfig):
     path: tuple[str, ...]
     label: str
     positive_from: float | None = None
+    positive_values: tuple[str, ...] = ()
     dropped_labels: tuple[float, ...] = ()
     dense: tuple[str, ...] = ()
     log1p: tuple[str, ...] = ()
@@ -74,7 +76,9 @@ class TabularConfig(ClickDataConfig):
         """What decides the encoded data."""
         return Recipe(
             paths=self.path,
-            label=LabelRule(self.label, self.positive_from, self.dropped_labels),
+            label=LabelRule(
+                self.label, self.positive_from, self.dropped_labels, self.positive_values
+            ),
             dense=self.dense,
             log1p=self.log1p,
             standardize=self.standardize,

@@ -33,13 +33,13 @@ from outsize.errors import DataError
 def encode(files: list[Path], recipe: Recipe, folder: Path, advance: Advance) -> dict[str, Any]:
     """Write the encoded data of files into a folder; returns what a manifest says about it."""
     first = _FirstPass(recipe)
-    for rows in prefetch(read_rows(files, recipe, first.bad), _same):
+    for rows in prefetch(read_rows(files, recipe, first.bad), _same, depth=1):
         first.observe(rows)
         advance("count", rows.num_bytes)
     first.finish()
     with ExitStack() as stack:
         second = _SecondPass(first, folder, stack)
-        for rows in prefetch(read_rows(files, recipe, BadRows()), _same):
+        for rows in prefetch(read_rows(files, recipe, BadRows()), _same, depth=1):
             second.write(rows)
             advance("encode", rows.num_bytes)
         return second.finish()

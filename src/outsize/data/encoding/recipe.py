@@ -47,11 +47,20 @@ class LabelRule:
         column: Where it stands.
         positive_from: Numbers from here on are 1, others 0; without it the column holds 0 and 1.
         dropped: Rows with these numbers are left out.
+        positive_values: Instead: these texts are 1, others 0.
     """
 
     column: str
     positive_from: float | None = None
     dropped: tuple[float, ...] = ()
+    positive_values: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.positive_values and (self.positive_from is not None or self.dropped):
+            raise ConfigError(
+                "positive_values are texts, positive_from and dropped labels are numbers: "
+                "give the one or the others"
+            )
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,11 @@ class _Checked:
 
     def labels(self, recipe: Recipe) -> NDArray[np.uint8]:
         rule = recipe.label
+        if rule.positive_values:
+            text = self.text(rule.column, recipe.separator)
+            self.refuse("no label", text.codes < 0)
+            positive = [value in rule.positive_values for value in text.values.to_pylist()]
+            return np.array([*positive, False], np.uint8)[text.codes]
         numbers = self.number(rule.column, "label")
         self.refuse("no label", np.isnan(numbers))
         dropped = np.isin(numbers, rule.dropped)

@@ -21,8 +21,9 @@ from outsize.data.encoding.text_keys import Column
 from outsize.data.encoding.unreadable import ReadableStream
 from outsize.errors import DataError
 
-_BLOCK_BYTES = 1 << 24
-_PARQUET_ROWS = 1 << 16
+# Small, for what passes of blocks leave behind in the allocator is many times a block.
+_BLOCK_BYTES = 1 << 22
+_PARQUET_ROWS = 1 << 15
 _HEAD_BYTES = 1 << 20
 _DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t", ".dat": "\t", "": "\t"}
 
