@@ -1,5 +1,6 @@
 import json
 import math
+import os
 import signal
 import subprocess
 import sys
@@ -323,6 +324,23 @@ def test_resuming_with_another_configuration_is_refused(tmp_path):
             resume=True, quiet=True,
         )  # fmt: skip
     assert "\n" not in str(caught.value)
+
+
+def test_resuming_on_other_data_is_refused(tmp_path):
+    source = tmp_path / "clicks.csv"
+    rows = [f"{i % 2},{i % 7},{i % 5}" for i in range(200)]
+    source.write_text("\n".join(["label,user,item", *rows]) + "\n")
+    run = tmp_path / "run.toml"
+    run.write_text(
+        f'[data]\nkind = "tabular"\npath = ["{source}"]\nlabel = "label"\n'
+        'categorical = ["user", "item"]\n[train]\nbatch_size = 64\nsteps = 2\n'
+    )
+    outsize.train(run, tmp_path / "run", quiet=True)
+    os.utime(source, (1, 1))  # a copy of the same file is the same data
+    outsize.train(run, tmp_path / "run", resume=True, quiet=True)
+    source.write_text("\n".join(["label,user,item", *rows[::-1][:150]]) + "\n")
+    with pytest.raises(ConfigError, match="the data has changed"):
+        outsize.train(run, tmp_path / "run", resume=True, quiet=True)
 
 
 def test_resuming_from_a_damaged_checkpoint_is_refused_in_one_line(tmp_path):

@@ -144,6 +144,11 @@ class ClickData(ABC):
         return -(-self.num_examples(split) // batch_size)
 
     @property
+    def fingerprint(self) -> str:
+        """Changes when the data does, where it can; a run resumes on the same data only."""
+        return ""
+
+    @property
     def features(self) -> Sequence[FeatureSpec]:
         """The categorical features in order, each over a table of its own."""
         return tuple(FeatureSpec(name) for name in self.vocabularies)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,8 @@ class EncodedClicks(ClickData):
         manifest = read_manifest(folder)
         self.num_dense = manifest["num_dense"]
         self.vocabularies = dict(manifest["num_ids"])
+        checksums = sorted((name, facts["sha256"]) for name, facts in manifest["files"].items())
+        self._fingerprint = hashlib.sha256(json.dumps(checksums).encode()).hexdigest()
         self.bad_rows: dict[str, int] = manifest["bad_rows"]["counts"]
         self._categorical: list[str] = manifest["categorical"]
         self._multi_valued: list[str] = manifest["multi_valued"]
@@ -53,6 +57,10 @@ class EncodedClicks(ClickData):
 
     def num_examples(self, split: Split) -> int:  # noqa: D102
         return self._sizes[split]
+
+    @property
+    def fingerprint(self) -> str:  # noqa: D102
+        return self._fingerprint
 
     @property
     def features(self) -> Sequence[FeatureSpec]:  # noqa: D102

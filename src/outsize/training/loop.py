@@ -252,6 +252,7 @@ class Loop:
         self._fold_running_loss()
         return {
             "world_size": world_size(),
+            "data": self.task.fingerprint,
             "loop": asdict(self.state),
             "model": dict(self.task.model.state_dict()),
             "optimizers": [plain_state(o) for o in self.optimizers],
@@ -267,6 +268,11 @@ class Loop:
             raise ConfigError(
                 f"this run was saved by {state['world_size']} ranks, and there are {world_size()}: "
                 "its batches would differ; resume with as many"
+            )
+        if state["data"] != self.task.fingerprint:
+            raise ConfigError(
+                "the data has changed since this run was saved, and so have its batches: bring the "
+                "old data back, or start a new run with --out"
             )
         self.state = LoopState.from_dict(state["loop"])
         self.task.model.load_state_dict(state["model"])

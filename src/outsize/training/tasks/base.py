@@ -25,6 +25,11 @@ class Task(ABC, Generic[Batch]):
     model: nn.Module
     rows: RowOptimizer | None
 
+    @property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Changes when the data does; a run resumes on the same data only."""
+
     @abstractmethod
     def num_batches(self) -> int:
         """Batches in one epoch."""

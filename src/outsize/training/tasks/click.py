@@ -60,6 +60,10 @@ class ClickTask(Task[ClickBatch]):
                 f"train.precision = 'bfloat16' is for CUDA, but the device is {self.device}"
             )
 
+    @property
+    def fingerprint(self) -> str:  # noqa: D102
+        return self.data.fingerprint
+
     def num_batches(self) -> int:  # noqa: D102
         return self.data.num_batches("train", self._batch_size)
 
