@@ -115,7 +115,9 @@ def test_ranks_stopped_by_a_signal_resume_to_the_same_end(tmp_path):
     assert code == 0, errors
     process = launch(2, *words, "--out", tmp_path / "stopped")
     metrics = tmp_path / "stopped" / "metrics.jsonl"
-    while not metrics.exists() or len(metrics.read_text().splitlines()) < 10:
+    while process.poll() is None:
+        if metrics.exists() and len(metrics.read_text().splitlines()) >= 10:
+            break
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)

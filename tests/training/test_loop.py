@@ -189,7 +189,7 @@ def test_sigterm_saves_before_it_stops(tmp_path):
         stderr=subprocess.PIPE,
         text=True,
     )
-    while steps_logged(out) < 5:
+    while steps_logged(out) < 5 and process.poll() is None:
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=60)
