@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,8 @@ import outsize
 from outsize.data import TabularConfig
 from outsize.data.clicks import SPLITS
 from outsize.data.encoding import VocabularyConfig, cache
+from outsize.data.encoding import encode as passes
+from outsize.data.encoding.splits import HashSplit, LastDaySplit, LastOfEachSplit, TimeSplit
 from outsize.errors import DataError, WriteError
 
 LINES = [f"{i % 2},{i},c{i % 50}\n" for i in range(500)]
@@ -168,6 +171,65 @@ def test_a_process_killed_while_encoding_leaves_nothing_that_is_trusted(path):
     data = build(path)
     assert num_rows(data) == 500
     assert [folder.name for folder in path.parent.glob(".outsize-cache/*/")] == [data.folder.name]
+
+
+DIES_IN_THE_SECOND_PASS = """
+    import os
+    from outsize.data import TabularConfig
+    from outsize.data.encoding import VocabularyConfig
+    from outsize.data.encoding import encode as passes
+    from outsize.data.encoding.splits import *
+
+    passes._SecondPass.write = lambda self, rows: os._exit(9)
+    {config!r}.build()
+"""
+
+
+@pytest.mark.parametrize(
+    "split",
+    [
+        HashSplit(),
+        HashSplit("city"),
+        TimeSplit("price"),
+        TimeSplit("price", validation_from=200),
+        LastDaySplit(),
+        LastOfEachSplit("city", "price"),
+    ],
+    ids=repr,
+)
+def test_an_interrupted_encoding_goes_on_after_the_first_pass(path, tmp_path, monkeypatch, split):
+    def config(cache):
+        return TabularConfig(
+            (str(path),), "label", standardize=("price",), categorical=("city",),
+            split=split, cache=str(tmp_path / cache),
+        )  # fmt: skip
+
+    whole = config("whole").build().folder
+
+    script = textwrap.dedent(DIES_IN_THE_SECOND_PASS).format(config=config("killed"))
+    assert subprocess.run([sys.executable, "-c", script]).returncode == 9
+
+    def again(*arguments):
+        raise AssertionError("the first pass was taken again")
+
+    monkeypatch.setattr(passes._FirstPass, "observe", again)
+    resumed = config("killed").build().folder
+    names = sorted(file.name for file in whole.iterdir())
+    assert names == sorted(file.name for file in resumed.iterdir())
+    for name in names:
+        assert (whole / name).read_bytes() == (resumed / name).read_bytes(), name
+
+
+def test_what_was_learned_from_another_source_is_learned_again(path, tmp_path):
+    config = TabularConfig((str(path),), "label", categorical=("city",), cache=str(tmp_path / "c"))
+    folder = config.build().folder
+    partial = folder.with_name(f"{folder.name}.partial")
+    shutil.copytree(folder, partial)
+    first = passes._FirstPass(config.recipe())
+    first.num_rows = 123
+    first.remember(partial, "another source")
+    shutil.rmtree(folder)
+    assert num_rows(config.build()) == 500
 
 
 def test_processes_that_want_the_same_data_encode_it_once(path, encodings, monkeypatch):

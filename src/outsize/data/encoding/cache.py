@@ -1,7 +1,8 @@
 """Encoded data on disk: complete or absent, and made anew when its source or recipe changes.
 
 A folder is written under another name, synced and renamed, so that a process that is killed leaves
-no folder that could be taken for a complete one; the next starts over. Its name holds a hash of the
+no folder that could be taken for a complete one; the next goes on after the last pass that was
+finished. Its name holds a hash of the
 recipe, its manifest the sizes and times of the source files and the size and SHA-256 of each file.
 """
 
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from outsize.checkpoint import write_text_atomically
+from outsize.data.encoding import learned
 from outsize.data.encoding.bad_rows import BadRows
 from outsize.data.encoding.encode import encode
 from outsize.data.encoding.progress import encoding_progress, say
@@ -67,13 +69,13 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 def _make(files: list[Path], facts: list[dict[str, Any]], recipe: Recipe, final: Path) -> None:
     partial = final.with_name(f"{final.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir()
+    _clear(partial, learned.FILES)
     try:
         with encoding_progress(2 * sum(fact["bytes"] for fact in facts)) as advance:
-            manifest = encode(files, recipe, partial, advance)
+            manifest = encode(files, recipe, partial, advance, facts)
         if source_facts(files) != facts:
             raise DataError(f"{recipe.paths[0]} changed while it was read: wait until it is whole")
+        _clear(partial, tuple(manifest["files"]))
         manifest = {"recipe": recipe.digest(), "sources": facts, **manifest}
         write_text_atomically(partial / "manifest.json", json.dumps(manifest, indent=1))
         _sync(partial)
@@ -83,6 +85,14 @@ def _make(files: list[Path], facts: list[dict[str, Any]], recipe: Recipe, final:
     shutil.rmtree(final, ignore_errors=True)
     partial.rename(final)
     _sync(final.parent)
+
+
+def _clear(folder: Path, kept: tuple[str, ...]) -> None:
+    """An existing folder with nothing in it but these files."""
+    folder.mkdir(exist_ok=True)
+    for path in folder.iterdir():
+        if path.name not in kept:
+            path.unlink()
 
 
 def _fits(folder: Path, facts: list[dict[str, Any]], verify: bool) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from outsize.data.encoding.ids import (
     VocabularyIds,
     row_ids,
 )
+from outsize.data.encoding.learned import load_learned, save_learned
 from outsize.data.encoding.progress import Advance
 from outsize.data.encoding.recipe import Recipe, feature_name
 from outsize.data.encoding.rows import read_rows
@@ -30,13 +32,20 @@ from outsize.data.prefetch import prefetch
 from outsize.errors import DataError
 
 
-def encode(files: list[Path], recipe: Recipe, folder: Path, advance: Advance) -> dict[str, Any]:
-    """Write the encoded data of files into a folder; returns what a manifest says about it."""
+def encode(
+    files: list[Path], recipe: Recipe, folder: Path, advance: Advance, source: object = None
+) -> dict[str, Any]:
+    """Write the encoded data of files into a folder; returns what a manifest says about it.
+
+    The first pass is skipped where the folder holds what it learned from the same `source`.
+    """
     first = _FirstPass(recipe)
-    for rows in prefetch(read_rows(files, recipe, first.bad), _same, depth=1):
-        first.observe(rows)
-        advance("count", rows.num_bytes)
-    first.finish()
+    if not first.recall(folder, source):
+        for rows in prefetch(read_rows(files, recipe, first.bad), _same, depth=1):
+            first.observe(rows)
+            advance("count", rows.num_bytes)
+        first.finish()
+        first.remember(folder, source)
     with ExitStack() as stack:
         second = _SecondPass(first, folder, stack)
         for rows in prefetch(read_rows(files, recipe, BadRows()), _same, depth=1):
@@ -70,6 +79,24 @@ class _FirstPass:
             self.encoders[name].observe(bags.tokens.values, bags.token_counts())
         counted = [e.counts for e in self.encoders.values() if isinstance(e, VocabularyIds)]
         limit_held(counted, recipe.vocabulary.max_held)
+
+    def remember(self, folder: Path, source: object) -> None:
+        """Keep what was learned, for the case that the second pass is interrupted."""
+        facts = {"num_rows": self.num_rows, "bad": asdict(self.bad)}
+        save_learned(folder, self._parts(), facts, source)
+
+    def recall(self, folder: Path, source: object) -> bool:
+        """Take over what an interrupted encoding had learned, if it left anything."""
+        facts = load_learned(folder, self._parts(), source)
+        if facts is None:
+            return False
+        self.num_rows, self.bad = facts["num_rows"], BadRows(**facts["bad"])
+        return True
+
+    def _parts(self) -> dict[str, object]:
+        encoders = {f"encoder/{name}": encoder for name, encoder in self.encoders.items()}
+        moments = {f"moments/{name}": moment for name, moment in self.moments.items()}
+        return {**encoders, **moments, "splitter": self.splitter}
 
     def finish(self) -> None:
         if not self.num_rows:
