@@ -12,6 +12,7 @@ RUN_FILES = sorted((Path(__file__).parent.parent / "examples" / "real").glob("*.
 SHARED = {
     "sba_loans": ("data.path=['{}/ctr/sba_loans.parquet']", 897_167),
     "us_flights": ("data.path=['{}/ctr/us_flights_2024_01.parquet']", 558_715),
+    "ml1m_features": ("data.path=['{}/ctr/ml1m.parquet']", 1_000_209),
     "ml1m": ("data.path='{}/ctr/ml1m.parquet'", 739_012),
     "criteo": ("data.path=['{}/ctr/criteo_kaggle_8k.parquet']", 8_000),
 }
