@@ -101,8 +101,11 @@ def test_a_cost_above_the_budget_is_refused(budget, words):
 
 
 @pytest.mark.parametrize("budget", [Budget(), Budget(max_params=1000), Budget(max_bytes=4000)])
-def test_a_cost_that_meets_the_budget_is_accepted(budget):
+def test_a_cost_that_meets_the_budget_is_accepted_and_one_more_is_not(budget):
     budget.require("table 'user'", num_params=1000, num_bytes=4000)
+    if budget != Budget():
+        with pytest.raises(ConfigError, match="more than the budget"):
+            budget.require("table 'user'", num_params=1001, num_bytes=4001)
 
 
 # Memory

@@ -156,7 +156,7 @@ def test_a_bound_on_what_is_held_keeps_the_frequent_values(tmp_path):
         for i in range(4000)
     ]
     path.write_text("".join(rows))
-    config = CriteoConfig((str(path),), VocabularyConfig(max_held=1000), shuffle=False)
+    config = CriteoConfig((str(path),), vocabulary=VocabularyConfig(max_held=1000), shuffle=False)
     data = config.build()
     assert data.vocabularies["C1"] < 1000
     assert data.values("C1")[1] == "00000001"

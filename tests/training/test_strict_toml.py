@@ -335,7 +335,7 @@ def test_a_missing_file_is_named(tmp_path):
 def test_a_path_through_a_file_is_named(tmp_path):
     (tmp_path / "file").write_text("")
 
-    refused_file(tmp_path / "file" / "run.toml")
+    assert "cannot be read" in refused_file(tmp_path / "file" / "run.toml")
 
 
 def test_a_folder_is_no_run_file(tmp_path):
@@ -367,4 +367,4 @@ def test_toml_beyond_the_limits_of_the_parser_is_refused(tmp_path, value):
     path = tmp_path / "run.toml"
     path.write_text(f"a = {value}\n")
 
-    refused_file(path)
+    assert "is not valid TOML" in refused_file(path)

@@ -7,12 +7,11 @@ the tenth before it validates: with ten days about a day each.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
-from outsize.data.clicks import ClickDataConfig
-from outsize.data.encoded import EncodedClicks
-from outsize.data.encoding import LabelRule, Recipe, VocabularyConfig, open_encoded
+from outsize.data.encoded_config import EncodedConfig
+from outsize.data.encoding import LabelRule, Recipe
 from outsize.data.encoding.splits import HashSplit, SplitConfig, TimeSplit
 
 CATEGORICAL = (
@@ -23,40 +22,24 @@ CATEGORICAL = (
 
 
 @dataclass(frozen=True)
-class AvazuConfig(ClickDataConfig):
+class AvazuConfig(EncodedConfig):
     """The Avazu click log.
 
     Attributes:
         path: `train.csv` of the Kaggle data, or a Parquet file with its columns.
-        vocabulary: How values become ids.
         split: "time" as above, or "hash" for rows at random.
         validation: Share of rows that validate.
         test: Share that tests.
         subsample: Take every so-manieth row.
-        max_bad_rows: The share of malformed rows that is skipped rather than refused.
-        cache: Folder for encoded data; by default `.outsize-cache` beside the first file.
-        verify: Compare every byte of encoded data with its checksum when it is opened.
-        shuffle: Whether training rows come in another order each epoch.
-        seed: Seed of the shuffling.
     """
 
     path: tuple[str, ...] = ("data/avazu/train.csv",)
-    vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
     split: Literal["time", "hash"] = "time"
     validation: float = 0.1
     test: float = 0.1
     subsample: int = 1
-    max_bad_rows: float = 0.001
-    cache: str = ""
-    verify: bool = False
-    shuffle: bool = True
-    seed: int = 0
 
-    def __post_init__(self) -> None:
-        self.recipe()
-
-    def recipe(self) -> Recipe:
-        """What decides the encoded data."""
+    def recipe(self) -> Recipe:  # noqa: D102
         split: SplitConfig = TimeSplit("hour", validation=self.validation, test=self.test)
         if self.split == "hash":
             split = HashSplit(validation=self.validation, test=self.test)
@@ -70,7 +53,3 @@ class AvazuConfig(ClickDataConfig):
             derive="avazu-hour",
             max_bad_rows=self.max_bad_rows,
         )
-
-    def build(self) -> EncodedClicks:  # noqa: D102
-        folder = open_encoded(self.recipe(), self.cache, self.verify)
-        return EncodedClicks(folder, self.shuffle, self.seed)

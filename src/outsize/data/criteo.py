@@ -11,11 +11,10 @@ Kaggle vocabularies: `subsample = 8` and `modulus` with 26 numbers (or one for a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from outsize.data.clicks import ClickDataConfig
-from outsize.data.encoded import EncodedClicks
-from outsize.data.encoding import LabelRule, Recipe, VocabularyConfig, open_encoded
+from outsize.data.encoded_config import EncodedConfig
+from outsize.data.encoding import LabelRule, Recipe
 from outsize.data.encoding.splits import LastDaySplit
 
 DENSE = tuple(f"I{i}" for i in range(1, 14))
@@ -23,40 +22,24 @@ CATEGORICAL = tuple(f"C{i}" for i in range(1, 27))
 
 
 @dataclass(frozen=True)
-class CriteoConfig(ClickDataConfig):
+class CriteoConfig(EncodedConfig):
     """A Criteo click log.
 
     Attributes:
         path: `train.txt` of the Kaggle data, or the days of the Terabyte log in order. A Parquet
             file has columns label, I1 … I13 and C1 … C26.
-        vocabulary: How values become ids.
         modulus: Instead of a vocabulary: a value, read as a hexadecimal number, modulo this; one
             number for all columns or one for each.
         subsample: Take every so-manieth row.
         num_days: The number of days in a single file.
-        max_bad_rows: The share of malformed rows that is skipped rather than refused.
-        cache: Folder for encoded data; by default `.outsize-cache` beside the first file.
-        verify: Compare every byte of encoded data with its checksum when it is opened.
-        shuffle: Whether training rows come in another order each epoch.
-        seed: Seed of the shuffling.
     """
 
     path: tuple[str, ...] = ("data/criteo/train.txt",)
-    vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
     modulus: tuple[int, ...] = ()
     subsample: int = 1
     num_days: int = 7
-    max_bad_rows: float = 0.001
-    cache: str = ""
-    verify: bool = False
-    shuffle: bool = True
-    seed: int = 0
 
-    def __post_init__(self) -> None:
-        self.recipe()
-
-    def recipe(self) -> Recipe:
-        """What decides the encoded data."""
+    def recipe(self) -> Recipe:  # noqa: D102
         return Recipe(
             paths=self.path,
             label=LabelRule("label"),
@@ -71,7 +54,3 @@ class CriteoConfig(ClickDataConfig):
             subsample=self.subsample,
             max_bad_rows=self.max_bad_rows,
         )
-
-    def build(self) -> EncodedClicks:  # noqa: D102
-        folder = open_encoded(self.recipe(), self.cache, self.verify)
-        return EncodedClicks(folder, self.shuffle, self.seed)

@@ -11,19 +11,18 @@ columns user_id, movie, rating and timestamp.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from outsize.data.clicks import ClickDataConfig
-from outsize.data.encoded import EncodedClicks
-from outsize.data.encoding import LabelRule, Recipe, VocabularyConfig, open_encoded
+from outsize.data.encoded_config import EncodedConfig
+from outsize.data.encoding import LabelRule, Recipe
 from outsize.data.encoding.splits import LastOfEachSplit
 from outsize.spec import Pooling
 
 
 @dataclass(frozen=True)
-class MovieLensConfig(ClickDataConfig):
+class MovieLensConfig(EncodedConfig):
     """MovieLens ratings.
 
     Attributes:
@@ -33,12 +32,6 @@ class MovieLensConfig(ClickDataConfig):
         side_multi_valued: Further columns with several values a row, such as genres.
         separator: What stands between the values of such a column.
         pooling: How their bags are pooled.
-        vocabulary: How values become ids.
-        max_bad_rows: The share of malformed rows that is skipped rather than refused.
-        cache: Folder for encoded data; by default `.outsize-cache` beside the first file.
-        verify: Compare every byte of encoded data with its checksum when it is opened.
-        shuffle: Whether training rows come in another order each epoch.
-        seed: Seed of the shuffling.
     """
 
     path: str = "data/ml-1m/ratings.dat"
@@ -47,18 +40,8 @@ class MovieLensConfig(ClickDataConfig):
     side_multi_valued: tuple[str, ...] = ()
     separator: str = "|"
     pooling: Pooling = "mean"
-    vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
-    max_bad_rows: float = 0.001
-    cache: str = ""
-    verify: bool = False
-    shuffle: bool = True
-    seed: int = 0
 
-    def __post_init__(self) -> None:
-        self.recipe()
-
-    def recipe(self) -> Recipe:
-        """What decides the encoded data."""
+    def recipe(self) -> Recipe:  # noqa: D102
         path = Path(self.path)
         user, movie, delimiter = "user_id", "movie", ""
         columns: tuple[str, ...] = ()
@@ -81,6 +64,5 @@ class MovieLensConfig(ClickDataConfig):
             max_bad_rows=self.max_bad_rows,
         )
 
-    def build(self) -> EncodedClicks:  # noqa: D102
-        folder = open_encoded(self.recipe(), self.cache, self.verify)
-        return EncodedClicks(folder, self.shuffle, self.seed, self.pooling)
+    def bag_pooling(self) -> Pooling:  # noqa: D102
+        return self.pooling

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from outsize.data.clicks import ClickDataConfig
-from outsize.data.encoded import EncodedClicks
-from outsize.data.encoding import LabelRule, Recipe, VocabularyConfig, open_encoded
+from outsize.data.encoded_config import EncodedConfig
+from outsize.data.encoding import LabelRule, Recipe
 from outsize.data.encoding.splits import SPLITS_BY_KIND, HashSplit, SplitConfig
 from outsize.spec import Pooling
 
 
 @dataclass(frozen=True)
-class TabularConfig(ClickDataConfig):
+class TabularConfig(EncodedConfig):
     """Any table of examples.
 
     Attributes:
@@ -34,14 +33,8 @@ class TabularConfig(ClickDataConfig):
         columns: Names of the columns of text files without a header.
         delimiter: Between columns; by default a comma for `.csv` and a tab for other text.
         quoted: Whether values of a text file may be quoted.
-        vocabulary: How values become ids.
         split: Which rows train, validate and test.
         subsample: Take every so-manieth row.
-        max_bad_rows: The share of malformed rows that is skipped rather than refused.
-        cache: Folder for encoded data; by default `.outsize-cache` beside the first file.
-        verify: Compare every byte of encoded data with its checksum when it is opened.
-        shuffle: Whether training rows come in another order each epoch.
-        seed: Seed of the shuffling.
     """
 
     path: tuple[str, ...]
@@ -60,20 +53,10 @@ class TabularConfig(ClickDataConfig):
     columns: tuple[str, ...] = ()
     delimiter: str = ""
     quoted: bool = True
-    vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
     split: SplitConfig = field(default_factory=HashSplit, metadata={"kinds": SPLITS_BY_KIND})
     subsample: int = 1
-    max_bad_rows: float = 0.001
-    cache: str = ""
-    verify: bool = False
-    shuffle: bool = True
-    seed: int = 0
 
-    def __post_init__(self) -> None:
-        self.recipe()
-
-    def recipe(self) -> Recipe:
-        """What decides the encoded data."""
+    def recipe(self) -> Recipe:  # noqa: D102
         return Recipe(
             paths=self.path,
             label=LabelRule(
@@ -95,6 +78,5 @@ class TabularConfig(ClickDataConfig):
             max_bad_rows=self.max_bad_rows,
         )
 
-    def build(self) -> EncodedClicks:  # noqa: D102
-        folder = open_encoded(self.recipe(), self.cache, self.verify)
-        return EncodedClicks(folder, self.shuffle, self.seed, self.pooling)
+    def bag_pooling(self) -> Pooling:  # noqa: D102
+        return self.pooling

@@ -1,0 +1,47 @@
+"""What the configurations of all readers of files share."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, field
+
+from outsize.data.clicks import ClickDataConfig
+from outsize.data.encoded import EncodedClicks
+from outsize.data.encoding import Recipe, VocabularyConfig, open_encoded
+from outsize.spec import Pooling
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodedConfig(ClickDataConfig):
+    """Data that is encoded once and read from its encoded form.
+
+    Attributes:
+        vocabulary: How values become ids.
+        max_bad_rows: The share of malformed rows that is skipped rather than refused.
+        cache: Folder for encoded data; by default `.outsize-cache` beside the first file.
+        verify: Compare every byte of encoded data with its checksum when it is opened.
+        shuffle: Whether training rows come in another order each epoch.
+        seed: Seed of the shuffling.
+    """
+
+    vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
+    max_bad_rows: float = 0.001
+    cache: str = ""
+    verify: bool = False
+    shuffle: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self.recipe()  # refuses what cannot work
+
+    @abstractmethod
+    def recipe(self) -> Recipe:
+        """What decides the encoded data."""
+
+    def build(self) -> EncodedClicks:  # noqa: D102
+        folder = open_encoded(self.recipe(), self.cache, self.verify)
+        return EncodedClicks(folder, self.shuffle, self.seed, self.bag_pooling())
+
+    def bag_pooling(self) -> Pooling:
+        """How bags are pooled, for data that has any."""
+        return "sum"
