@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -125,14 +125,14 @@ def main(arguments: list[str] | None = None) -> None:
         _fail(str(error), as_json)
     except _Interrupted:
         say("stopped; whatever was saved can be continued with --resume")
-        sys.exit(130)
+        _leave(130)
     except Exception as error:
         if type(error).__module__.partition(".")[0] not in ("click", "typer"):
             raise
         _fail(error.format_message(), as_json)  # type: ignore[attr-defined]
     if as_json and isinstance(result, dict) and _is_first_rank():
         print(json.dumps(result))
-    sys.exit(result if isinstance(result, int) else 0)
+    _leave(result if isinstance(result, int) else 0)
 
 
 def _is_first_rank() -> bool:
@@ -174,10 +174,23 @@ def _options(
     """Options of no command."""
 
 
-def _fail(message: str, as_json: bool) -> None:
+def _fail(message: str, as_json: bool) -> NoReturn:
     """One line on standard error, the same as JSON where asked for, and exit code 2."""
     line = " ".join(message.split())
     say(f"outsize: {line}")
     if as_json:
         print(json.dumps({"error": line}))
-    sys.exit(2)
+    _leave(2)
+
+
+def _leave(code: int) -> NoReturn:
+    """End the process; a rank ends at once.
+
+    A model wrapped by DDP keeps threads of the process group alive, and destroying them while the
+    interpreter shuts down can abort a rank that has done all its work.
+    """
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)

@@ -30,6 +30,7 @@ def process_group(device: torch.device) -> Iterator[None]:
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
         yield
+        dist.barrier()  # no rank leaves while another still needs it
     finally:
         dist.destroy_process_group()
 
