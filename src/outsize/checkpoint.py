@@ -116,9 +116,9 @@ def whole_folder(final: Path, partial: Path) -> Iterator[Path]:
     try:
         partial.mkdir()
         yield partial
-        _sync_folder(partial)
+        sync_folder(partial)
         partial.rename(final)
-        _sync_folder(final.parent)
+        sync_folder(final.parent)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
@@ -290,7 +290,8 @@ def _damaged(path: Path, fact: str) -> CheckpointError:
     )
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Bring the names in a folder to disk, so that a rename survives a crash."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

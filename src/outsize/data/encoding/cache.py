@@ -9,16 +9,14 @@ recipe, its manifest the sizes and times of the source files and the size and SH
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from outsize.checkpoint import write_text_atomically
+from outsize.checkpoint import reason_of, sync_folder, write_text_atomically
 from outsize.data.encoding import learned
 from outsize.data.encoding.bad_rows import BadRows
 from outsize.data.encoding.encode import encode
@@ -51,10 +49,9 @@ def open_encoded(recipe: Recipe, cache: str = "", verify: bool = False) -> Path:
             if not _fits(final, facts, verify):  # else another process made it meanwhile
                 _make(files, facts, recipe, final)
     except OSError as error:
-        full = error.errno == errno.ENOSPC
-        reason = "the disk is full" if full else str(error.strerror or error)
         raise WriteError(
-            f"could not write encoded data to {final}: {reason}; name another folder as cache"
+            f"could not write encoded data to {final}: {reason_of(error)}; "
+            "name another folder as cache"
         ) from error
     _report_bad(final)
     return final
@@ -78,13 +75,13 @@ def _make(files: list[Path], facts: list[dict[str, Any]], recipe: Recipe, final:
         _clear(partial, tuple(manifest["files"]))
         manifest = {"recipe": recipe.digest(), "sources": facts, **manifest}
         write_text_atomically(partial / "manifest.json", json.dumps(manifest, indent=1))
-        _sync(partial)
+        sync_folder(partial)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
     shutil.rmtree(final, ignore_errors=True)
     partial.rename(final)
-    _sync(final.parent)
+    sync_folder(final.parent)
 
 
 def _clear(folder: Path, kept: tuple[str, ...]) -> None:
@@ -129,11 +126,3 @@ def _lock(path: Path) -> Iterator[None]:
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
