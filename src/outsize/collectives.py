@@ -6,7 +6,7 @@ Without a process group everything here is what a single rank would do: nothing 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -80,6 +80,13 @@ def any_rank(flag: bool, device: torch.device) -> bool:
     if world_size() == 1:
         return flag
     return bool(sum_over_ranks(torch.tensor(int(flag), device=device)).item())
+
+
+def broadcast_first(tensors: Iterable[Tensor]) -> None:
+    """Give every rank the first rank's values, in place."""
+    if world_size() > 1:
+        for tensor in tensors:
+            dist.broadcast(tensor, 0)
 
 
 def gather_rows(rows: Tensor) -> list[Tensor]:

@@ -35,6 +35,7 @@ _MIX_2 = 0x94D049BB133111EB
 _MAX_BUCKETS = 1 << 62
 _NARROW_BITS = 24  # up to here 32 random bits load buckets evenly to 1 in 256
 _WORDS_PER_HASH = 9  # three functions of three words: bucket, bucket's low bits, sign
+BYTES_PER_HASH = 8 * _WORDS_PER_HASH
 
 
 def _signed(value: int) -> int:

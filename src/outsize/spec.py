@@ -138,6 +138,17 @@ class Budget:
         if self.max_params is not None and self.max_bytes is not None:
             raise ConfigError("give a budget as max_params or as max_bytes, not as both")
 
+    @property
+    def is_set(self) -> bool:
+        """Whether there is a limit at all."""
+        return self.max_params is not None or self.max_bytes is not None
+
+    def allows(self, num_params: int, num_bytes: int) -> bool:
+        """Whether a cost stays within the budget."""
+        return (self.max_params is None or num_params <= self.max_params) and (
+            self.max_bytes is None or num_bytes <= self.max_bytes
+        )
+
     def require(self, what: str, num_params: int, num_bytes: int) -> None:
         """Refuse a cost above the budget, in words that begin with `what`."""
         for limit, cost, unit in (

@@ -10,12 +10,15 @@ from outsize.models import DLRMConfig
 from outsize.training.config import (
     CheckpointConfig,
     OptimizerConfig,
-    RowOptimizerConfig,
     RunConfig,
-    StoreConfig,
-    TablesConfig,
     TrainConfig,
     load_config,
+)
+from outsize.training.embeddings_config import (
+    ReclusterConfig,
+    RowOptimizerConfig,
+    StoreConfig,
+    TablesConfig,
 )
 from outsize.training.schedule import ScheduleConfig
 from outsize.training.strict_toml import encode, flatten, to_toml
@@ -24,7 +27,15 @@ FAR_FROM_DEFAULT = RunConfig(
     seed=-7,
     data=SyntheticConfig(num_train=10, vocabulary=(3, 1, 4), skew=0.0, click_rate=1e-9, seed=2),
     model=DLRMConfig(bottom=(), top=(8,)),
-    embeddings=TablesConfig(dim=3, init_std=1e-12),
+    embeddings=TablesConfig(
+        dim=3,
+        method="ce-concat",
+        max_params=99,
+        columns=3,
+        papers_init=True,
+        init_std=1e-12,
+        recluster=ReclusterConfig(count=2, every=1, rest=0.25),
+    ),
     optimizer=OptimizerConfig("sgd", learning_rate=1e-20, weight_decay=0.1, momentum=0.9),
     schedule=ScheduleConfig("cosine", warmup_steps=5, final=0.1),
     train=TrainConfig(

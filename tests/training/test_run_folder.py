@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from outsize.data import SyntheticConfig
 from outsize.errors import ConfigError, DataError, WriteError
-from outsize.training.config import CheckpointConfig, RunConfig, TablesConfig, TrainConfig
+from outsize.training.config import CheckpointConfig, RunConfig, TrainConfig
+from outsize.training.embeddings_config import TablesConfig
 from outsize.training.run_folder import RunFolder
 
 LINES = st.dictionaries(

@@ -23,11 +23,10 @@ from outsize.models.mlp import mlp
 from outsize.training.build import build_dense_optimizer
 from outsize.training.config import (
     OptimizerConfig,
-    RowOptimizerConfig,
     RunConfig,
-    StoreConfig,
     TrainConfig,
 )
+from outsize.training.embeddings_config import RowOptimizerConfig, StoreConfig
 from outsize.training.loop import Loop
 from outsize.training.tasks import ClickTask
 

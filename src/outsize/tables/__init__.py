@@ -1,6 +1,8 @@
 """Pillar 1, how a table is represented: one file per method."""
 
-from outsize.tables.build import TABLES, build_table
+from outsize.tables.build import TABLES, build_table, build_tables
+from outsize.tables.ce_concat import CEConcatTable
 from outsize.tables.full import FullTable
+from outsize.tables.hash import HashTable
 
-__all__ = ["TABLES", "FullTable", "build_table"]
+__all__ = ["TABLES", "CEConcatTable", "FullTable", "HashTable", "build_table", "build_tables"]

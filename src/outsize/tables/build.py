@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Iterable
 from typing import Any
 
 from outsize.contracts import EmbeddingTable
 from outsize.errors import ConfigError
 from outsize.spec import Budget, TableSpec
+from outsize.tables.ce_concat import CEConcatTable
 from outsize.tables.full import FullTable
+from outsize.tables.hash import HashTable
 
-TABLES: dict[str, type[EmbeddingTable]] = {"full": FullTable}
+TABLES: dict[str, type[EmbeddingTable]] = {
+    "full": FullTable,
+    "hash": HashTable,
+    "ce-concat": CEConcatTable,
+}
+_NOT_OPTIONS = {"self", "spec", "seed"}
+
+
+def options_of(method: str) -> list[str]:
+    """The settings that a method takes besides table, budget and seed."""
+    if method not in TABLES:
+        raise ConfigError(f"no table method {method!r}; there are {', '.join(sorted(TABLES))}")
+    return [n for n in inspect.signature(TABLES[method]).parameters if n not in _NOT_OPTIONS]
 
 
 def build_table(
@@ -21,7 +37,7 @@ def build_table(
     seed: int = 0,
     **options: Any,
 ) -> EmbeddingTable:
-    """Make a table by the name of its method, never larger than asked.
+    """Make a table by the name of its method, as large as a budget allows and never larger.
 
     Args:
         method: A key of `TABLES`.
@@ -31,6 +47,42 @@ def build_table(
         seed: Seed of everything random in it.
         **options: The method's own settings.
     """
-    if method not in TABLES:
-        raise ConfigError(f"no table method {method!r}; there are {', '.join(sorted(TABLES))}")
+    known = options_of(method)
+    for name in options:
+        if name not in known:
+            raise ConfigError(
+                f"a {method} table has no option {name!r}; it has {', '.join(known) or 'none'}"
+            )
     return TABLES[method].within(spec, Budget(max_params, max_bytes), seed=seed, **options)
+
+
+def build_tables(
+    method: str,
+    specs: Iterable[TableSpec],
+    *,
+    max_params: int | None = None,
+    max_bytes: int | None = None,
+    seed: int = 0,
+    **options: Any,
+) -> dict[str, EmbeddingTable]:
+    """Make the tables of a collection by the cap rule: a table within the cap stays full.
+
+    Args:
+        method: A key of `TABLES`, for the tables that do not fit.
+        specs: What the model asks for.
+        max_params: The cap on each table, in trainable numbers.
+        max_bytes: The cap on each table, in bytes.
+        seed: Seed of everything random in them.
+        **options: The method's own settings.
+    """
+    budget = Budget(max_params, max_bytes)
+    tables: dict[str, EmbeddingTable] = {}
+    for spec in specs:
+        num_params = spec.num_rows * spec.dim
+        if method != "full" and budget.allows(num_params, num_params * spec.dtype.itemsize):
+            tables[spec.name] = FullTable(spec, seed=seed)
+        else:
+            tables[spec.name] = build_table(
+                method, spec, max_params=max_params, max_bytes=max_bytes, seed=seed, **options
+            )
+    return tables

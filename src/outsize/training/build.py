@@ -15,8 +15,9 @@ from outsize.models import ClickModel
 from outsize.optimizers import ROW_OPTIMIZERS, RowOptimizer
 from outsize.spec import Init, TableSpec
 from outsize.stores import STORES
-from outsize.tables import build_table
-from outsize.training.config import OptimizerConfig, RunConfig, StoreConfig
+from outsize.tables.build import build_tables, options_of
+from outsize.training.config import OptimizerConfig, RunConfig
+from outsize.training.embeddings_config import StoreConfig
 
 
 def build_device(name: str) -> torch.device:
@@ -42,7 +43,16 @@ def build_embeddings(config: RunConfig, data: ClickData) -> EmbeddingCollection:
     if isinstance(wanted, StoreConfig):
         kind = "replicated" if world_size() > 1 and wanted.store == "local" else wanted.store
         return EmbeddingCollection(data.features, STORES[kind](specs, seed=config.seed))
-    tables = {spec.name: build_table(wanted.method, spec, seed=config.seed) for spec in specs}
+    asked = {"columns": wanted.columns, "papers_init": wanted.papers_init or None}
+    known = options_of(wanted.method)
+    tables = build_tables(
+        wanted.method,
+        specs,
+        max_params=wanted.max_params,
+        max_bytes=wanted.max_bytes,
+        seed=config.seed,
+        **{name: value for name, value in asked.items() if value is not None and name in known},
+    )
     return EmbeddingCollection(data.features, tables)
 
 

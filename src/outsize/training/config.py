@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,75 +10,10 @@ from typing import Literal
 from outsize.data import DATA, ClickDataConfig
 from outsize.errors import ConfigError
 from outsize.models import CLICK_MODELS, ClickModelConfig
-from outsize.tables import TABLES
+from outsize.training.bounds import require_at_least
+from outsize.training.embeddings_config import StoreConfig, TablesConfig
 from outsize.training.schedule import ScheduleConfig
 from outsize.training.strict_toml import choice, decode, override, read_toml
-
-
-def _require_at_least(config: object, least: int, *names: str) -> None:
-    """Refuse fields that are set below `least`, infinite or NaN."""
-    for name in names:
-        value = getattr(config, name)
-        if value is not None and not least <= value < math.inf:
-            raise ConfigError(f"{name} must be a finite number >= {least}, but got {value}")
-
-
-@dataclass(frozen=True)
-class RowOptimizerConfig:
-    """The optimizer of rows in a store.
-
-    Attributes:
-        kind: "sgd", "adagrad" (row-wise), "full-adagrad" or "adam".
-        learning_rate: Step size.
-    """
-
-    kind: Literal["sgd", "adagrad", "full-adagrad", "adam"] = "adagrad"
-    learning_rate: float = 0.05
-
-    def __post_init__(self) -> None:
-        _require_at_least(self, 0, "learning_rate")
-
-
-@dataclass(frozen=True)
-class StoreConfig:
-    """Embeddings as rows of a store, trained by a row optimizer.
-
-    Attributes:
-        dim: Width of a row.
-        store: Where rows live: "local".
-        init_std: Standard deviation of fresh values; by default 1 / sqrt(3 · dim).
-        optimizer: How rows are trained.
-    """
-
-    dim: int = 16
-    store: Literal["local"] = "local"
-    init_std: float | None = None
-    optimizer: RowOptimizerConfig = field(default_factory=RowOptimizerConfig)
-
-    def __post_init__(self) -> None:
-        _require_at_least(self, 1, "dim")
-        _require_at_least(self, 0, "init_std")
-
-
-@dataclass(frozen=True)
-class TablesConfig:
-    """Embeddings as table modules, trained by the optimizer of the dense weights.
-
-    Attributes:
-        dim: Width of a vector.
-        method: A key of `outsize.TABLES`.
-        init_std: Standard deviation of fresh values; by default 1 / sqrt(3 · dim).
-    """
-
-    dim: int = 16
-    method: str = "full"
-    init_std: float | None = None
-
-    def __post_init__(self) -> None:
-        _require_at_least(self, 1, "dim")
-        _require_at_least(self, 0, "init_std")
-        if self.method not in TABLES:
-            raise ConfigError(f"method must be one of {', '.join(TABLES)}, but got {self.method!r}")
 
 
 @dataclass(frozen=True)
@@ -99,7 +33,7 @@ class OptimizerConfig:
     momentum: float = 0.0
 
     def __post_init__(self) -> None:
-        _require_at_least(self, 0, "learning_rate", "weight_decay", "momentum")
+        require_at_least(self, 0, "learning_rate", "weight_decay", "momentum")
         if self.momentum and self.kind != "sgd":
             raise ConfigError(f"momentum belongs to sgd, but the optimizer is {self.kind}")
 
@@ -137,8 +71,8 @@ class TrainConfig:
     deterministic: bool = False
 
     def __post_init__(self) -> None:
-        _require_at_least(self, 1, "batch_size", "eval_batch_size", "epochs", "log_every")
-        _require_at_least(self, 1, "steps", "validate_every")
+        require_at_least(self, 1, "batch_size", "eval_batch_size", "epochs", "log_every")
+        require_at_least(self, 1, "steps", "validate_every")
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise ConfigError(f"clip_norm must be > 0, but got {self.clip_norm}")
 
@@ -156,7 +90,7 @@ class CheckpointConfig:
     keep: int = 2
 
     def __post_init__(self) -> None:
-        _require_at_least(self, 1, "every", "keep")
+        require_at_least(self, 1, "every", "keep")
 
 
 @dataclass(frozen=True)

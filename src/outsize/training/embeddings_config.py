@@ -1,0 +1,121 @@
+"""How the embeddings of a run are kept: rows in a store, or tables within a budget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from outsize.errors import ConfigError
+from outsize.spec import Budget
+from outsize.tables import TABLES
+from outsize.training.bounds import require_at_least
+
+
+@dataclass(frozen=True)
+class RowOptimizerConfig:
+    """The optimizer of rows in a store.
+
+    Attributes:
+        kind: "sgd", "adagrad" (row-wise), "full-adagrad" or "adam".
+        learning_rate: Step size.
+    """
+
+    kind: Literal["sgd", "adagrad", "full-adagrad", "adam"] = "adagrad"
+    learning_rate: float = 0.05
+
+    def __post_init__(self) -> None:
+        require_at_least(self, 0, "learning_rate")
+
+
+@dataclass(frozen=True)
+class StoreConfig:
+    """Embeddings as rows of a store, trained by a row optimizer.
+
+    Attributes:
+        dim: Width of a row.
+        store: Where rows live: "local".
+        init_std: Standard deviation of fresh values; by default 1 / sqrt(3 · dim).
+        optimizer: How rows are trained.
+    """
+
+    dim: int = 16
+    store: Literal["local"] = "local"
+    init_std: float | None = None
+    optimizer: RowOptimizerConfig = field(default_factory=RowOptimizerConfig)
+
+    def __post_init__(self) -> None:
+        require_at_least(self, 1, "dim")
+        require_at_least(self, 0, "init_std")
+
+
+@dataclass(frozen=True)
+class ReclusterConfig:
+    """When tables that can be reclustered are.
+
+    Clusterings come at equal distances, and after the last one the model rests: in the experiments
+    of "Clustering the Sketch" runs that clustered until late did not do well.
+
+    Attributes:
+        count: How many clusterings.
+        every: Steps between them; by default as many as spread them over the part of the run that
+            is not rest.
+        rest: Share of the run, 0 to 1, after the last clustering.
+    """
+
+    count: int = 6
+    every: int | None = None
+    rest: float = 0.4
+
+    def __post_init__(self) -> None:
+        require_at_least(self, 0, "count")
+        require_at_least(self, 1, "every")
+        if not 0 <= self.rest <= 1:
+            raise ConfigError(f"rest must be between 0 and 1, but got {self.rest}")
+
+    def steps(self, total_steps: int) -> list[int]:
+        """The steps after which tables are reclustered, in a run of `total_steps`."""
+        last = int(total_steps * (1 - self.rest))
+        if self.every is None:
+            due = [last * i // self.count for i in range(1, self.count + 1)]
+            return sorted({step for step in due if step > 0})
+        if self.count * self.every > last:
+            raise ConfigError(
+                f"{self.count} clusterings every {self.every:,} steps end at step "
+                f"{self.count * self.every:,} of {total_steps:,}, but a rest of {self.rest:g} "
+                f"asks for {last:,} at most: lower recluster.count, every or rest"
+            )
+        return [self.every * i for i in range(1, self.count + 1)]
+
+
+@dataclass(frozen=True)
+class TablesConfig:
+    """Embeddings as table modules, trained by the optimizer of the dense weights.
+
+    Attributes:
+        dim: Width of a vector.
+        method: A key of `outsize.TABLES`, for the tables that exceed the cap; the others are full.
+        max_params: The cap on each table, in trainable numbers.
+        max_bytes: The cap on each table, in bytes, index maps included.
+        columns: Pieces a vector is put together from, for methods that have columns.
+        papers_init: Fresh values as each method's paper draws them, where it has a draw of its own,
+            instead of the same scale for all.
+        init_std: Standard deviation of fresh values; by default 1 / sqrt(3 · dim).
+        recluster: When tables are reclustered, for methods that can be.
+    """
+
+    dim: int = 16
+    method: str = "full"
+    max_params: int | None = None
+    max_bytes: int | None = None
+    columns: int | None = None
+    papers_init: bool = False
+    init_std: float | None = None
+    recluster: ReclusterConfig = field(default_factory=ReclusterConfig)
+
+    def __post_init__(self) -> None:
+        require_at_least(self, 1, "dim", "max_params", "max_bytes", "columns")
+        require_at_least(self, 0, "init_std")
+        if self.method not in TABLES:
+            raise ConfigError(f"method must be one of {', '.join(TABLES)}, but got {self.method!r}")
+        if self.method != "full" and not Budget(self.max_params, self.max_bytes).is_set:
+            raise ConfigError(f"a {self.method} table needs a cap: set max_params or max_bytes")
