@@ -1,0 +1,6 @@
+"""K-means as a piece of its own: several clusterings of small dimension in one call."""
+
+from outsize.clustering.kmeans import Clustering, kmeans
+from outsize.clustering.nearest import CHUNK_POINTS, nearest
+
+__all__ = ["CHUNK_POINTS", "Clustering", "kmeans", "nearest"]

@@ -1,0 +1,189 @@
+"""k-means of several columns of points, such as those of a product quantizer.
+
+Each column is clustered by itself and alike whether alone or among others. Columns are taken one
+after the other: a column fills the caches and the cores by itself, and stops when it is done.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Float64, Int64
+from torch import Tensor
+
+from outsize.clustering.checks import check_points, check_weights
+from outsize.clustering.engine import EngineName
+from outsize.clustering.lloyd import lloyd
+from outsize.clustering.nearest import Engine, choose_engine, nearest_in_column
+from outsize.clustering.sampling import draw_distinct
+from outsize.clustering.seeding import INITS, InitName, first_centroids, squared_distances
+from outsize.errors import ConfigError, DataError
+from outsize.hashing import derive_seed
+
+
+@dataclass(frozen=True)
+class Clustering:
+    """Centroids, and how well they fit the points they were fitted on.
+
+    Attributes:
+        centroids: float32, on the device of the points.
+        mse: Weighted mean of a fitted point's squared distance (summed over dim) to its nearest
+            centroid.
+        num_empty: Clusters that no fitted point is nearest to.
+        iterations: The most iterations a column took.
+        seconds: Time taken.
+    """
+
+    centroids: Float[Tensor, "columns k dim"]
+    mse: Float[Tensor, " columns"]
+    num_empty: Int64[Tensor, " columns"]
+    iterations: int
+    seconds: float
+
+
+@torch.no_grad()
+def kmeans(
+    points: Float[Tensor, "columns n dim"],
+    num_clusters: int,
+    *,
+    weights: Float[Tensor, " n"] | None = None,
+    iterations: int = 50,
+    init: InitName = "afk-mc2",
+    seed: int = 0,
+    engine: EngineName = "auto",
+    max_points_per_cluster: int = 256,
+    progress: bool = False,
+) -> Clustering:
+    """Find centroids that make the weighted squared distance of the points to them small.
+
+    Where there are fewer distinct points than clusters, each is a centroid and the others are
+    copies that count as empty. The same seed gives the same result on the CPU; on CUDA sums may
+    be rounded differently.
+
+    Args:
+        points: Finite points of every column.
+        num_clusters: Centroids a column (k).
+        weights: One a point, for all columns; equal by default. Points of weight 0 take no part.
+        iterations: At most so many of Lloyd's iterations; a column stops when no assignment
+            changes.
+        init: How the first centroids are chosen, see `outsize.clustering.seeding`.
+        seed: Of the sample, the first centroids and the moves of empty clusters. Every column
+            draws the same numbers.
+        engine: What finds nearest centroids: "faiss" (CPU only), "torch", or the faster of those
+            there are.
+        max_points_per_cluster: Of more than k times this many points a sample is fitted, drawn
+            with regard to the weights and reweighted so that the error of any centroids on the
+            sample has the expectation of that on all points.
+        progress: Show a bar on standard error.
+    """
+    started = time.perf_counter()
+    _check(points, num_clusters, iterations, init, max_points_per_cluster)
+    prepare = choose_engine(engine, points)
+    seed = derive_seed(seed, "k-means")
+    chosen, masses = _sample(points, weights, num_clusters * max_points_per_cluster, seed)
+
+    def search(some: Tensor, centroids: Tensor) -> Tensor:
+        return nearest_in_column(some, centroids, prepare)
+
+    fitted = []
+    with _bar(points.shape[0] * iterations, progress) as advance_to:
+        for column in range(points.shape[0]):
+            rows = points[column] if chosen is None else points[column].index_select(0, chosen)
+            rows = rows.float()
+            generator = torch.Generator().manual_seed(derive_seed(seed, "column"))
+            first = first_centroids(init, rows, masses, num_clusters, generator, search)
+            done = column * iterations
+            centroids, made = lloyd(
+                rows, masses, first, iterations, generator, search, _steps(advance_to, done)
+            )
+            advance_to(done + iterations)
+            fitted.append((centroids, *_quality(rows, masses, centroids, prepare), made))
+    all_centroids, mse, num_empty, made_by_column = zip(*fitted, strict=True)
+    return Clustering(
+        torch.stack(all_centroids),
+        torch.stack(mse),
+        torch.stack(num_empty),
+        max(made_by_column),
+        time.perf_counter() - started,
+    )
+
+
+def _check(
+    points: Tensor, num_clusters: int, iterations: int, init: str, max_points_per_cluster: int
+) -> None:
+    check_points(points, "points")
+    columns, num_points, _ = points.shape
+    if columns < 1 or num_points < 1:
+        raise DataError(f"no points to cluster: their shape is {tuple(points.shape)}; give some")
+    if num_clusters < 1:
+        raise ConfigError(f"num_clusters must be >= 1, but got {num_clusters}")
+    if iterations < 0:
+        raise ConfigError(f"iterations must be >= 0, but got {iterations}")
+    if init not in INITS:
+        raise ConfigError(f"init must be one of {', '.join(INITS)}, but got {init!r}")
+    if max_points_per_cluster < 1:
+        raise ConfigError(f"max_points_per_cluster must be >= 1, but got {max_points_per_cluster}")
+
+
+def _sample(
+    points: Tensor, weights: Tensor | None, most: int, seed: int
+) -> tuple[Int64[Tensor, " n"] | None, Float64[Tensor, " n"]]:
+    """The points to fit, `None` for all, and their weights."""
+    num_points = points.shape[1]
+    chosen: Int64[Tensor, " n"] | None = None
+    if weights is None:
+        masses = torch.ones(num_points, dtype=torch.float64, device=points.device)
+    else:
+        check_weights(weights, num_points)
+        masses = weights.to(points.device, torch.float64)
+        if (masses == 0).any():
+            chosen = masses.nonzero().squeeze(1)
+            masses = masses[chosen]
+    if len(masses) > most:
+        generator = torch.Generator().manual_seed(derive_seed(seed, "sample"))
+        drawn, masses = draw_distinct(masses, most, generator)
+        chosen = drawn if chosen is None else chosen[drawn]
+    return chosen, masses / masses.mean()
+
+
+def _quality(
+    points: Float[Tensor, "n dim"],
+    weights: Float64[Tensor, " n"],
+    centroids: Float[Tensor, "k dim"],
+    engine: Engine,
+) -> tuple[Float[Tensor, ""], Int64[Tensor, ""]]:
+    """The mean squared error of centroids and how many of them are empty."""
+    labels = nearest_in_column(points, centroids, engine)
+    squares = squared_distances(points, centroids[labels])
+    used = torch.bincount(labels, minlength=len(centroids)) > 0
+    return ((weights * squares).sum() / weights.sum()).float(), (~used).sum()
+
+
+def _steps(advance_to: Callable[[int], None], done: int) -> Callable[[], None]:
+    """A function that counts on from `done`."""
+    count = done
+
+    def advance() -> None:
+        nonlocal count
+        count += 1
+        advance_to(count)
+
+    return advance
+
+
+@contextmanager
+def _bar(total: int, shown: bool) -> Iterator[Callable[[int], None]]:
+    """A progress bar on standard error, as a function that takes what is done."""
+    if not shown:
+        yield lambda done: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True)) as bar:
+        task = bar.add_task("k-means", total=total)
+        yield lambda done: bar.update(task, completed=done)

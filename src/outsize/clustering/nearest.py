@@ -1,0 +1,106 @@
+"""Which centroid is nearest to each point, by exhaustive search."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from outsize.clustering import faiss_engine, torch_engine
+from outsize.clustering.checks import check_points
+from outsize.clustering.engine import CHUNK_POINTS, EngineName, Searcher
+from outsize.errors import ConfigError
+
+__all__ = ["CHUNK_POINTS", "choose_engine", "nearest", "nearest_in_column"]
+
+Engine = Callable[[Float[Tensor, "k dim"]], Searcher]
+
+
+@torch.no_grad()
+def nearest(
+    points: Float[Tensor, "columns n dim"],
+    centroids: Float[Tensor, "columns k dim"],
+    engine: EngineName = "auto",
+) -> Int64[Tensor, "columns n"]:
+    """The index of the centroid nearest to each point, column by column.
+
+    Of equal centroids it is the lowest index. Distances are compared in float32, relative to the
+    mean of the centroids, so a choice between centroids whose squared distances differ by less
+    than a millionth of the points' squared distance to that mean is decided by rounding.
+
+    A point's result does not depend on the other points of the call where these are cut at
+    multiples of `CHUNK_POINTS`: a large array may be searched piece by piece. Beside the result,
+    memory is used for one chunk only.
+
+    Args:
+        points: Finite points.
+        centroids: Finite centroids on the same device.
+        engine: "faiss" (CPU only), "torch", or the faster of those there are.
+    """
+    check_points(points, "points")
+    check_points(centroids, "centroids")
+    same = points.shape[0] == centroids.shape[0] and points.shape[2] == centroids.shape[2]
+    if not same or centroids.shape[1] < 1:
+        raise ConfigError(
+            f"points of shape {tuple(points.shape)} need centroids of the same columns and dim, "
+            f"at least one a column, but got {tuple(centroids.shape)}"
+        )
+    prepare = choose_engine(engine, points)
+    labels = torch.empty(points.shape[:2], dtype=torch.int64, device=points.device)
+    for column in range(points.shape[0]):
+        nearest_in_column(points[column], centroids[column].float(), prepare, out=labels[column])
+    return labels
+
+
+def choose_engine(engine: EngineName, points: Float[Tensor, "columns n dim"]) -> Engine:
+    """The engine of that name, for points of this device and dim."""
+    if engine not in ("auto", "torch", "faiss"):
+        raise ConfigError(f"engine must be auto, torch or faiss, but got {engine!r}")
+    on_cpu = points.device.type == "cpu"
+    if engine == "faiss":
+        if not on_cpu:
+            raise ConfigError(f"faiss works on the CPU, but the points are on {points.device}")
+        if not faiss_engine.is_available():
+            raise ConfigError("faiss is not installed: pip install 'outsize[faiss]'")
+        return faiss_engine.prepare
+    fused = on_cpu and points.shape[2] <= faiss_engine.MAX_DIM
+    if engine == "auto" and fused and faiss_engine.is_available():
+        return faiss_engine.prepare
+    return torch_engine.prepare
+
+
+def nearest_in_column(
+    points: Float[Tensor, "n dim"],
+    centroids: Float[Tensor, "k dim"],
+    engine: Engine,
+    out: Int64[Tensor, " n"] | None = None,
+) -> Int64[Tensor, " n"]:
+    """`nearest` for one column of checked points and float32 centroids."""
+    labels = torch.empty(len(points), dtype=torch.int64, device=points.device)
+    labels = labels if out is None else out
+    # Scores are differences of squares: far from the origin they would have no digits left.
+    centre = centroids.mean(dim=0, dtype=torch.float64).float()
+    searcher = engine(centroids - centre)
+    lowest = _lowest_equal(centroids)
+    for start in range(0, len(points), searcher.chunk_points):
+        chunk = points[start : start + searcher.chunk_points].float() - centre
+        num_points = len(chunk)
+        if num_points < searcher.chunk_points:
+            padding = chunk.new_zeros(searcher.chunk_points - num_points, chunk.shape[1])
+            chunk = torch.cat([chunk, padding])
+        found = searcher.search(chunk)[:num_points]
+        labels[start : start + num_points] = found if lowest is None else lowest[found]
+    return labels
+
+
+def _lowest_equal(centroids: Float[Tensor, "k dim"]) -> Int64[Tensor, " k"] | None:
+    """For each centroid the lowest index of its equals; `None` where all differ."""
+    distinct, group = torch.unique(centroids, dim=0, return_inverse=True)
+    num_centroids = len(centroids)
+    if len(distinct) == num_centroids:
+        return None
+    indices = torch.arange(num_centroids, device=centroids.device)
+    first = torch.full((len(distinct),), num_centroids, device=centroids.device)
+    return first.scatter_reduce_(0, group, indices, reduce="amin")[group]

@@ -1,0 +1,142 @@
+"""Where k-means starts: three ways to choose the first centroids among the points.
+
+- "random": distinct points, the heavier the likelier.
+- "k-means++" (Arthur and Vassilvitskii 2007): each centroid is drawn by w·D², D the distance to
+  the nearest one chosen so far. One pass over all points per centroid.
+- "afk-mc2" (Bachem et al. 2016): the same distribution approached by a Markov chain per centroid.
+  Candidates come from q(x) ∝ w·(D₁²/Σ w·D₁² + 1/Σ w) / 2, D₁ the distance to the first centroid,
+  so all points are passed over once; the rest touches candidates only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Float64
+from torch import Generator, Tensor
+
+from outsize.clustering.sampling import draw_by_mass, draw_distinct
+
+InitName = Literal["afk-mc2", "k-means++", "random"]
+Points = Float[Tensor, "n dim"]
+Search = Callable[[Points, Float[Tensor, "k dim"]], Tensor]
+
+CHAIN_LENGTH = 64
+_BLOCK = 64  # centroids whose candidates are compared to the earlier centroids at once
+
+
+def first_centroids(
+    init: InitName,
+    points: Points,
+    weights: Float64[Tensor, " n"],
+    num_clusters: int,
+    generator: Generator,
+    search: Search,
+) -> Float[Tensor, "k dim"]:
+    """Choose centroids among the points.
+
+    Where there are no more distinct points than clusters, each is a centroid and the rest are
+    copies of the first.
+    """
+    seeds = points[:0]
+    if len(points) > num_clusters:
+        seeds = INITS[init](points, weights, num_clusters, generator, search)
+        if len(torch.unique(seeds, dim=0)) == num_clusters:
+            return seeds
+    distinct = torch.unique(points, dim=0)
+    if len(distinct) > num_clusters:
+        return seeds  # its copies are empty, and moved by the first iteration
+    copies = distinct[:1].expand(num_clusters - len(distinct), -1)
+    return torch.cat([distinct, copies])
+
+
+def squared_distances(points: Points, others: Float[Tensor, "#n dim"]) -> Float64[Tensor, " n"]:
+    """|x − y|² of each pair, or to one point."""
+    return (points - others).square_().sum(dim=1, dtype=torch.float64)
+
+
+def random_points(
+    points: Points,
+    weights: Float64[Tensor, " n"],
+    num_clusters: int,
+    generator: Generator,
+    search: Search,
+) -> Float[Tensor, "k dim"]:
+    """Choose distinct points by priority sampling."""
+    return points[draw_distinct(weights, num_clusters, generator)[0]]
+
+
+def k_means_plus_plus(
+    points: Points,
+    weights: Float64[Tensor, " n"],
+    num_clusters: int,
+    generator: Generator,
+    search: Search,
+) -> Float[Tensor, "k dim"]:
+    """Draw each centroid by w·D²."""
+    chosen = [draw_by_mass(weights, 1, generator)]
+    squares = squared_distances(points, points[chosen[0]])
+    for _ in range(1, num_clusters):
+        chosen.append(draw_by_mass(weights * squares, 1, generator))
+        squares = torch.minimum(squares, squared_distances(points, points[chosen[-1]]))
+    return points[torch.cat(chosen)]
+
+
+def afk_mc2(
+    points: Points,
+    weights: Float64[Tensor, " n"],
+    num_clusters: int,
+    generator: Generator,
+    search: Search,
+) -> Float[Tensor, "k dim"]:
+    """Approach draws by w·D² by Markov chains of `CHAIN_LENGTH` candidates.
+
+    The candidates of a block of centroids are compared to all earlier centroids in one search;
+    inside the block their distances are kept up to date centroid by centroid. The result is that
+    of one chain after the other.
+    """
+    first = points[draw_by_mass(weights, 1, generator)]
+    squares = squared_distances(points, first)
+    total = (weights * squares).sum().clamp(min=torch.finfo(torch.float64).tiny)
+    density = (squares / total + 1 / weights.sum()) / 2  # of the proposal, per unit of weight
+    num_candidates = (num_clusters - 1) * CHAIN_LENGTH
+    candidates = draw_by_mass(weights * density, num_candidates, generator)
+    limits = torch.rand(num_clusters - 1, CHAIN_LENGTH, dtype=torch.float64, generator=generator)
+    chosen = first
+    for block, block_limits in zip(
+        candidates.split(_BLOCK * CHAIN_LENGTH), limits.split(_BLOCK), strict=True
+    ):
+        rows = points[block]
+        squares = squared_distances(rows, chosen[search(rows, chosen)])
+        picked = _run_chains(rows.cpu(), squares.cpu(), density[block].cpu(), block_limits)
+        chosen = torch.cat([chosen, picked.to(points.device)])
+    return chosen
+
+
+def _run_chains(
+    rows: Points,
+    squares: Float64[Tensor, " n"],
+    density: Float64[Tensor, " n"],
+    limits: Float64[Tensor, "chains length"],
+) -> Float[Tensor, "chains dim"]:
+    """Run one chain after the other, each aware of the points chosen before it."""
+    picked = rows.new_empty(len(limits), rows.shape[1])
+    for chain, limits_of_chain in enumerate(limits.tolist()):
+        ratios = (squares[:CHAIN_LENGTH] / density[:CHAIN_LENGTH]).tolist()
+        state = 0
+        for step in range(1, CHAIN_LENGTH):
+            if ratios[step] > limits_of_chain[step] * ratios[state]:
+                state = step
+        picked[chain] = rows[state]
+        rows, squares, density = (part[CHAIN_LENGTH:] for part in (rows, squares, density))
+        squares = torch.minimum(squares, squared_distances(rows, picked[chain : chain + 1]))
+    return picked
+
+
+INITS: dict[str, Callable[..., Float[Tensor, "k dim"]]] = {
+    "afk-mc2": afk_mc2,
+    "k-means++": k_means_plus_plus,
+    "random": random_points,
+}
