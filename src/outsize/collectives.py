@@ -84,9 +84,15 @@ def any_rank(flag: bool, device: torch.device) -> bool:
 
 def broadcast_first(tensors: Iterable[Tensor]) -> None:
     """Give every rank the first rank's values, in place."""
-    if world_size() > 1:
-        for tensor in tensors:
-            dist.broadcast(tensor, 0)
+    if world_size() == 1:
+        return
+    for tensor in tensors:
+        # As bytes: no backend sends every type. NCCL sends what is on its device only.
+        content = tensor.detach().view(-1).view(torch.uint8)
+        sent = content.cuda() if dist.get_backend() == "nccl" else content
+        dist.broadcast(sent, 0)
+        if sent is not content:
+            content.copy_(sent)
 
 
 def gather_rows(rows: Tensor) -> list[Tensor]:

@@ -4,6 +4,7 @@ from outsize.contracts.bags import Bag, pool_rows
 from outsize.contracts.ids import IdGuard
 from outsize.contracts.layout import RowLayout
 from outsize.contracts.messages import RowReply, RowUpdate
+from outsize.contracts.recluster import ReclusterReport
 from outsize.contracts.store import RowStore
 from outsize.contracts.table import EmbeddingTable
 
@@ -11,6 +12,7 @@ __all__ = [
     "Bag",
     "EmbeddingTable",
     "IdGuard",
+    "ReclusterReport",
     "RowLayout",
     "RowReply",
     "RowStore",

@@ -8,9 +8,11 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from outsize.contracts.bags import Bag, pool_rows, require_poolable
 from outsize.contracts.ids import IdGuard
+from outsize.contracts.recluster import ReclusterReport
 from outsize.spec import Budget, MemoryUse, Pooling, TableSpec
 
 _MATERIALIZE_ROWS = 1 << 16
@@ -42,6 +44,22 @@ class EmbeddingTable(nn.Module, ABC):
     @abstractmethod
     def lookup(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "n dim"]:
         """The vectors of flat ids that are known to be in range."""
+
+    def recluster(
+        self,
+        optimizer: Optimizer | None = None,
+        counts: Int64[Tensor, " num_rows"] | None = None,
+        *,
+        progress: bool = False,
+    ) -> ReclusterReport | None:
+        """Find better rows for ids to share, where the method can; by default there are none.
+
+        Args:
+            optimizer: What trains this table; it forgets the moments of what is rewritten.
+            counts: How often each id occurs, where that is known.
+            progress: Show a bar on standard error.
+        """
+        return None
 
     def memory_use(self) -> MemoryUse:
         """What this table costs: its parameters, and every buffer as an index map."""

@@ -7,6 +7,7 @@ table of k rows can make k^c different ones.
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
 
@@ -30,15 +31,38 @@ def column_widths(dim: int, columns: int) -> list[int]:
     return [dim // columns + (j < dim % columns) for j in range(columns)]
 
 
+def gather_pieces(
+    weight: Float[Tensor, "rows dim"], pieces: Int64[Tensor, "n columns"]
+) -> Float[Tensor, "n dim"]:
+    """Column j of vector i is piece `pieces[i, j]` of all rows cut into as many equal pieces."""
+    dim = weight.shape[1]
+    width = dim // pieces.shape[1]
+    return weight.view(-1, width).index_select(0, pieces.flatten()).view(-1, dim)
+
+
 def gather_columns(
     weight: Float[Tensor, "rows dim"], pointers: Int64[Tensor, "n columns"]
 ) -> Float[Tensor, "n dim"]:
     """Column j of vector i is column j of row `pointers[i, j]`."""
-    num_rows, dim = weight.shape
-    columns = pointers.shape[1]
+    dim, columns = weight.shape[1], pointers.shape[1]
     if dim % columns == 0:
-        places = pointers * columns + torch.arange(columns, device=pointers.device)
-        pieces = weight.view(num_rows * columns, dim // columns)
-        return pieces.index_select(0, places.flatten()).view(-1, dim)
+        return gather_pieces(
+            weight, pointers * columns + torch.arange(columns, device=pointers.device)
+        )
     widths = torch.tensor(column_widths(dim, columns), device=pointers.device)
     return weight.gather(0, pointers.repeat_interleave(widths, dim=1, output_size=dim))
+
+
+def stack_columns(vectors: Float[Tensor, "n dim"], columns: int) -> Float[Tensor, "columns n width"]:
+    """The columns of vectors one after the other, narrow ones filled up with zeros."""
+    widths = column_widths(vectors.shape[1], columns)
+    pieces = vectors.split(widths, dim=1)
+    return torch.stack([F.pad(piece, (0, widths[0] - piece.shape[1])) for piece in pieces])
+
+
+def unstack_columns(
+    stacked: Float[Tensor, "columns n width"], dim: int
+) -> Float[Tensor, "n dim"]:
+    """The vectors that `stack_columns` took apart."""
+    widths = column_widths(dim, stacked.shape[0])
+    return torch.cat([piece[:, :width] for piece, width in zip(stacked, widths, strict=True)], 1)

@@ -1,0 +1,234 @@
+"""Clustered compositional embeddings (Tsang and Ahle, "Clustering the Sketch", Algorithm 3).
+
+    T[i] = [M₁[h₁(i)] + M'₁[h'₁(i)] | … | M_c[h_c(i)] + M'_c[h'_c(i)]]
+
+The pointers h begin as random hashes. `recluster` makes them the result of k-means on the columns
+of T, the codes M its centroids, and gives the helper table M' fresh hashes h' and zeros: from then
+on ids that behave alike share codes, and the helper learns what sets them apart.
+
+Beyond the text, the columns may share their codes (`shared`): one pool from which every column
+chooses, as ROBE's array is, so that k rows of c pieces offer c·k codes to each column instead of k.
+Where columns have no meaning of their own, which is the rule, that is a finer clustering for the
+same parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int, Int64
+from torch import Tensor
+from torch.optim import Optimizer
+
+from outsize.clustering import CHUNK_POINTS, Clustering, kmeans
+from outsize.contracts import EmbeddingTable, ReclusterReport
+from outsize.errors import ConfigError
+from outsize.hashing import derive_seed, draw_hashes, hash_ids
+from outsize.spec import Budget, TableSpec
+from outsize.tables.columns import (
+    DEFAULT_COLUMNS,
+    gather_columns,
+    gather_pieces,
+    require_columns,
+    stack_columns,
+    unstack_columns,
+)
+from outsize.tables.pointers import hashed_pointers, pack, pointer_type, unpack
+from outsize.tables.reclustering import (
+    ITERATIONS,
+    POINTS_PER_CLUSTER,
+    ids_to_cluster,
+    nearest_pointers,
+    run_recluster,
+)
+from outsize.tables.sizing import Cost, hash_bytes, largest_size
+from outsize.tables.weights import fresh_weight
+
+
+class CCETable(EmbeddingTable):
+    """Ids share codes that clustering finds; see the module's text.
+
+    Args:
+        spec: The table.
+        num_buckets: Rows of codes and helper together: half each, 2k in the text.
+        columns: Pieces a vector is put together from, c in the text.
+        shared: Whether all columns choose from one pool of codes; by default where they are
+            equally wide. `False` is the text's algorithm.
+        pointers_on: "device", or "cpu" to keep the pointers in main memory wherever the table
+            goes; a look-up then waits for them.
+        seed: Seed of hashes, initial codes and clusterings.
+    """
+
+    def __init__(
+        self,
+        spec: TableSpec,
+        *,
+        num_buckets: int,
+        columns: int = DEFAULT_COLUMNS,
+        shared: bool | None = None,
+        pointers_on: Literal["device", "cpu"] = "device",
+        seed: int = 0,
+    ) -> None:
+        super().__init__(spec)
+        require_columns(spec, columns)
+        self.shared = _is_shared(spec, columns, shared)
+        self.columns = columns
+        self.seed = seed
+        self.pointers_on = pointers_on
+        self.num_main, self.num_helper = _halves(num_buckets)
+        std = spec.init.std_for(spec.dim) / 2**0.5  # a vector is the sum of two
+        self.weight = fresh_weight(spec, num_buckets, spec.dim, std, seed)
+        first = draw_hashes(columns, derive_seed(seed, "first pointers"))
+        self.register_buffer("pointers", hashed_pointers(spec.num_rows, first, self.num_codes))
+        self.register_buffer("helper_hashes", self._draw_helper(0))
+        self.register_buffer("num_clusterings", torch.zeros(1, dtype=torch.int64))
+        self.pointers: Tensor
+        self.helper_hashes: Tensor
+        self.num_clusterings: Tensor
+
+    @classmethod
+    def within(  # noqa: D102
+        cls, spec: TableSpec, budget: Budget, *, seed: int = 0, **options: Any
+    ) -> CCETable:
+        columns = options.get("columns", DEFAULT_COLUMNS)
+        pool = columns if _is_shared(spec, columns, options.get("shared")) else 1
+
+        def cost(num_buckets: int) -> Cost:
+            pointer = pointer_type(_halves(num_buckets)[0] * pool)
+            index = spec.num_rows * columns * pointer.itemsize + hash_bytes(columns) + 8
+            return Cost(num_buckets * spec.dim, index)
+
+        size = largest_size("cce", spec, budget, cost, least=2)
+        return cls(spec, num_buckets=size, seed=seed, **options)
+
+    @property
+    def num_codes(self) -> int:
+        """Codes that a pointer chooses from."""
+        return self.num_main * (self.columns if self.shared else 1)
+
+    def lookup(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "n dim"]:  # noqa: D102
+        return self._vectors(self.pointers_of(ids), self._helper_of(ids))
+
+    def pointers_of(self, ids: Int64[Tensor, " n"]) -> Int64[Tensor, "n columns"]:
+        """The codes that ids point to, h in the text."""
+        return unpack(self.pointers[ids.to(self.pointers.device)]).to(ids.device)
+
+    def encode(self, ids: Int64[Tensor, "*shape"]) -> Int[Tensor, "*shape pointers"]:
+        """What can stand in data in the place of ids: their pointers into codes and helper.
+
+        Good until the next reclustering. Small integers, `2 · columns` for each id.
+        """
+        flat = ids.flatten()
+        both = torch.cat([self.pointers_of(flat), self._helper_of(flat)], dim=1)
+        return pack(both, self.pointers.dtype).view(*ids.shape, -1)
+
+    def decode(self, codes: Int[Tensor, "*shape pointers"]) -> Float[Tensor, "*shape dim"]:
+        """The vectors of ids that were encoded; needs no pointers of its own."""
+        both = unpack(codes).flatten(0, -2)
+        vectors = self._vectors(*both.split(self.columns, dim=1))
+        return vectors.view(*codes.shape[:-1], self.spec.dim)
+
+    @torch.no_grad()
+    def recluster(
+        self,
+        optimizer: Optimizer | None = None,
+        counts: Int64[Tensor, " num_rows"] | None = None,
+        *,
+        iterations: int = ITERATIONS,
+        batch_rows: int = CHUNK_POINTS,
+        progress: bool = False,
+    ) -> ReclusterReport:
+        """Cluster the vectors of all ids, and begin anew from their centroids.
+
+        Every old vector is computed before anything is written. With several ranks all call it:
+        the first clusters, and all end with its result.
+
+        Args:
+            optimizer: What trains this table; it forgets the moments of the rewritten rows.
+            counts: How often each id occurs; popular ids then weigh more.
+            iterations: Of k-means, at most.
+            batch_rows: Ids to assign at once; the result does not depend on it.
+            progress: Show a bar on standard error.
+        """
+
+        def rewrite() -> None:
+            clustering = self._cluster(counts, iterations, progress)
+            pointers = nearest_pointers(
+                self._points_of, clustering.centroids, self.pointers, batch_rows
+            )
+            self.num_clusterings += 1
+            self.helper_hashes.copy_(self._draw_helper(int(self.num_clusterings)))
+            self.pointers.copy_(pointers)
+            self.weight.zero_()
+            self._write_codes(clustering.centroids)
+
+        state = (self.pointers, self.helper_hashes, self.num_clusterings)
+        return run_recluster(self, self.weight, state, self.num_codes, optimizer, rewrite)
+
+    def _cluster(
+        self, counts: Int64[Tensor, " num_rows"] | None, iterations: int, progress: bool
+    ) -> Clustering:
+        seed = derive_seed(self.seed, "recluster", int(self.num_clusterings))
+        pool = self.columns if self.shared else 1
+        most = -(-POINTS_PER_CLUSTER * self.num_codes // pool)
+        ids, weights = ids_to_cluster(self.spec, counts, most, seed)
+        return kmeans(
+            self._points_of(ids.to(self.weight.device)),
+            self.num_codes,
+            weights=weights.repeat_interleave(pool),
+            iterations=iterations,
+            seed=seed,
+            max_points_per_cluster=POINTS_PER_CLUSTER,
+            progress=progress,
+        )
+
+    def _points_of(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "groups points width"]:
+        """The columns of the vectors of ids: one group of all columns, or a group for each."""
+        vectors = self.lookup(ids).float()
+        if self.shared:
+            return vectors.view(1, -1, self.spec.dim // self.columns)
+        return stack_columns(vectors, self.columns)
+
+    def _write_codes(self, centroids: Float[Tensor, "groups codes width"]) -> None:
+        codes = centroids if self.shared else unstack_columns(centroids, self.spec.dim)
+        self.weight[: self.num_main] = codes.reshape(self.num_main, self.spec.dim).to(self.weight)
+
+    def _vectors(
+        self, main: Int64[Tensor, "n columns"], helper: Int64[Tensor, "n columns"]
+    ) -> Float[Tensor, "n dim"]:
+        gather: Callable[[Tensor, Tensor], Tensor]
+        gather = gather_pieces if self.shared else gather_columns
+        return gather(self.weight, main) + gather(self.weight, helper + self.num_codes)
+
+    def _helper_of(self, ids: Int64[Tensor, " n"]) -> Int64[Tensor, "n columns"]:
+        """The helper's rows of ids, h' in the text; computed, not stored."""
+        pool = self.columns if self.shared else 1
+        return hash_ids(ids, self.helper_hashes, self.num_helper * pool)
+
+    def _draw_helper(self, number: int) -> Int64[Tensor, "columns 9"]:
+        return draw_hashes(self.columns, derive_seed(self.seed, "helper", number))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> CCETable:
+        if self.pointers_on == "device":
+            return super()._apply(fn, recurse)
+        kept, self._buffers["pointers"] = self._buffers["pointers"], None
+        super()._apply(fn, recurse)
+        self._buffers["pointers"] = kept
+        return self
+
+
+def _is_shared(spec: TableSpec, columns: int, wanted: bool | None) -> bool:
+    even = spec.dim % columns == 0
+    if wanted and not even:
+        raise ConfigError(
+            f"table {spec.name!r}: columns share codes where they are equally wide, but a dim of "
+            f"{spec.dim} has no {columns} equal columns: set shared=False, or other columns"
+        )
+    return even if wanted is None else wanted
+
+
+def _halves(num_buckets: int) -> tuple[int, int]:
+    """Rows of the codes and of the helper."""
+    return num_buckets - num_buckets // 2, num_buckets // 2

@@ -1,0 +1,73 @@
+"""Compositional embeddings, sums within columns ("CE hybrid" of "Clustering the Sketch").
+
+    T[i] = [M₁[h₁(i)] + M'₁[h'₁(i)] | … | M_c[h_c(i)] + M'_c[h'_c(i)]]
+
+What CCE is before its first clustering.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from outsize.contracts import EmbeddingTable
+from outsize.hashing import draw_hashes, hash_ids
+from outsize.spec import Budget, TableSpec
+from outsize.tables.columns import DEFAULT_COLUMNS, gather_columns, require_columns
+from outsize.tables.sizing import Cost, hash_bytes, largest_size
+from outsize.tables.weights import fresh_weight
+
+
+class CEHybridTable(EmbeddingTable):
+    """Each column of a vector is the sum of two rows, each found by a hash of its own.
+
+    The text draws rows uniformly on ± dim^-½; here they are smaller by √2, so that sums have the
+    scale of the spec.
+
+    Args:
+        spec: The table.
+        num_buckets: Rows that are kept, half of them in each of the two tables.
+        columns: Pieces a vector is put together from, c in the text.
+        papers_init: Draw rows as the text does.
+        seed: Seed of the hash functions and of the initial rows.
+    """
+
+    def __init__(
+        self,
+        spec: TableSpec,
+        *,
+        num_buckets: int,
+        columns: int = DEFAULT_COLUMNS,
+        papers_init: bool = False,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(spec)
+        require_columns(spec, columns)
+        self.columns = columns
+        self.num_first = num_buckets - num_buckets // 2
+        self.num_second = num_buckets // 2
+        std = (3 * spec.dim) ** -0.5 if papers_init else spec.init.std_for(spec.dim) / 2**0.5
+        self.weight = fresh_weight(spec, num_buckets, spec.dim, std, seed)
+        self.register_buffer("hashes", draw_hashes(2 * columns, seed))
+        self.hashes: Tensor
+
+    @classmethod
+    def within(  # noqa: D102
+        cls, spec: TableSpec, budget: Budget, *, seed: int = 0, **options: Any
+    ) -> CEHybridTable:
+        columns = options.get("columns", DEFAULT_COLUMNS)
+
+        def cost(num_buckets: int) -> Cost:
+            return Cost(num_buckets * spec.dim, hash_bytes(2 * columns))
+
+        size = largest_size("ce-hybrid", spec, budget, cost, least=2)
+        return cls(spec, num_buckets=size, seed=seed, **options)
+
+    def lookup(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "n dim"]:  # noqa: D102
+        first = hash_ids(ids, self.hashes[: self.columns], self.num_first)
+        second = hash_ids(ids, self.hashes[self.columns :], self.num_second)
+        return gather_columns(self.weight, first) + gather_columns(
+            self.weight, second + self.num_first
+        )

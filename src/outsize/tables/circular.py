@@ -1,0 +1,149 @@
+"""Circular clustering ("Clustering the Sketch", Appendix A): the variant that collapses.
+
+    T[i] = [M₁[h₁(i)] | … | M_c[h_c(i)]]
+
+as in CE concat, but `recluster` makes h_j the clusters of ids by what all *other* columns say of
+them. Two columns then look at nearly the same thing, their pointers become alike, and the table
+ends as little more than the hashing trick. It is kept because the text reports that, and because
+diagnostics must show it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+from torch.optim import Optimizer
+
+from outsize.clustering import kmeans
+from outsize.contracts import EmbeddingTable, ReclusterReport
+from outsize.errors import ConfigError
+from outsize.hashing import derive_seed, draw_hashes
+from outsize.spec import Budget, TableSpec
+from outsize.tables.columns import (
+    DEFAULT_COLUMNS,
+    gather_columns,
+    require_columns,
+    stack_columns,
+    unstack_columns,
+)
+from outsize.tables.pointers import hashed_pointers, pointer_type, unpack
+from outsize.tables.reclustering import (
+    ITERATIONS,
+    POINTS_PER_CLUSTER,
+    ids_to_cluster,
+    nearest_pointers,
+    run_recluster,
+)
+from outsize.tables.sizing import Cost, hash_bytes, largest_size
+from outsize.tables.weights import fresh_weight
+
+_BATCH_ROWS = 1 << 17
+
+
+class CircularTable(EmbeddingTable):
+    """CE concat whose columns are clustered by each other.
+
+    Args:
+        spec: The table.
+        num_buckets: Rows that are kept, k in the text.
+        columns: Pieces a vector is put together from; at least 2.
+        seed: Seed of hashes, initial codes and clusterings.
+    """
+
+    def __init__(
+        self, spec: TableSpec, *, num_buckets: int, columns: int = DEFAULT_COLUMNS, seed: int = 0
+    ) -> None:
+        super().__init__(spec)
+        require_columns(spec, columns)
+        if columns < 2:
+            raise ConfigError(
+                f"table {spec.name!r}: circular clustering needs 2 columns or more, as each is "
+                f"clustered by the others, but got {columns}"
+            )
+        self.columns = columns
+        self.num_buckets = num_buckets
+        self.seed = seed
+        std = spec.init.std_for(spec.dim)
+        self.weight = fresh_weight(spec, num_buckets, spec.dim, std, seed)
+        hashes = draw_hashes(columns, seed)
+        self.register_buffer("pointers", hashed_pointers(spec.num_rows, hashes, num_buckets))
+        self.register_buffer("num_clusterings", torch.zeros(1, dtype=torch.int64))
+        self.pointers: Tensor
+        self.num_clusterings: Tensor
+
+    @classmethod
+    def within(  # noqa: D102
+        cls, spec: TableSpec, budget: Budget, *, seed: int = 0, **options: Any
+    ) -> CircularTable:
+        columns = options.get("columns", DEFAULT_COLUMNS)
+
+        def cost(num_buckets: int) -> Cost:
+            pointers = spec.num_rows * columns * pointer_type(num_buckets).itemsize
+            return Cost(num_buckets * spec.dim, pointers + 8)
+
+        size = largest_size("circular", spec, budget, cost)
+        return cls(spec, num_buckets=size, seed=seed, **options)
+
+    def lookup(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "n dim"]:  # noqa: D102
+        return gather_columns(self.weight, unpack(self.pointers[ids]))
+
+    @torch.no_grad()
+    def recluster(  # noqa: D102
+        self,
+        optimizer: Optimizer | None = None,
+        counts: Int64[Tensor, " num_rows"] | None = None,
+        *,
+        iterations: int = ITERATIONS,
+        progress: bool = False,
+    ) -> ReclusterReport:
+        def rewrite() -> None:
+            seed = derive_seed(self.seed, "recluster", int(self.num_clusterings))
+            most = POINTS_PER_CLUSTER * self.num_buckets
+            ids, weights = ids_to_cluster(self.spec, counts, most, seed)
+            ids = ids.to(self.weight.device)
+            clustering = kmeans(
+                self._others(ids),
+                self.num_buckets,
+                weights=weights,
+                iterations=iterations,
+                seed=seed,
+                progress=progress,
+            )
+            pointers = nearest_pointers(
+                self._others, clustering.centroids, self.pointers, _BATCH_ROWS
+            )
+            means = self._means(ids, weights.to(ids.device), unpack(pointers[ids]))
+            self.num_clusterings += 1
+            self.pointers.copy_(pointers)
+            self.weight.copy_(means)
+
+        state = (self.pointers, self.num_clusterings)
+        return run_recluster(self, self.weight, state, self.num_buckets, optimizer, rewrite)
+
+    def _others(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "columns n width"]:
+        """For each column, all columns of the vectors of ids but that one."""
+        stacked = stack_columns(self.lookup(ids).float(), self.columns)
+        return torch.stack(
+            [
+                torch.cat([stacked[k] for k in range(self.columns) if k != j], dim=1)
+                for j in range(self.columns)
+            ]
+        )
+
+    def _means(
+        self,
+        ids: Int64[Tensor, " n"],
+        weights: Float[Tensor, " n"],
+        pointers: Int64[Tensor, "n columns"],
+    ) -> Float[Tensor, "rows dim"]:
+        """New codes: the mean of a column over the ids that now point there, zero for none."""
+        stacked = stack_columns(self.lookup(ids).float(), self.columns)
+        codes = stacked.new_zeros(self.columns, self.num_buckets, stacked.shape[2])
+        for j in range(self.columns):
+            codes[j].index_add_(0, pointers[:, j], stacked[j] * weights.unsqueeze(1))
+            mass = weights.new_zeros(self.num_buckets).index_add_(0, pointers[:, j], weights)
+            codes[j] /= mass.clamp(min=1e-30).unsqueeze(1)
+        return unstack_columns(codes, self.spec.dim)

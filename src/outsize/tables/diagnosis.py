@@ -1,0 +1,129 @@
+"""Are pointers any good? The entropies of "Clustering the Sketch", Appendix G.
+
+H_j is the least entropy of the joint distribution of any j columns of pointers over all ids. A
+table whose H₁ is low uses few of its codes; one whose H₂ is hardly above its H₁ has columns that
+repeat each other, and is the hashing trick in disguise (collapse). Entropies as high as those of
+random hashes mean that clustering has found nothing (compositional embeddings, only slower). What
+product quantization of a trained full table gets lies between, and is what to hope for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import torch
+from jaxtyping import Int, Int64
+from torch import Tensor
+
+from outsize.hashing import derive_seed, draw_hashes, hash_ids, mix_bits
+from outsize.tables.pointers import unpack
+
+_MAX_IDS = 1 << 18
+_MAX_COLUMNS = 4
+_COLLAPSED, _RANDOM = 0.5, 0.995
+
+
+@dataclass(frozen=True)
+class PointerDiagnosis:
+    """What the entropies of a table's pointers say.
+
+    Attributes:
+        entropies: H₁ … H_c of the table, in nats; up to H₄.
+        random: The same for random hashes into as many codes.
+        quantized: The same for product quantization of a full table, where one was given.
+        warning: What is wrong, in plain words; empty if nothing is.
+    """
+
+    entropies: tuple[float, ...]
+    random: tuple[float, ...]
+    quantized: tuple[float, ...] | None
+    warning: str
+
+
+def diagnose_pointers(
+    pointers: Int[Tensor, "n columns"],
+    num_codes: int,
+    quantized: Int[Tensor, "n columns"] | None = None,
+) -> PointerDiagnosis:
+    """Compare pointers with random ones, and with those of a quantized full table.
+
+    Where there are very many ids, evenly spread ones stand for all.
+
+    Args:
+        pointers: The pointers of all ids, packed or not.
+        num_codes: Codes that a pointer chooses from.
+        quantized: Pointers of as many ids by `outsize.quantize` of a trained full table.
+    """
+    num_ids, columns = pointers.shape
+    ids = spread_ids(num_ids, _MAX_IDS).to(pointers.device)
+    hashes = draw_hashes(columns, derive_seed(0, "entropy")).to(ids.device)
+    found = pointer_entropies(unpack(pointers[ids]))
+    random = pointer_entropies(hash_ids(ids, hashes, num_codes))
+    goal = None if quantized is None else pointer_entropies(unpack(quantized[ids]))
+    return PointerDiagnosis(found, random, goal, pointer_warning(found, random, goal))
+
+
+def pointer_entropies(pointers: Int64[Tensor, "n columns"]) -> tuple[float, ...]:
+    """H₁ … H_c in nats: for each j up to 4, the least joint entropy of any j columns."""
+    num_ids, columns = pointers.shape
+    keys = mix_bits(pointers)
+    found = []
+    for size in range(1, min(columns, _MAX_COLUMNS) + 1):
+        joint = []
+        for chosen in _choices(columns, size):
+            key = torch.zeros(num_ids, dtype=torch.int64, device=pointers.device)
+            for column in chosen:  # 64 mixed bits: no collision to speak of, whatever the range
+                key = mix_bits(key + 1) ^ keys[:, column]
+            counts = torch.unique(key, return_counts=True)[1].double()
+            joint.append(math.log(num_ids) - float((counts * counts.log()).sum()) / num_ids)
+        found.append(max(0.0, min(joint)))
+    return tuple(found)
+
+
+def pointer_warning(
+    found: Sequence[float], random: Sequence[float], quantized: Sequence[float] | None = None
+) -> str:
+    """What entropies say against a table, in plain words; empty if nothing.
+
+    Args:
+        found: H₁ … of the table.
+        random: H₁ … of random hashes over as many ids and codes.
+        quantized: H₁ … that product quantization of a trained full table gets, where known.
+    """
+    goal = random if quantized is None else quantized
+    name = "random hashes" if quantized is None else "product quantization"
+    if found[0] < _COLLAPSED * goal[0]:
+        return (
+            f"collapse: a column uses few of its codes (H1 {found[0]:.2f}, against {goal[0]:.2f} "
+            f"for {name}); lower the learning rate, or recluster less often"
+        )
+    if len(found) > 1 and found[1] - found[0] < _COLLAPSED * (goal[1] - goal[0]):
+        return (
+            f"collapse: two columns say nearly the same (H2 {found[1]:.2f} is only "
+            f"{found[1] - found[0]:.2f} above H1, against {goal[1] - goal[0]:.2f} for {name}): "
+            "this table is little more than the hashing trick"
+        )
+    ceiling = _RANDOM if quantized is None else (1 + quantized[0] / random[0]) / 2
+    if found[0] > ceiling * random[0] and found[-1] > ceiling * random[-1]:
+        return (
+            f"only CE, slower: pointers are as random as hashes (H1 {found[0]:.2f} of "
+            f"{random[0]:.2f}), so clustering has found nothing yet; train longer before it"
+        )
+    return ""
+
+
+def spread_ids(num_ids: int, most: int) -> Int64[Tensor, " n"]:
+    """All ids, or `most` of them evenly spread."""
+    if num_ids <= most:
+        return torch.arange(num_ids)
+    return torch.arange(most) * num_ids // most
+
+
+def _choices(columns: int, size: int) -> list[tuple[int, ...]]:
+    """The sets of columns to look at together: all, or neighbours where columns are many."""
+    if columns <= 8:
+        return list(combinations(range(columns), size))
+    return [tuple((first + i) % columns for i in range(size)) for first in range(columns)]

@@ -1,0 +1,45 @@
+"""Pointers from ids to codes, in the smallest integer type that holds them.
+
+A type of 16 bits is int16 read as unsigned: torch's uint16 lacks several indexing kernels.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Int, Int64
+from torch import Tensor
+
+from outsize.hashing import hash_ids
+
+_UNSIGNED = {torch.uint8: 0xFF, torch.int16: 0xFFFF, torch.int32: 0xFFFFFFFF}
+_CHUNK_IDS = 1 << 18
+
+
+def pointer_type(num_codes: int) -> torch.dtype:
+    """The smallest type for pointers `0 … num_codes - 1`."""
+    for dtype, largest in _UNSIGNED.items():
+        if num_codes - 1 <= largest:
+            return dtype
+    return torch.int64
+
+
+def pack(pointers: Int64[Tensor, "*shape"], dtype: torch.dtype) -> Int[Tensor, "*shape"]:
+    """Pointers in a type that `pointer_type` gave."""
+    return pointers.to(dtype)
+
+
+def unpack(packed: Int[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
+    """The pointers that were packed."""
+    pointers = packed.to(torch.int64)
+    return pointers & _UNSIGNED[packed.dtype] if packed.dtype in _UNSIGNED else pointers
+
+
+def hashed_pointers(
+    num_ids: int, hashes: Int64[Tensor, "columns 9"], num_codes: int
+) -> Int[Tensor, "num_ids columns"]:
+    """Packed pointers of all ids by random hashes, where no clustering has been yet."""
+    packed = torch.empty(num_ids, hashes.shape[0], dtype=pointer_type(num_codes))
+    for first in range(0, num_ids, _CHUNK_IDS):
+        ids = torch.arange(first, min(first + _CHUNK_IDS, num_ids))
+        packed[first : first + _CHUNK_IDS] = pack(hash_ids(ids, hashes, num_codes), packed.dtype)
+    return packed

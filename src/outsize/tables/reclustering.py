@@ -1,0 +1,165 @@
+"""What tables that recluster share: the ids clustered on, pointers for all, moments, the report."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+
+import torch
+from jaxtyping import Float, Int, Int64
+from torch import Tensor
+from torch.optim import Optimizer
+
+from outsize.clustering import CHUNK_POINTS, draw_distinct, nearest
+from outsize.collectives import broadcast_first, rank
+from outsize.contracts import EmbeddingTable, ReclusterReport
+from outsize.errors import DataError
+from outsize.hashing import derive_seed
+from outsize.spec import TableSpec
+from outsize.tables.diagnosis import diagnose_pointers, spread_ids
+from outsize.tables.pointers import pack, unpack
+
+POINTS_PER_CLUSTER = 256  # more bring nothing, by the text and by faiss's advice
+ITERATIONS = 50
+_REPORT_IDS = 1 << 16
+
+
+def ids_to_cluster(
+    spec: TableSpec, counts: Int64[Tensor, " num_rows"] | None, most: int, seed: int
+) -> tuple[Int64[Tensor, " n"], Float[Tensor, " n"]]:
+    """At most `most` ids that stand for all, and the weight of each.
+
+    Without counts an id weighs 1. With counts it weighs as often as it occurs, and ids that never
+    occur are left out. Where not all fit, frequent ids are kept and rare ones drawn, and the
+    weights make up for it.
+
+    Args:
+        spec: The table.
+        counts: How often each id occurs, where that is known.
+        most: The most ids.
+        seed: Seed of the draw.
+    """
+    if counts is None:
+        ids, weights = None, torch.ones(spec.num_rows, dtype=torch.float64)
+    else:
+        if counts.shape != (spec.num_rows,) or bool((counts < 0).any()):
+            raise DataError(
+                f"table {spec.name!r}: counts must be {spec.num_rows:,} numbers >= 0, one for each "
+                f"id, but have the shape {tuple(counts.shape)} and the least is {counts.min()}"
+            )
+        ids = counts.cpu().nonzero().flatten()
+        weights = counts.cpu()[ids].double()
+        if not weights.numel():
+            raise DataError(f"table {spec.name!r}: every count is 0: there is nothing to cluster")
+    if weights.numel() > most:
+        generator = torch.Generator().manual_seed(derive_seed(seed, "sample"))
+        drawn, weights = draw_distinct(weights, most, generator)
+        ids = drawn if ids is None else ids[drawn]
+    if ids is None:
+        ids = torch.arange(spec.num_rows)
+    return ids, weights.float()
+
+
+@torch.no_grad()
+def nearest_pointers(
+    points_of: Callable[[Int64[Tensor, " n"]], Float[Tensor, "groups points width"]],
+    centroids: Float[Tensor, "groups codes width"],
+    like: Int[Tensor, "num_rows columns"],
+    batch_rows: int,
+) -> Int[Tensor, "num_rows columns"]:
+    """New pointers for all ids: the centroids nearest to the points of each.
+
+    Ids are taken in batches cut at multiples of `CHUNK_POINTS`, so that the result does not
+    depend on their size.
+
+    Args:
+        points_of: The points of ids, those of one id side by side within a group.
+        centroids: Where pointers can point to.
+        like: The old pointers; the new ones have their shape, type and device.
+        batch_rows: About how many ids to take at once.
+    """
+    step = -(-max(1, batch_rows) // CHUNK_POINTS) * CHUNK_POINTS
+    num_rows, columns = like.shape
+    pointers = torch.empty_like(like)
+    for first in range(0, num_rows, step):
+        ids = torch.arange(first, min(first + step, num_rows), device=centroids.device)
+        found = nearest(points_of(ids), centroids).view(centroids.shape[0], ids.numel(), -1)
+        found = found.transpose(0, 1).reshape(ids.numel(), columns)
+        pointers[first : first + step] = pack(found, like.dtype).to(like.device)
+    return pointers
+
+
+@torch.no_grad()
+def run_recluster(
+    table: EmbeddingTable,
+    weight: Float[Tensor, "rows dim"],
+    state: Sequence[Tensor],
+    num_codes: int,
+    optimizer: Optimizer | None,
+    rewrite: Callable[[], None],
+) -> ReclusterReport:
+    """Recluster a table on the first rank, give every rank the result, and report.
+
+    Args:
+        table: Which; the first tensor of `state` holds its pointers.
+        weight: Its parameter, all of which is rewritten.
+        state: Its buffers that change.
+        num_codes: Codes a pointer chooses from.
+        optimizer: What trains `weight`; it forgets what it knew.
+        rewrite: Changes weight and state in place.
+    """
+    started = time.perf_counter()
+    if optimizer is not None:
+        require_trained_by(optimizer, table, weight)
+    ids = spread_ids(table.spec.num_rows, _REPORT_IDS).to(weight.device)
+    before = table.lookup(ids).double()
+    if rank() == 0:
+        rewrite()
+    broadcast_first([weight.detach(), *state])
+    if optimizer is not None:
+        reset_moments(optimizer, weight)
+    after = table.lookup(ids).double()
+    diagnosis = diagnose_pointers(state[0], num_codes)
+    report = ReclusterReport(
+        mse=float((after - before).square().sum(dim=1).mean()),
+        variance=float((before - before.mean(dim=0)).square().sum(dim=1).mean()),
+        num_clusters=num_codes,
+        num_empty=num_unused(state[0], num_codes),
+        entropies=diagnosis.entropies,
+        warning=diagnosis.warning,
+        seconds=time.perf_counter() - started,
+    )
+    if report.warning:
+        warnings.warn(f"table {table.spec.name!r}: {report.warning}", stacklevel=3)
+    return report
+
+
+def num_unused(pointers: Int[Tensor, "n columns"], num_codes: int) -> int:
+    """Codes that no id points to, over all columns."""
+    used = [torch.bincount(unpack(column), minlength=num_codes) > 0 for column in pointers.unbind(1)]
+    return sum(num_codes - int(flags.sum()) for flags in used)
+
+
+def require_trained_by(optimizer: Optimizer, table: EmbeddingTable, weight: Tensor) -> None:
+    """Refuse an optimizer of other parameters."""
+    if not any(weight is other for g in optimizer.param_groups for other in g["params"]):
+        raise DataError(
+            f"table {table.spec.name!r}: the optimizer given to recluster does not train this "
+            "table's parameters: give the one that does"
+        )
+
+
+def reset_moments(optimizer: Optimizer, parameter: Tensor) -> None:
+    """Make an optimizer forget what it knows of a parameter that was rewritten whole.
+
+    Tensors of its state go back to what they were before the first step, and so does its count
+    of steps, on which Adam's bias correction depends.
+    """
+    first_sum = optimizer.defaults.get("initial_accumulator_value", 0.0)
+    state = optimizer.state.get(parameter, {})
+    for name, value in state.items():
+        if isinstance(value, Tensor):
+            value.fill_(first_sum if name == "sum" else 0.0)
+        elif name == "step":
+            state[name] = 0
