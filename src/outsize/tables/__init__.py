@@ -4,12 +4,14 @@ from outsize.tables.build import TABLES, build_table, build_tables
 from outsize.tables.ce_concat import CEConcatTable
 from outsize.tables.full import FullTable
 from outsize.tables.hash import HashTable
+from outsize.tables.hash_embedding import HashEmbeddingTable
 from outsize.tables.qr import QRTable
 
 __all__ = [
     "TABLES",
     "CEConcatTable",
     "FullTable",
+    "HashEmbeddingTable",
     "HashTable",
     "QRTable",
     "build_table",

@@ -12,12 +12,14 @@ from outsize.spec import Budget, TableSpec
 from outsize.tables.ce_concat import CEConcatTable
 from outsize.tables.full import FullTable
 from outsize.tables.hash import HashTable
+from outsize.tables.hash_embedding import HashEmbeddingTable
 from outsize.tables.qr import QRTable
 
 TABLES: dict[str, type[EmbeddingTable]] = {
     "full": FullTable,
     "hash": HashTable,
     "qr": QRTable,
+    "hash-embedding": HashEmbeddingTable,
     "ce-concat": CEConcatTable,
 }
 _NOT_OPTIONS = {"self", "spec", "seed"}
