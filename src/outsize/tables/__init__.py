@@ -6,6 +6,7 @@ from outsize.tables.full import FullTable
 from outsize.tables.hash import HashTable
 from outsize.tables.hash_embedding import HashEmbeddingTable
 from outsize.tables.qr import QRTable
+from outsize.tables.robe import RobeTable
 
 __all__ = [
     "TABLES",
@@ -14,6 +15,7 @@ __all__ = [
     "HashEmbeddingTable",
     "HashTable",
     "QRTable",
+    "RobeTable",
     "build_table",
     "build_tables",
 ]

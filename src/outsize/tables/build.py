@@ -14,6 +14,7 @@ from outsize.tables.full import FullTable
 from outsize.tables.hash import HashTable
 from outsize.tables.hash_embedding import HashEmbeddingTable
 from outsize.tables.qr import QRTable
+from outsize.tables.robe import RobeTable
 
 TABLES: dict[str, type[EmbeddingTable]] = {
     "full": FullTable,
@@ -21,6 +22,7 @@ TABLES: dict[str, type[EmbeddingTable]] = {
     "qr": QRTable,
     "hash-embedding": HashEmbeddingTable,
     "ce-concat": CEConcatTable,
+    "robe": RobeTable,
 }
 _NOT_OPTIONS = {"self", "spec", "seed"}
 
