@@ -2,6 +2,7 @@
 
 from outsize.tables.build import TABLES, build_table, build_tables
 from outsize.tables.ce_concat import CEConcatTable
+from outsize.tables.dhe import DHETable
 from outsize.tables.full import FullTable
 from outsize.tables.hash import HashTable
 from outsize.tables.hash_embedding import HashEmbeddingTable
@@ -11,6 +12,7 @@ from outsize.tables.robe import RobeTable
 __all__ = [
     "TABLES",
     "CEConcatTable",
+    "DHETable",
     "FullTable",
     "HashEmbeddingTable",
     "HashTable",

@@ -10,6 +10,7 @@ from outsize.contracts import EmbeddingTable
 from outsize.errors import ConfigError
 from outsize.spec import Budget, TableSpec
 from outsize.tables.ce_concat import CEConcatTable
+from outsize.tables.dhe import DHETable
 from outsize.tables.full import FullTable
 from outsize.tables.hash import HashTable
 from outsize.tables.hash_embedding import HashEmbeddingTable
@@ -23,6 +24,7 @@ TABLES: dict[str, type[EmbeddingTable]] = {
     "hash-embedding": HashEmbeddingTable,
     "ce-concat": CEConcatTable,
     "robe": RobeTable,
+    "dhe": DHETable,
 }
 _NOT_OPTIONS = {"self", "spec", "seed"}
 
