@@ -8,6 +8,7 @@ from outsize.tables.hash import HashTable
 from outsize.tables.hash_embedding import HashEmbeddingTable
 from outsize.tables.qr import QRTable
 from outsize.tables.robe import RobeTable
+from outsize.tables.tensor_train import TensorTrainTable
 
 __all__ = [
     "TABLES",
@@ -18,6 +19,7 @@ __all__ = [
     "HashTable",
     "QRTable",
     "RobeTable",
+    "TensorTrainTable",
     "build_table",
     "build_tables",
 ]

@@ -16,6 +16,7 @@ from outsize.tables.hash import HashTable
 from outsize.tables.hash_embedding import HashEmbeddingTable
 from outsize.tables.qr import QRTable
 from outsize.tables.robe import RobeTable
+from outsize.tables.tensor_train import TensorTrainTable
 
 TABLES: dict[str, type[EmbeddingTable]] = {
     "full": FullTable,
@@ -25,6 +26,7 @@ TABLES: dict[str, type[EmbeddingTable]] = {
     "ce-concat": CEConcatTable,
     "robe": RobeTable,
     "dhe": DHETable,
+    "tensor-train": TensorTrainTable,
 }
 _NOT_OPTIONS = {"self", "spec", "seed"}
 
