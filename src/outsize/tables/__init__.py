@@ -6,6 +6,7 @@ from outsize.tables.dhe import DHETable
 from outsize.tables.full import FullTable
 from outsize.tables.hash import HashTable
 from outsize.tables.hash_embedding import HashEmbeddingTable
+from outsize.tables.low_rank import LowRankTable
 from outsize.tables.qr import QRTable
 from outsize.tables.robe import RobeTable
 from outsize.tables.tensor_train import TensorTrainTable
@@ -17,6 +18,7 @@ __all__ = [
     "FullTable",
     "HashEmbeddingTable",
     "HashTable",
+    "LowRankTable",
     "QRTable",
     "RobeTable",
     "TensorTrainTable",

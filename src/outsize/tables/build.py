@@ -14,6 +14,7 @@ from outsize.tables.dhe import DHETable
 from outsize.tables.full import FullTable
 from outsize.tables.hash import HashTable
 from outsize.tables.hash_embedding import HashEmbeddingTable
+from outsize.tables.low_rank import LowRankTable
 from outsize.tables.qr import QRTable
 from outsize.tables.robe import RobeTable
 from outsize.tables.tensor_train import TensorTrainTable
@@ -27,6 +28,7 @@ TABLES: dict[str, type[EmbeddingTable]] = {
     "robe": RobeTable,
     "dhe": DHETable,
     "tensor-train": TensorTrainTable,
+    "low-rank": LowRankTable,
 }
 _NOT_OPTIONS = {"self", "spec", "seed"}
 
