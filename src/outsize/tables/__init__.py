@@ -2,7 +2,26 @@
 
 from outsize.tables.build import TABLES, build_table, build_tables
 from outsize.tables.ce_concat import CEConcatTable
+from outsize.tables.dhe import DHETable
 from outsize.tables.full import FullTable
 from outsize.tables.hash import HashTable
+from outsize.tables.hash_embedding import HashEmbeddingTable
+from outsize.tables.low_rank import LowRankTable
+from outsize.tables.qr import QRTable
+from outsize.tables.robe import RobeTable
+from outsize.tables.tensor_train import TensorTrainTable
 
-__all__ = ["TABLES", "CEConcatTable", "FullTable", "HashTable", "build_table", "build_tables"]
+__all__ = [
+    "TABLES",
+    "CEConcatTable",
+    "DHETable",
+    "FullTable",
+    "HashEmbeddingTable",
+    "HashTable",
+    "LowRankTable",
+    "QRTable",
+    "RobeTable",
+    "TensorTrainTable",
+    "build_table",
+    "build_tables",
+]

@@ -10,13 +10,25 @@ from outsize.contracts import EmbeddingTable
 from outsize.errors import ConfigError
 from outsize.spec import Budget, TableSpec
 from outsize.tables.ce_concat import CEConcatTable
+from outsize.tables.dhe import DHETable
 from outsize.tables.full import FullTable
 from outsize.tables.hash import HashTable
+from outsize.tables.hash_embedding import HashEmbeddingTable
+from outsize.tables.low_rank import LowRankTable
+from outsize.tables.qr import QRTable
+from outsize.tables.robe import RobeTable
+from outsize.tables.tensor_train import TensorTrainTable
 
 TABLES: dict[str, type[EmbeddingTable]] = {
     "full": FullTable,
     "hash": HashTable,
+    "qr": QRTable,
+    "hash-embedding": HashEmbeddingTable,
     "ce-concat": CEConcatTable,
+    "robe": RobeTable,
+    "dhe": DHETable,
+    "tensor-train": TensorTrainTable,
+    "low-rank": LowRankTable,
 }
 _NOT_OPTIONS = {"self", "spec", "seed"}
 

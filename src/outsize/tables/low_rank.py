@@ -1,0 +1,48 @@
+"""Low-rank tables: narrow rows, and one matrix that widens them all.
+
+T[i] = U[i] · W
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from outsize.contracts import EmbeddingTable
+from outsize.spec import Budget, TableSpec
+from outsize.tables.factors import factor_stds, fresh_factor
+from outsize.tables.sizing import Cost, largest_size
+
+
+class LowRankTable(EmbeddingTable):
+    """A row of `rank` numbers for each id, times a `(rank, dim)` matrix.
+
+    Each id keeps a row of its own, so a budget below `num_rows + dim` parameters is refused.
+
+    Args:
+        spec: The table.
+        rank: Width of the rows.
+        seed: Seed of the initial rows and of the matrix.
+    """
+
+    def __init__(self, spec: TableSpec, *, rank: int, seed: int = 0) -> None:
+        super().__init__(spec)
+        rows, widen = factor_stds(spec, 2, num_terms=rank)
+        self.weight = fresh_factor(spec, spec.num_rows, rank, rows, seed, "weight")
+        self.widen = fresh_factor(spec, rank, spec.dim, widen, seed, "widen")
+
+    @classmethod
+    def within(  # noqa: D102
+        cls, spec: TableSpec, budget: Budget, *, seed: int = 0, **options: Any
+    ) -> LowRankTable:
+        def cost(rank: int) -> Cost:
+            return Cost(rank * (spec.num_rows + spec.dim))
+
+        most = min(spec.num_rows, spec.dim)
+        rank = largest_size("low-rank", spec, budget, cost, most=most)
+        return cls(spec, rank=rank, seed=seed, **options)
+
+    def lookup(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "n dim"]:  # noqa: D102
+        return self.weight.index_select(0, ids) @ self.widen

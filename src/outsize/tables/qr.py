@@ -1,0 +1,139 @@
+"""Compositional embeddings by complementary partitions (Shi et al. 2020, arXiv 1909.02107).
+
+An id is written in digits, the remainder first and the last quotient last; each has a table:
+
+    T[i] = M₁[i mod m] ⊙ M₂[⌊i / m⌋]
+
+for two digits ("quotient-remainder trick"), and so on for more. No two ids have the same digits.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from outsize.contracts import EmbeddingTable
+from outsize.errors import ConfigError
+from outsize.spec import Budget, TableSpec
+from outsize.tables.digits import root_up, split_digits
+from outsize.tables.factors import factor_stds, fresh_factor
+from outsize.tables.sizing import Cost, largest_size
+
+
+class QRTable(EmbeddingTable):
+    """The rows of an id's digits, multiplied or added.
+
+    A budget sets the largest base, with as few digits as it allows; with one digit, where the
+    budget allows that, this is a full table.
+
+    Args:
+        spec: The table.
+        base: Base of all digits but the last, which takes what is left; m in the paper.
+        num_digits: How many digits an id has; by default as many as `base` takes.
+        combine: "multiply" or "add".
+        seed: Seed of the initial rows.
+        papers_init: Draw rows as DLRM means to, uniformly on ± rows^-½ in each digit's table,
+            instead of at the scale of the spec.
+    """
+
+    def __init__(
+        self,
+        spec: TableSpec,
+        *,
+        base: int,
+        num_digits: int | None = None,
+        combine: Literal["multiply", "add"] = "multiply",
+        seed: int = 0,
+        papers_init: bool = False,
+    ) -> None:
+        super().__init__(spec)
+        if combine not in ("multiply", "add"):
+            raise ConfigError(
+                f"table {spec.name!r}: combine must be multiply or add, but got {combine!r}"
+            )
+        if base < min(2, spec.num_rows):
+            raise ConfigError(f"table {spec.name!r}: base must be >= 2, but got {base}")
+        if num_digits is None:
+            num_digits = next(d for d in _digit_counts(spec) if base**d >= spec.num_rows)
+        _require_digits(spec, num_digits)
+        self.combine = combine
+        self.base = base
+        self.bases = _bases(spec.num_rows, base, num_digits)
+        if papers_init:
+            stds = [(3 * rows) ** -0.5 for rows in self.bases]
+        elif combine == "multiply":
+            stds = factor_stds(spec, num_digits)
+        else:
+            stds = [spec.init.std_for(spec.dim) * num_digits**-0.5] * num_digits
+        draw = partial(fresh_factor, spec, dim=spec.dim, seed=seed)
+        parts = [
+            draw(num_rows=rows, std=std, part=f"digit {j}").detach()
+            for j, (rows, std) in enumerate(zip(self.bases, stds, strict=True))
+        ]
+        self.weight = nn.Parameter(torch.cat(parts))
+
+    @classmethod
+    def within(  # noqa: D102
+        cls, spec: TableSpec, budget: Budget, *, seed: int = 0, **options: Any
+    ) -> QRTable:
+        asked = options.pop("num_digits", None)
+        if asked is not None:
+            _require_digits(spec, asked)
+        least = {d: root_up(spec.num_rows, d) for d in _digit_counts(spec)}
+
+        def cost(num_digits: int, base: int) -> Cost:
+            return Cost(sum(_bases(spec.num_rows, base, num_digits)) * spec.dim)
+
+        def fits(num_digits: int) -> bool:
+            smallest = cost(num_digits, least[num_digits])
+            return budget.allows(smallest.num_params, smallest.num_bytes(spec))
+
+        cheapest = min(least, key=lambda d: cost(d, least[d]).num_params)
+        num_digits = asked or next(filter(fits, least), cheapest)
+        base = largest_size(
+            "qr",
+            spec,
+            budget,
+            partial(cost, num_digits),
+            least=least[num_digits],
+            most=_largest_base(spec.num_rows, num_digits),
+        )
+        return cls(spec, base=base, num_digits=num_digits, seed=seed, **options)
+
+    def lookup(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "n dim"]:  # noqa: D102
+        places, start = [], 0
+        for digit, rows in zip(split_digits(ids, self.bases), self.bases, strict=True):
+            places.append(digit + start)
+            start += rows
+        rows_of = self.weight.index_select(0, torch.cat(places)).chunk(len(places))
+        vectors = rows_of[0]
+        for row in rows_of[1:]:
+            vectors = vectors * row if self.combine == "multiply" else vectors + row
+        return vectors
+
+
+def _digit_counts(spec: TableSpec) -> range:
+    """From one digit to as many as base 2 takes."""
+    return range(1, max(1, (spec.num_rows - 1).bit_length()) + 1)
+
+
+def _require_digits(spec: TableSpec, num_digits: int) -> None:
+    if num_digits not in _digit_counts(spec):
+        raise ConfigError(
+            f"table {spec.name!r}: num_digits must be between 1 and {_digit_counts(spec)[-1]} "
+            f"for {spec.num_rows} rows, but got {num_digits}"
+        )
+
+
+def _bases(num_rows: int, base: int, num_digits: int) -> list[int]:
+    """The heights of the digits' tables; the last digit takes what is left."""
+    return [base] * (num_digits - 1) + [-(-num_rows // base ** (num_digits - 1))]
+
+
+def _largest_base(num_rows: int, num_digits: int) -> int:
+    """The largest base that leaves the last digit a choice."""
+    return num_rows if num_digits == 1 else root_up(num_rows, num_digits - 1) - 1

@@ -1,0 +1,87 @@
+"""Random offset block embedding (ROBE; Desai, Chou and Shrivastava, MLSys 2022).
+
+All vectors are made of stretches of one array Z of P numbers that wraps around:
+
+    block j of T[i] = ± Z[(h_j(i) + 0 … w - 1) mod P]
+
+A budget is used to the last number.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from outsize.contracts import EmbeddingTable
+from outsize.hashing import draw_hashes, hash_ids, hash_signs
+from outsize.spec import Budget, TableSpec
+from outsize.tables.columns import DEFAULT_COLUMNS, column_widths, require_columns
+from outsize.tables.sizing import Cost, hash_bytes, largest_size
+from outsize.tables.weights import fresh_weight
+
+
+class RobeTable(EmbeddingTable):
+    """Blocks of a vector lie anywhere in one shared array, and overlap there.
+
+    Args:
+        spec: The table.
+        size: Numbers in the array.
+        columns: Blocks a vector is put together from.
+        signs: Give each block a random sign of its own.
+        seed: Seed of the hash functions and of the initial values.
+    """
+
+    def __init__(
+        self,
+        spec: TableSpec,
+        *,
+        size: int,
+        columns: int = DEFAULT_COLUMNS,
+        signs: bool = False,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(spec)
+        require_columns(spec, columns)
+        self.size = size
+        self.signs = signs
+        self.widths = column_widths(spec.dim, columns)
+        values = fresh_weight(spec, size, 1, spec.init.std_for(spec.dim), seed)
+        self.weight = nn.Parameter(values.detach().flatten())
+        self.register_buffer("hashes", draw_hashes(columns, seed))
+        self.hashes: Tensor
+
+    @classmethod
+    def within(  # noqa: D102
+        cls, spec: TableSpec, budget: Budget, *, seed: int = 0, **options: Any
+    ) -> RobeTable:
+        columns = options.get("columns", DEFAULT_COLUMNS)
+        require_columns(spec, columns)
+        size = largest_size(
+            "robe",
+            spec,
+            budget,
+            lambda size: Cost(size, hash_bytes(columns)),
+            least=column_widths(spec.dim, columns)[0],
+            most=spec.num_rows * spec.dim,
+        )
+        return cls(spec, size=size, seed=seed, **options)
+
+    def lookup(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "n dim"]:  # noqa: D102
+        starts = hash_ids(ids, self.hashes, self.size)
+        places = torch.cat(
+            [
+                starts[:, j, None] + torch.arange(width, device=ids.device)
+                for j, width in enumerate(self.widths)
+            ],
+            dim=1,
+        )
+        vectors = self.weight.index_select(0, places.flatten() % self.size).view(places.shape)
+        return vectors * self._signs(ids).to(vectors.dtype) if self.signs else vectors
+
+    def _signs(self, ids: Int64[Tensor, " n"]) -> Int64[Tensor, "n dim"]:
+        signs = hash_signs(ids, self.hashes)
+        repeated = [signs[:, j, None].expand(-1, width) for j, width in enumerate(self.widths)]
+        return torch.cat(repeated, dim=1)
