@@ -7,8 +7,16 @@ from collections.abc import Mapping, Sequence
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from outsize.contracts import Bag, EmbeddingTable, IdGuard, RowStore, pool_rows
+from outsize.contracts import (
+    Bag,
+    EmbeddingTable,
+    IdGuard,
+    ReclusterReport,
+    RowStore,
+    pool_rows,
+)
 from outsize.contracts.bags import require_poolable
 from outsize.errors import ConfigError, DataError
 from outsize.spec import FeatureSpec, MemoryUse, TableSpec
@@ -97,6 +105,30 @@ class EmbeddingCollection(nn.Module):
             return self._read_stacked(bags)
         vectors = self._read_tables(bags) if self.tables is not None else self._read_store(bags)
         return torch.stack(vectors, dim=1)
+
+    def recluster(
+        self,
+        optimizer: Optimizer | None = None,
+        counts: Mapping[str, Int64[Tensor, " num_rows"]] | None = None,
+        *,
+        progress: bool = False,
+    ) -> dict[str, ReclusterReport]:
+        """Recluster every table that can be.
+
+        Args:
+            optimizer: What trains the tables; it forgets the moments of what is rewritten.
+            counts: For each table, how often each of its ids occurs, where that is known.
+            progress: Show bars on standard error.
+
+        Returns:
+            The reports of the tables that were, by name.
+        """
+        known = counts or {}
+        reports = {
+            name: table.recluster(optimizer, known.get(name), progress=progress)
+            for name, table in self._each_table().items()
+        }
+        return {name: report for name, report in reports.items() if report is not None}
 
     def raise_if_bad_ids(self) -> None:
         """Report ids out of range that were flagged on CUDA; call once a step."""

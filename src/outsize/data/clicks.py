@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from outsize.contracts import Bag
@@ -16,6 +16,7 @@ from outsize.spec import FeatureSpec
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+_COUNTED_AT_ONCE, _MAX_STRETCHES = 1 << 14, 1 << 9  # 8 million examples
 
 
 @dataclass(frozen=True)
@@ -134,6 +135,27 @@ class ClickData(ABC):
             size = min(batch_size, total - first)
             low, high = (first + size * r // world_size for r in (rank, rank + 1))
             yield replace(self.examples(split, low, high, epoch), num_global=size)
+
+    def count_ids(self, num_examples: int) -> dict[str, Int64[Tensor, " num_ids"]]:
+        """How often each id of each feature occurs in the first training examples.
+
+        Of very many examples, evenly spread stretches stand for all; counts are then relative.
+
+        Args:
+            num_examples: Of the first epoch, in its order.
+        """
+        counts = {
+            name: torch.zeros(size, dtype=torch.int64) for name, size in self.vocabularies.items()
+        }
+        num_stretches = -(-num_examples // _COUNTED_AT_ONCE)
+        step = max(1.0, num_stretches / _MAX_STRETCHES)
+        for i in range(min(num_stretches, _MAX_STRETCHES)):
+            first = int(i * step) * _COUNTED_AT_ONCE
+            batch = self.examples("train", first, min(first + _COUNTED_AT_ONCE, num_examples))
+            for name, ids in batch.ids.items():
+                flat = ids if isinstance(ids, Tensor) else ids.values
+                counts[name] += torch.bincount(flat.flatten().cpu(), minlength=len(counts[name]))
+        return counts
 
     def to(self, device: torch.device) -> ClickData:
         """The same source, making its batches on a device if it can; most cannot."""

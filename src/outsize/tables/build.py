@@ -9,7 +9,10 @@ from typing import Any
 from outsize.contracts import EmbeddingTable
 from outsize.errors import ConfigError
 from outsize.spec import Budget, TableSpec
+from outsize.tables.cce import CCETable
 from outsize.tables.ce_concat import CEConcatTable
+from outsize.tables.ce_hybrid import CEHybridTable
+from outsize.tables.circular import CircularTable
 from outsize.tables.dhe import DHETable
 from outsize.tables.full import FullTable
 from outsize.tables.hash import HashTable
@@ -25,19 +28,22 @@ TABLES: dict[str, type[EmbeddingTable]] = {
     "qr": QRTable,
     "hash-embedding": HashEmbeddingTable,
     "ce-concat": CEConcatTable,
+    "ce-hybrid": CEHybridTable,
     "robe": RobeTable,
     "dhe": DHETable,
     "tensor-train": TensorTrainTable,
     "low-rank": LowRankTable,
+    "circular": CircularTable,
+    "cce": CCETable,
 }
-_NOT_OPTIONS = {"self", "spec", "seed"}
 
 
 def options_of(method: str) -> list[str]:
-    """The settings that a method takes besides table, budget and seed."""
+    """The settings that a method takes besides table, budget (which sets its size) and seed."""
     if method not in TABLES:
         raise ConfigError(f"no table method {method!r}; there are {', '.join(sorted(TABLES))}")
-    return [n for n in inspect.signature(TABLES[method]).parameters if n not in _NOT_OPTIONS]
+    arguments = inspect.signature(TABLES[method]).parameters.values()
+    return [a.name for a in arguments if a.default is not a.empty and a.name != "seed"]
 
 
 def build_table(

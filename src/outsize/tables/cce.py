@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Float, Int, Int64
+from jaxtyping import Float, Int64, Integer
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -28,10 +28,9 @@ from outsize.errors import ConfigError
 from outsize.hashing import derive_seed, draw_hashes, hash_ids
 from outsize.spec import Budget, TableSpec
 from outsize.tables.columns import (
-    DEFAULT_COLUMNS,
+    columns_of,
     gather_columns,
     gather_pieces,
-    require_columns,
     stack_columns,
     unstack_columns,
 )
@@ -53,7 +52,7 @@ class CCETable(EmbeddingTable):
     Args:
         spec: The table.
         num_buckets: Rows of codes and helper together: half each, 2k in the text.
-        columns: Pieces a vector is put together from, c in the text.
+        columns: Pieces a vector is put together from, c in the text; by default 4.
         shared: Whether all columns choose from one pool of codes; by default where they are
             equally wide. `False` is the text's algorithm.
         pointers_on: "device", or "cpu" to keep the pointers in main memory wherever the table
@@ -61,18 +60,20 @@ class CCETable(EmbeddingTable):
         seed: Seed of hashes, initial codes and clusterings.
     """
 
+    can_recluster = True
+
     def __init__(
         self,
         spec: TableSpec,
         *,
         num_buckets: int,
-        columns: int = DEFAULT_COLUMNS,
+        columns: int | None = None,
         shared: bool | None = None,
         pointers_on: Literal["device", "cpu"] = "device",
         seed: int = 0,
     ) -> None:
         super().__init__(spec)
-        require_columns(spec, columns)
+        columns = columns_of(spec, columns)
         self.shared = _is_shared(spec, columns, shared)
         self.columns = columns
         self.seed = seed
@@ -92,7 +93,7 @@ class CCETable(EmbeddingTable):
     def within(  # noqa: D102
         cls, spec: TableSpec, budget: Budget, *, seed: int = 0, **options: Any
     ) -> CCETable:
-        columns = options.get("columns", DEFAULT_COLUMNS)
+        columns = columns_of(spec, options.get("columns"))
         pool = columns if _is_shared(spec, columns, options.get("shared")) else 1
 
         def cost(num_buckets: int) -> Cost:
@@ -115,7 +116,7 @@ class CCETable(EmbeddingTable):
         """The codes that ids point to, h in the text."""
         return unpack(self.pointers[ids.to(self.pointers.device)]).to(ids.device)
 
-    def encode(self, ids: Int64[Tensor, "*shape"]) -> Int[Tensor, "*shape pointers"]:
+    def encode(self, ids: Int64[Tensor, "*shape"]) -> Integer[Tensor, "*shape pointers"]:
         """What can stand in data in the place of ids: their pointers into codes and helper.
 
         Good until the next reclustering. Small integers, `2 · columns` for each id.
@@ -124,7 +125,7 @@ class CCETable(EmbeddingTable):
         both = torch.cat([self.pointers_of(flat), self._helper_of(flat)], dim=1)
         return pack(both, self.pointers.dtype).view(*ids.shape, -1)
 
-    def decode(self, codes: Int[Tensor, "*shape pointers"]) -> Float[Tensor, "*shape dim"]:
+    def decode(self, codes: Integer[Tensor, "*shape pointers"]) -> Float[Tensor, "*shape dim"]:
         """The vectors of ids that were encoded; needs no pointers of its own."""
         both = unpack(codes).flatten(0, -2)
         vectors = self._vectors(*both.split(self.columns, dim=1))
@@ -211,11 +212,12 @@ class CCETable(EmbeddingTable):
         return draw_hashes(self.columns, derive_seed(self.seed, "helper", number))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> CCETable:
-        if self.pointers_on == "device":
-            return super()._apply(fn, recurse)
-        kept, self._buffers["pointers"] = self._buffers["pointers"], None
+        kept = self.pointers if self.pointers_on == "cpu" else None
+        if kept is not None:
+            self._buffers["pointers"] = None
         super()._apply(fn, recurse)
-        self._buffers["pointers"] = kept
+        if kept is not None:
+            self._buffers["pointers"] = kept
         return self
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from outsize.contracts import EmbeddingTable
 from outsize.hashing import draw_hashes, hash_ids
 from outsize.spec import Budget, TableSpec
-from outsize.tables.columns import DEFAULT_COLUMNS, gather_columns, require_columns
+from outsize.tables.columns import columns_of, gather_columns
 from outsize.tables.sizing import Cost, hash_bytes, largest_size
 from outsize.tables.weights import fresh_weight
 
@@ -28,7 +28,7 @@ class CEConcatTable(EmbeddingTable):
     Args:
         spec: The table.
         num_buckets: Rows that are kept, k in the text.
-        columns: Pieces a vector is put together from, c in the text.
+        columns: Pieces a vector is put together from, c in the text; by default 4.
         seed: Seed of the hash functions and of the initial rows.
     """
 
@@ -37,11 +37,11 @@ class CEConcatTable(EmbeddingTable):
         spec: TableSpec,
         *,
         num_buckets: int,
-        columns: int = DEFAULT_COLUMNS,
+        columns: int | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(spec)
-        require_columns(spec, columns)
+        columns = columns_of(spec, columns)
         self.num_buckets = num_buckets
         std = spec.init.std_for(spec.dim)
         self.weight = fresh_weight(spec, num_buckets, spec.dim, std, seed)
@@ -52,7 +52,7 @@ class CEConcatTable(EmbeddingTable):
     def within(  # noqa: D102
         cls, spec: TableSpec, budget: Budget, *, seed: int = 0, **options: Any
     ) -> CEConcatTable:
-        columns = options.get("columns", DEFAULT_COLUMNS)
+        columns = columns_of(spec, options.get("columns"))
 
         def cost(num_buckets: int) -> Cost:
             return Cost(num_buckets * spec.dim, hash_bytes(columns))

@@ -15,7 +15,7 @@ from torch import Tensor
 from outsize.contracts import EmbeddingTable
 from outsize.hashing import draw_hashes, hash_ids
 from outsize.spec import Budget, TableSpec
-from outsize.tables.columns import DEFAULT_COLUMNS, gather_columns, require_columns
+from outsize.tables.columns import columns_of, gather_columns
 from outsize.tables.sizing import Cost, hash_bytes, largest_size
 from outsize.tables.weights import fresh_weight
 
@@ -29,7 +29,7 @@ class CEHybridTable(EmbeddingTable):
     Args:
         spec: The table.
         num_buckets: Rows that are kept, half of them in each of the two tables.
-        columns: Pieces a vector is put together from, c in the text.
+        columns: Pieces a vector is put together from, c in the text; by default 4.
         papers_init: Draw rows as the text does.
         seed: Seed of the hash functions and of the initial rows.
     """
@@ -39,12 +39,12 @@ class CEHybridTable(EmbeddingTable):
         spec: TableSpec,
         *,
         num_buckets: int,
-        columns: int = DEFAULT_COLUMNS,
+        columns: int | None = None,
         papers_init: bool = False,
         seed: int = 0,
     ) -> None:
         super().__init__(spec)
-        require_columns(spec, columns)
+        columns = columns_of(spec, columns)
         self.columns = columns
         self.num_first = num_buckets - num_buckets // 2
         self.num_second = num_buckets // 2
@@ -57,7 +57,7 @@ class CEHybridTable(EmbeddingTable):
     def within(  # noqa: D102
         cls, spec: TableSpec, budget: Budget, *, seed: int = 0, **options: Any
     ) -> CEHybridTable:
-        columns = options.get("columns", DEFAULT_COLUMNS)
+        columns = columns_of(spec, options.get("columns"))
 
         def cost(num_buckets: int) -> Cost:
             return Cost(num_buckets * spec.dim, hash_bytes(2 * columns))

@@ -23,9 +23,8 @@ from outsize.errors import ConfigError
 from outsize.hashing import derive_seed, draw_hashes
 from outsize.spec import Budget, TableSpec
 from outsize.tables.columns import (
-    DEFAULT_COLUMNS,
+    columns_of,
     gather_columns,
-    require_columns,
     stack_columns,
     unstack_columns,
 )
@@ -37,7 +36,7 @@ from outsize.tables.reclustering import (
     nearest_pointers,
     run_recluster,
 )
-from outsize.tables.sizing import Cost, hash_bytes, largest_size
+from outsize.tables.sizing import Cost, largest_size
 from outsize.tables.weights import fresh_weight
 
 _BATCH_ROWS = 1 << 17
@@ -49,15 +48,17 @@ class CircularTable(EmbeddingTable):
     Args:
         spec: The table.
         num_buckets: Rows that are kept, k in the text.
-        columns: Pieces a vector is put together from; at least 2.
+        columns: Pieces a vector is put together from, at least 2; by default 4.
         seed: Seed of hashes, initial codes and clusterings.
     """
 
+    can_recluster = True
+
     def __init__(
-        self, spec: TableSpec, *, num_buckets: int, columns: int = DEFAULT_COLUMNS, seed: int = 0
+        self, spec: TableSpec, *, num_buckets: int, columns: int | None = None, seed: int = 0
     ) -> None:
         super().__init__(spec)
-        require_columns(spec, columns)
+        columns = columns_of(spec, columns)
         if columns < 2:
             raise ConfigError(
                 f"table {spec.name!r}: circular clustering needs 2 columns or more, as each is "
@@ -78,7 +79,7 @@ class CircularTable(EmbeddingTable):
     def within(  # noqa: D102
         cls, spec: TableSpec, budget: Budget, *, seed: int = 0, **options: Any
     ) -> CircularTable:
-        columns = options.get("columns", DEFAULT_COLUMNS)
+        columns = columns_of(spec, options.get("columns"))
 
         def cost(num_buckets: int) -> Cost:
             pointers = spec.num_rows * columns * pointer_type(num_buckets).itemsize

@@ -14,16 +14,18 @@ from torch import Tensor
 from outsize.errors import ConfigError
 from outsize.spec import TableSpec
 
-DEFAULT_COLUMNS = 4
+_DEFAULT_COLUMNS = 4
 
 
-def require_columns(spec: TableSpec, columns: int) -> None:
-    """Refuse a number of columns that a width cannot have."""
+def columns_of(spec: TableSpec, wanted: int | None) -> int:
+    """The number of columns wanted, by default 4 or as many as a narrow vector has."""
+    columns = min(_DEFAULT_COLUMNS, spec.dim) if wanted is None else wanted
     if not 1 <= columns <= spec.dim:
         raise ConfigError(
             f"table {spec.name!r}: columns must be between 1 and its dim of {spec.dim}, "
             f"but got {columns}"
         )
+    return columns
 
 
 def column_widths(dim: int, columns: int) -> list[int]:
@@ -53,16 +55,16 @@ def gather_columns(
     return weight.gather(0, pointers.repeat_interleave(widths, dim=1, output_size=dim))
 
 
-def stack_columns(vectors: Float[Tensor, "n dim"], columns: int) -> Float[Tensor, "columns n width"]:
+def stack_columns(
+    vectors: Float[Tensor, "n dim"], columns: int
+) -> Float[Tensor, "columns n width"]:
     """The columns of vectors one after the other, narrow ones filled up with zeros."""
     widths = column_widths(vectors.shape[1], columns)
     pieces = vectors.split(widths, dim=1)
     return torch.stack([F.pad(piece, (0, widths[0] - piece.shape[1])) for piece in pieces])
 
 
-def unstack_columns(
-    stacked: Float[Tensor, "columns n width"], dim: int
-) -> Float[Tensor, "n dim"]:
+def unstack_columns(stacked: Float[Tensor, "columns n width"], dim: int) -> Float[Tensor, "n dim"]:
     """The vectors that `stack_columns` took apart."""
     widths = column_widths(dim, stacked.shape[0])
     return torch.cat([piece[:, :width] for piece, width in zip(stacked, widths, strict=True)], 1)

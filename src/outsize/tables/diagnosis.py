@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 import torch
-from jaxtyping import Int, Int64
+from jaxtyping import Int64, Integer
 from torch import Tensor
 
 from outsize.hashing import derive_seed, draw_hashes, hash_ids, mix_bits
@@ -44,9 +44,9 @@ class PointerDiagnosis:
 
 
 def diagnose_pointers(
-    pointers: Int[Tensor, "n columns"],
+    pointers: Integer[Tensor, "n columns"],
     num_codes: int,
-    quantized: Int[Tensor, "n columns"] | None = None,
+    quantized: Integer[Tensor, "n columns"] | None = None,
 ) -> PointerDiagnosis:
     """Compare pointers with random ones, and with those of a quantized full table.
 

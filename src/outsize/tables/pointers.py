@@ -6,7 +6,7 @@ A type of 16 bits is int16 read as unsigned: torch's uint16 lacks several indexi
 from __future__ import annotations
 
 import torch
-from jaxtyping import Int, Int64
+from jaxtyping import Int64, Integer
 from torch import Tensor
 
 from outsize.hashing import hash_ids
@@ -23,12 +23,12 @@ def pointer_type(num_codes: int) -> torch.dtype:
     return torch.int64
 
 
-def pack(pointers: Int64[Tensor, "*shape"], dtype: torch.dtype) -> Int[Tensor, "*shape"]:
+def pack(pointers: Int64[Tensor, "*shape"], dtype: torch.dtype) -> Integer[Tensor, "*shape"]:
     """Pointers in a type that `pointer_type` gave."""
     return pointers.to(dtype)
 
 
-def unpack(packed: Int[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
+def unpack(packed: Integer[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
     """The pointers that were packed."""
     pointers = packed.to(torch.int64)
     return pointers & _UNSIGNED[packed.dtype] if packed.dtype in _UNSIGNED else pointers
@@ -36,7 +36,7 @@ def unpack(packed: Int[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
 
 def hashed_pointers(
     num_ids: int, hashes: Int64[Tensor, "columns 9"], num_codes: int
-) -> Int[Tensor, "num_ids columns"]:
+) -> Integer[Tensor, "num_ids columns"]:
     """Packed pointers of all ids by random hashes, where no clustering has been yet."""
     packed = torch.empty(num_ids, hashes.shape[0], dtype=pointer_type(num_codes))
     for first in range(0, num_ids, _CHUNK_IDS):

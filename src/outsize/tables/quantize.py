@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int, Int64
+from jaxtyping import Float, Int64, Integer
 from torch import Tensor, nn
 
 from outsize.clustering import CHUNK_POINTS, kmeans
@@ -19,9 +19,8 @@ from outsize.contracts import EmbeddingTable
 from outsize.errors import ConfigError
 from outsize.spec import Budget, TableSpec
 from outsize.tables.columns import (
-    DEFAULT_COLUMNS,
+    columns_of,
     gather_columns,
-    require_columns,
     stack_columns,
     unstack_columns,
 )
@@ -49,7 +48,7 @@ class QuantizedTable(EmbeddingTable):
         self,
         spec: TableSpec,
         codes: Float[Tensor, "codes dim"],
-        pointers: Int[Tensor, "num_rows columns"],
+        pointers: Integer[Tensor, "num_rows columns"],
     ) -> None:
         super().__init__(spec)
         self.weight = nn.Parameter(codes.to(spec.dtype))
@@ -69,11 +68,11 @@ class QuantizedTable(EmbeddingTable):
         """The codes that ids point to."""
         return unpack(self.pointers[ids])
 
-    def encode(self, ids: Int64[Tensor, "*shape"]) -> Int[Tensor, "*shape columns"]:
+    def encode(self, ids: Int64[Tensor, "*shape"]) -> Integer[Tensor, "*shape columns"]:
         """What can stand in data in the place of ids: their pointers."""
         return self.pointers[ids]
 
-    def decode(self, codes: Int[Tensor, "*shape columns"]) -> Float[Tensor, "*shape dim"]:
+    def decode(self, codes: Integer[Tensor, "*shape columns"]) -> Float[Tensor, "*shape dim"]:
         """The vectors of ids that were encoded."""
         vectors = gather_columns(self.weight, unpack(codes).flatten(0, -2))
         return vectors.view(*codes.shape[:-1], self.spec.dim)
@@ -82,7 +81,7 @@ class QuantizedTable(EmbeddingTable):
 @torch.no_grad()
 def quantize(
     table: EmbeddingTable | nn.Embedding,
-    columns: int = DEFAULT_COLUMNS,
+    columns: int | None = None,
     codes: int = 256,
     *,
     counts: Int64[Tensor, " num_rows"] | None = None,
@@ -94,7 +93,7 @@ def quantize(
 
     Args:
         table: Any table, or an `nn.Embedding`.
-        columns: Pieces that are quantized each on its own.
+        columns: Pieces that are quantized each on its own; by default 4.
         codes: Codes of each column; fewer ids have a code each.
         counts: How often each id occurs; popular ids are then kept more exactly.
         iterations: Of k-means, at most.
@@ -105,9 +104,9 @@ def quantize(
         spec, lookup = table.spec, table.lookup
     else:
         weight = table.weight
-        spec = TableSpec("embedding", *weight.shape, dtype=weight.dtype)
+        spec = TableSpec("embedding", weight.shape[0], weight.shape[1], dtype=weight.dtype)
         lookup = partial(weight.index_select, 0)
-    require_columns(spec, columns)
+    columns = columns_of(spec, columns)
     if codes < 1:
         raise ConfigError(f"table {spec.name!r}: codes must be >= 1, but got {codes}")
     codes = min(codes, spec.num_rows)

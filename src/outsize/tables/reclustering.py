@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Sequence
 
 import torch
-from jaxtyping import Float, Int, Int64
+from jaxtyping import Float, Int64, Integer
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -65,9 +65,9 @@ def ids_to_cluster(
 def nearest_pointers(
     points_of: Callable[[Int64[Tensor, " n"]], Float[Tensor, "groups points width"]],
     centroids: Float[Tensor, "groups codes width"],
-    like: Int[Tensor, "num_rows columns"],
+    like: Integer[Tensor, "num_rows columns"],
     batch_rows: int,
-) -> Int[Tensor, "num_rows columns"]:
+) -> Integer[Tensor, "num_rows columns"]:
     """New pointers for all ids: the centroids nearest to the points of each.
 
     Ids are taken in batches cut at multiples of `CHUNK_POINTS`, so that the result does not
@@ -135,9 +135,11 @@ def run_recluster(
     return report
 
 
-def num_unused(pointers: Int[Tensor, "n columns"], num_codes: int) -> int:
+def num_unused(pointers: Integer[Tensor, "n columns"], num_codes: int) -> int:
     """Codes that no id points to, over all columns."""
-    used = [torch.bincount(unpack(column), minlength=num_codes) > 0 for column in pointers.unbind(1)]
+    used = [
+        torch.bincount(unpack(column), minlength=num_codes) > 0 for column in pointers.unbind(1)
+    ]
     return sum(num_codes - int(flags.sum()) for flags in used)
 
 

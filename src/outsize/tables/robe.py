@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from outsize.contracts import EmbeddingTable
 from outsize.hashing import draw_hashes, hash_ids, hash_signs
 from outsize.spec import Budget, TableSpec
-from outsize.tables.columns import DEFAULT_COLUMNS, column_widths, require_columns
+from outsize.tables.columns import column_widths, columns_of
 from outsize.tables.sizing import Cost, hash_bytes, largest_size
 from outsize.tables.weights import fresh_weight
 
@@ -29,7 +29,7 @@ class RobeTable(EmbeddingTable):
     Args:
         spec: The table.
         size: Numbers in the array.
-        columns: Blocks a vector is put together from.
+        columns: Blocks a vector is put together from; by default 4.
         signs: Give each block a random sign of its own.
         seed: Seed of the hash functions and of the initial values.
     """
@@ -39,12 +39,12 @@ class RobeTable(EmbeddingTable):
         spec: TableSpec,
         *,
         size: int,
-        columns: int = DEFAULT_COLUMNS,
+        columns: int | None = None,
         signs: bool = False,
         seed: int = 0,
     ) -> None:
         super().__init__(spec)
-        require_columns(spec, columns)
+        columns = columns_of(spec, columns)
         self.size = size
         self.signs = signs
         self.widths = column_widths(spec.dim, columns)
@@ -57,8 +57,7 @@ class RobeTable(EmbeddingTable):
     def within(  # noqa: D102
         cls, spec: TableSpec, budget: Budget, *, seed: int = 0, **options: Any
     ) -> RobeTable:
-        columns = options.get("columns", DEFAULT_COLUMNS)
-        require_columns(spec, columns)
+        columns = columns_of(spec, options.get("columns"))
         size = largest_size(
             "robe",
             spec,

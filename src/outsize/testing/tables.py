@@ -22,16 +22,16 @@ def ids_of_any_shape_map_to_vectors(make: MakeTable) -> None:
     table = make(_SPEC)
     flat = table(_IDS.flatten())
     assert flat.shape == (6, 8)
-    assert torch.equal(table(_IDS), flat.view(2, 3, 8))
-    assert torch.equal(table(torch.tensor(5)), flat[3])
+    torch.testing.assert_close(table(_IDS), flat.view(2, 3, 8))
+    torch.testing.assert_close(table(torch.tensor(5)), flat[3])
     assert table(torch.empty(0, 4, dtype=torch.int64)).shape == (0, 4, 8)
 
 
 def equal_ids_have_equal_vectors(make: MakeTable) -> None:
-    """A vector depends on its id alone."""
+    """A vector depends on its id alone, up to the rounding of a matrix product."""
     vectors = make(_SPEC)(_IDS)
-    assert torch.equal(vectors[1, 0], vectors[1, 1])
-    assert torch.equal(vectors[0, 0], vectors[1, 2])
+    torch.testing.assert_close(vectors[1, 0], vectors[1, 1])
+    torch.testing.assert_close(vectors[0, 0], vectors[1, 2])
 
 
 def the_seed_decides_the_table(make: MakeTable) -> None:

@@ -43,7 +43,11 @@ def build_embeddings(config: RunConfig, data: ClickData) -> EmbeddingCollection:
     if isinstance(wanted, StoreConfig):
         kind = "replicated" if world_size() > 1 and wanted.store == "local" else wanted.store
         return EmbeddingCollection(data.features, STORES[kind](specs, seed=config.seed))
-    asked = {"columns": wanted.columns, "papers_init": wanted.papers_init or None}
+    asked = {
+        "columns": wanted.columns,
+        "shared": wanted.shared,
+        "papers_init": wanted.papers_init or None,
+    }
     known = options_of(wanted.method)
     tables = build_tables(
         wanted.method,

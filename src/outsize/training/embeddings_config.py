@@ -97,6 +97,8 @@ class TablesConfig:
         max_params: The cap on each table, in trainable numbers.
         max_bytes: The cap on each table, in bytes, index maps included.
         columns: Pieces a vector is put together from, for methods that have columns.
+        shared: Whether the columns of a CCE table share one pool of codes; by default they do
+            where they are equally wide, and in the text they do not.
         papers_init: Fresh values as each method's paper draws them, where it has a draw of its own,
             instead of the same scale for all.
         init_std: Standard deviation of fresh values; by default 1 / sqrt(3 · dim).
@@ -108,6 +110,7 @@ class TablesConfig:
     max_params: int | None = None
     max_bytes: int | None = None
     columns: int | None = None
+    shared: bool | None = None
     papers_init: bool = False
     init_std: float | None = None
     recluster: ReclusterConfig = field(default_factory=ReclusterConfig)
@@ -119,3 +122,10 @@ class TablesConfig:
             raise ConfigError(f"method must be one of {', '.join(TABLES)}, but got {self.method!r}")
         if self.method != "full" and not Budget(self.max_params, self.max_bytes).is_set:
             raise ConfigError(f"a {self.method} table needs a cap: set max_params or max_bytes")
+
+
+def recluster_steps(config: StoreConfig | TablesConfig, total_steps: int) -> frozenset[int]:
+    """The steps after which a run reclusters; none where its tables cannot be."""
+    if isinstance(config, StoreConfig) or not TABLES[config.method].can_recluster:
+        return frozenset()
+    return frozenset(config.recluster.steps(total_steps))

@@ -22,6 +22,7 @@ from outsize.checkpoint import save_checkpoint
 from outsize.collectives import any_rank, barrier, rank, sum_over_ranks, world_size
 from outsize.errors import ConfigError, NonFiniteError
 from outsize.training.config import RunConfig
+from outsize.training.embeddings_config import recluster_steps
 from outsize.training.loop_state import LoopState, load_plain_state, plain_state
 from outsize.training.tasks import Task
 
@@ -73,6 +74,7 @@ class Loop:
         self._log_started = 0.0
         total = task.num_batches() * config.train.epochs
         self.total_steps = min(total, config.train.steps or total)
+        self._recluster_steps = recluster_steps(config.embeddings, self.total_steps)
 
     def fit(self) -> None:
         """Train until the epochs or steps are done, or early stopping or the caller ends it."""
@@ -209,6 +211,8 @@ class Loop:
             self._end_epoch()
         if out_of_steps and not state.stopped:
             state.stopped = "finished"
+        if not state.stopped and state.step in self._recluster_steps:
+            self._recluster()
         if not state.stopped and any_rank(self._stop_asked(), self.device):
             self._save()
             raise KeyboardInterrupt
@@ -227,6 +231,13 @@ class Loop:
             state.test = self.task.evaluate("test")
             self._watcher.log({"step": state.step, "split": "test", **state.test})
         self._log_started += time.perf_counter() - paused  # validation is no training time
+
+    def _recluster(self) -> None:
+        paused = time.perf_counter()
+        for table, report in self.task.recluster(self.state.step, self.optimizers[0]).items():
+            line = {"step": self.state.step, "split": "recluster", "table": table}
+            self._watcher.log({**line, **report.as_metrics()})
+        self._log_started += time.perf_counter() - paused
 
     def _end_epoch(self) -> None:
         state = self.state

@@ -66,6 +66,14 @@ class TrainingProgress:
             facts = f"loss {line['loss']:.4f} · {line['examples_per_s']:,.0f} ex/s"
             self._bar.update(self._task, facts=facts)
             return
+        if line["split"] == "recluster":
+            left = line["mse"] / line["variance"] if line["variance"] else 0.0
+            self.say(
+                f"step {line['step']:>7,}/{self._total:,}  recluster   {line['table']}: "
+                f"{line['num_clusters']:,} clusters leave {left:.1%} of the variance, "
+                f"{line['num_empty']:,} empty, {line['seconds']:.1f} s"
+            )
+            return
         shown = "  ".join(f"{name} {line[name]:.5f}" for name in _SHOWN if name in line)
         self.say(f"step {line['step']:>7,}/{self._total:,}  {line['split']:<10}  {shown}")
 

@@ -51,6 +51,7 @@ def write_report(
         auc=curve_svg(lines, "auc", "AUC"),
         memory=memory_svg(memory),
         evaluations=_evaluations(lines),
+        reclusterings=_reclusterings(lines),
         config=html.escape(to_toml(encode(config))),
         environment="".join(
             f"<tr><th>{html.escape(k)}</th><td>{html.escape(v)}</td></tr>"
@@ -133,7 +134,17 @@ def _card(name: str, value: str) -> str:
 
 def _evaluations(lines: Sequence[Mapping[str, Any]]) -> str:
     """Every evaluation as a table row."""
-    rows = [line for line in lines if line["split"] != "train"]
+    return _table([line for line in lines if line["split"] in ("validation", "test")])
+
+
+def _reclusterings(lines: Sequence[Mapping[str, Any]]) -> str:
+    """Every reclustering as a table row, where there are any."""
+    rows = [line for line in lines if line["split"] == "recluster"]
+    rows = [{**row, "entropies": " ".join(f"{h:.2f}" for h in row["entropies"])} for row in rows]
+    return f"<section><h2>Reclusterings</h2>{_table(rows)}</section><br>" if rows else ""
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> str:
     names = list(dict.fromkeys(name for row in rows for name in row))
     head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
     body = "".join(
@@ -193,6 +204,7 @@ _PAGE = Template("""<!doctype html>
 <section><h2>Environment</h2><table>$environment</table></section>
 </div>
 <section><h2>Evaluations</h2>$evaluations</section><br>
+$reclusterings
 <section><h2>Configuration</h2><pre>$config</pre></section>
 </body></html>
 """)

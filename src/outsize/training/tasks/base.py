@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
+from outsize.contracts import ReclusterReport
 from outsize.data.clicks import Split
 from outsize.optimizers import RowOptimizer
 
@@ -49,6 +51,18 @@ class Task(ABC, Generic[Batch]):
     @abstractmethod
     def evaluate(self, split: Split) -> dict[str, float]:
         """The metrics of a split over all ranks; "loss" among them."""
+
+    def recluster(self, step: int, optimizer: Optimizer) -> dict[str, ReclusterReport]:
+        """Recluster what can be after `step` steps; by default nothing can.
+
+        Args:
+            step: Steps taken.
+            optimizer: The optimizer of the dense weights and tables.
+
+        Returns:
+            A report for each table that was.
+        """
+        return {}
 
     @abstractmethod
     def raise_if_flawed(self) -> None:

@@ -9,8 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 from outsize.collectives import first_rank_first, rank, world_size
+from outsize.contracts import ReclusterReport
 from outsize.data import ClickBatch, ClickData
 from outsize.data.clicks import Split
 from outsize.data.prefetch import prefetch
@@ -81,6 +83,16 @@ class ClickTask(Task[ClickBatch]):
         self.model.embeddings.raise_if_bad_ids()
         if self.rows is not None:
             self.rows.raise_if_non_finite()
+
+    def recluster(self, step: int, optimizer: Optimizer) -> dict[str, ReclusterReport]:  # noqa: D102
+        embeddings = self.model.embeddings
+        num_seen = min(step * self._batch_size, self.data.num_examples("train"))
+        by_feature = self.data.count_ids(num_seen)
+        counts: dict[str, Tensor] = {}
+        for feature in embeddings.features:
+            counted = by_feature[feature.name]
+            counts[feature.table] = counts.get(feature.table, 0) + counted
+        return embeddings.recluster(optimizer, counts)
 
     @torch.no_grad()
     def evaluate(self, split: Split) -> dict[str, float]:
