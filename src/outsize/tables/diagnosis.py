@@ -23,7 +23,7 @@ from outsize.tables.pointers import unpack
 
 _MAX_IDS = 1 << 18
 _MAX_COLUMNS = 4
-_COLLAPSED, _RANDOM = 0.5, 0.995
+_COLLAPSED, _RANDOM = 0.5, 0.999
 
 
 @dataclass(frozen=True)
