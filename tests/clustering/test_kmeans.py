@@ -102,6 +102,8 @@ def test_one_cluster_is_the_weighted_mean():
     found = kmeans(points, 1, weights=weights)
     expected = (points * weights[:, None]).sum(1, keepdim=True) / weights.sum()
     torch.testing.assert_close(found.centroids, expected)
+    errors = [brute_mse(points[i], found.centroids[i], weights) for i in range(2)]
+    assert found.mse.tolist() == pytest.approx(errors)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -100,8 +100,23 @@ def test_the_threads_of_faiss_are_left_as_they_were():
         faiss.omp_set_num_threads(before)
 
 
+@pytest.fixture(params=["highest", "medium"])
+def precision(request):
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(request.param)
+    yield request.param
+    assert torch.get_float32_matmul_precision() == request.param
+    torch.set_float32_matmul_precision(before)
+
+
+def test_a_lowered_precision_of_products_does_not_reach_the_search(precision):
+    points, centroids = normal(1, 2000, 8), normal(1, 300, 8, seed=1)
+    labels = nearest(points, centroids, "torch")
+    assert (labels == squares_to(points, centroids).argmin(2)).double().mean() > 0.999
+
+
 @pytest.mark.gpu
-def test_a_gpu_finds_the_same():
+def test_a_gpu_finds_the_same(precision):
     points, centroids = normal(2, 300_000, 4), normal(2, 500, 4, seed=1)
     found = nearest(points.cuda(), centroids.cuda())
     assert (found.cpu() == nearest(points, centroids, "torch")).double().mean() > 0.9999
