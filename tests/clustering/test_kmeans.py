@@ -102,6 +102,8 @@ def test_one_cluster_is_the_weighted_mean():
     found = kmeans(points, 1, weights=weights)
     expected = (points * weights[:, None]).sum(1, keepdim=True) / weights.sum()
     torch.testing.assert_close(found.centroids, expected)
+    errors = [brute_mse(points[i], found.centroids[i], weights) for i in range(2)]
+    assert found.mse.tolist() == pytest.approx(errors)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -182,13 +184,13 @@ def test_a_sample_drawn_by_priority_estimates_sums_without_bias():
     weights = torch.tensor([100.0, 10.0, *[1.0] * 30], dtype=torch.float64)
     generator = torch.Generator().manual_seed(0)
     sums = torch.zeros(32, dtype=torch.float64)
-    for _ in range(4000):
+    for _ in range(2000):
         drawn, given_weights = draw_distinct(weights, 8, generator)
         assert drawn.unique().numel() == 8
         sums[drawn] += given_weights
-    mean = sums / 4000
+    mean = sums / 2000
     assert mean[0].item() == pytest.approx(100)  # a heavy point is always drawn
-    torch.testing.assert_close(mean, weights, rtol=0.15, atol=0)
+    torch.testing.assert_close(mean, weights, rtol=0.2, atol=0)
 
 
 def test_of_many_points_a_sample_is_fitted():

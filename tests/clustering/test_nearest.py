@@ -30,7 +30,7 @@ def squares_to(points, centroids):
     columns=st.integers(1, 3),
     num_points=st.integers(1, 300),
     num_clusters=st.integers(1, 200),
-    dim=st.integers(1, 40),
+    dim=st.integers(1, 32),
     offset=st.sampled_from([0.0, 1e4]),
 )
 def test_the_nearest_centroid_is_found(engine, columns, num_points, num_clusters, dim, offset):
@@ -45,7 +45,7 @@ def test_the_nearest_centroid_is_found(engine, columns, num_points, num_clusters
 
 @pytest.mark.parametrize("engine", ENGINES)
 @settings(deadline=None, max_examples=20)
-@given(st.integers(0, 499), st.integers(1, 40), st.integers(2, 300))
+@given(st.integers(0, 499), st.integers(1, 32), st.integers(2, 300))
 def test_a_point_does_not_depend_on_its_neighbours(engine, index, dim, num_clusters):
     # Points on a coarse grid, so that near ties, where rounding shows, are common.
     points = normal(1, 500, dim).mul(2).round()
@@ -62,11 +62,9 @@ def test_a_large_array_may_be_searched_in_pieces(engine):
     assert torch.equal(nearest(points, centroids, engine), torch.cat(pieces, dim=1))
 
 
-@pytest.mark.parametrize("dim", [1, 2, 3, 4, 16, 33, 2000])
-@pytest.mark.parametrize("num_clusters", [1, 3, 2048, 600_000])
+@pytest.mark.parametrize("dim", [1, 2, 3, 4, 16, 32])
+@pytest.mark.parametrize("num_clusters", [1, 3, 2048, 60_000])
 def test_every_chunk_divides_the_one_that_callers_may_cut_at(num_clusters, dim):
-    if num_clusters * dim > 10_000_000:
-        num_clusters = 4096
     centroids = torch.zeros(num_clusters, dim)
     assert CHUNK_POINTS % torch_engine.prepare(centroids).chunk_points == 0
     if faiss_engine.is_available():
@@ -102,8 +100,23 @@ def test_the_threads_of_faiss_are_left_as_they_were():
         faiss.omp_set_num_threads(before)
 
 
+@pytest.fixture(params=["highest", "medium"])
+def precision(request):
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(request.param)
+    yield request.param
+    assert torch.get_float32_matmul_precision() == request.param
+    torch.set_float32_matmul_precision(before)
+
+
+def test_a_lowered_precision_of_products_does_not_reach_the_search(precision):
+    points, centroids = normal(1, 2000, 8), normal(1, 300, 8, seed=1)
+    labels = nearest(points, centroids, "torch")
+    assert (labels == squares_to(points, centroids).argmin(2)).double().mean() > 0.999
+
+
 @pytest.mark.gpu
-def test_a_gpu_finds_the_same():
+def test_a_gpu_finds_the_same(precision):
     points, centroids = normal(2, 300_000, 4), normal(2, 500, 4, seed=1)
     found = nearest(points.cuda(), centroids.cuda())
     assert (found.cpu() == nearest(points, centroids, "torch")).double().mean() > 0.9999
@@ -134,6 +147,14 @@ def test_a_missing_faiss_is_said_and_replaced(monkeypatch):
     points, centroids = normal(1, 50, 2), normal(1, 5, 2, seed=1)
     assert torch.equal(nearest(points, centroids), nearest(points, centroids, "torch"))
     with pytest.raises(ConfigError, match=r"pip install 'outsize\[faiss\]'"):
+        nearest(points, centroids, "faiss")
+
+
+@needs_faiss
+def test_faiss_is_kept_to_the_dims_of_its_fused_kernel():
+    points, centroids = normal(1, 50, 33), normal(1, 5, 33, seed=1)
+    assert torch.equal(nearest(points, centroids), nearest(points, centroids, "torch"))
+    with pytest.raises(ConfigError, match="up to dim 32, but the points have 33"):
         nearest(points, centroids, "faiss")
 
 

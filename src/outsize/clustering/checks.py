@@ -7,7 +7,7 @@ from torch import Tensor
 
 from outsize.errors import ConfigError, DataError, NonFiniteError
 
-_LARGEST = 1e18  # squared distances beyond would leave float32
+_LARGEST = 1e15  # squared distances far beyond would leave float32
 
 
 def check_points(points: Tensor, name: str) -> None:

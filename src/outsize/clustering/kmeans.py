@@ -73,8 +73,8 @@ def kmeans(
         init: How the first centroids are chosen, see `outsize.clustering.seeding`.
         seed: Of the sample, the first centroids and the moves of empty clusters. Every column
             draws the same numbers.
-        engine: What finds nearest centroids: "faiss" (CPU only), "torch", or the faster of those
-            there are.
+        engine: What finds nearest centroids: "faiss" (CPU only, dim up to 32), "torch", or the
+            faster of those there are.
         max_points_per_cluster: Of more than k times this many points a sample is fitted, drawn
             with regard to the weights and reweighted so that the error of any centroids on the
             sample has the expectation of that on all points.

@@ -37,7 +37,7 @@ def nearest(
     Args:
         points: Finite points.
         centroids: Finite centroids on the same device.
-        engine: "faiss" (CPU only), "torch", or the faster of those there are.
+        engine: "faiss" (CPU only, dim up to 32), "torch", or the faster of those there are.
     """
     check_points(points, "points")
     check_points(centroids, "centroids")
@@ -59,14 +59,19 @@ def choose_engine(engine: EngineName, points: Float[Tensor, "columns n dim"]) ->
     if engine not in ("auto", "torch", "faiss"):
         raise ConfigError(f"engine must be auto, torch or faiss, but got {engine!r}")
     on_cpu = points.device.type == "cpu"
+    fused = points.shape[2] <= faiss_engine.MAX_DIM
     if engine == "faiss":
         if not on_cpu:
             raise ConfigError(f"faiss works on the CPU, but the points are on {points.device}")
         if not faiss_engine.is_available():
             raise ConfigError("faiss is not installed: pip install 'outsize[faiss]'")
+        if not fused:
+            raise ConfigError(
+                f"faiss is used up to dim {faiss_engine.MAX_DIM}, but the points have "
+                f"{points.shape[2]}; leave the engine to auto"
+            )
         return faiss_engine.prepare
-    fused = on_cpu and points.shape[2] <= faiss_engine.MAX_DIM
-    if engine == "auto" and fused and faiss_engine.is_available():
+    if engine == "auto" and on_cpu and fused and faiss_engine.is_available():
         return faiss_engine.prepare
     return torch_engine.prepare
 
