@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from outsize.tables import TABLES as TABLES
     from outsize.tables import FullTable as FullTable
     from outsize.tables import build_table as build_table
+    from outsize.tables import build_tables as build_tables
+    from outsize.tables import quantize as quantize
     from outsize.training import train as train
 
 _HOMES = {
@@ -54,7 +56,9 @@ _HOMES = {
     "TABLES": "tables",
     "TableSpec": "spec",
     "build_table": "tables",
+    "build_tables": "tables",
     "load_exported": "export",
+    "quantize": "tables",
     "train": "training",
 }
 _ROOMS = ("data", "metrics", "models", "tables", "stores", "training")

@@ -23,6 +23,7 @@ from outsize.tables.pointers import unpack
 
 _MAX_IDS = 1 << 18
 _MAX_COLUMNS = 4
+_IDS_PER_CODE = 4
 _COLLAPSED, _RANDOM = 0.5, 0.999
 
 
@@ -63,7 +64,9 @@ def diagnose_pointers(
     found = pointer_entropies(unpack(pointers[ids]))
     random = pointer_entropies(hash_ids(ids, hashes, num_codes))
     goal = None if quantized is None else pointer_entropies(unpack(quantized[ids]))
-    return PointerDiagnosis(found, random, goal, pointer_warning(found, random, goal))
+    enough = ids.numel() >= _IDS_PER_CODE * num_codes  # else every id may well have its own code
+    warning = pointer_warning(found, random, goal) if enough else ""
+    return PointerDiagnosis(found, random, goal, warning)
 
 
 def pointer_entropies(pointers: Int64[Tensor, "n columns"]) -> tuple[float, ...]:

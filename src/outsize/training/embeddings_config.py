@@ -60,11 +60,13 @@ class ReclusterConfig:
         every: Steps between them; by default as many as spread them over the part of the run that
             is not rest.
         rest: Share of the run, 0 to 1, after the last clustering.
+        weighted: Whether ids weigh as often as they have occurred so far.
     """
 
     count: int = 6
     every: int | None = None
     rest: float = 0.4
+    weighted: bool = True
 
     def __post_init__(self) -> None:
         require_at_least(self, 0, "count")

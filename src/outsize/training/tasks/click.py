@@ -21,6 +21,7 @@ from outsize.metrics import ClickMetrics
 from outsize.models import ClickModel
 from outsize.training.build import build_device, build_model, build_row_optimizer
 from outsize.training.config import RunConfig
+from outsize.training.embeddings_config import TablesConfig
 from outsize.training.tasks.base import Task
 
 
@@ -56,6 +57,8 @@ class ClickTask(Task[ClickBatch]):
         self._batch_size = config.train.batch_size * world_size()
         self._eval_batch_size = config.train.eval_batch_size * world_size()
         self._half = config.train.precision == "bfloat16"
+        wanted = config.embeddings
+        self._weighted = isinstance(wanted, TablesConfig) and wanted.recluster.weighted
         self._best_possible: dict[Split, dict[str, float]] = {}
         if self._half and self.device.type != "cuda":
             raise ConfigError(
@@ -85,14 +88,18 @@ class ClickTask(Task[ClickBatch]):
             self.rows.raise_if_non_finite()
 
     def recluster(self, step: int, optimizer: Optimizer) -> dict[str, ReclusterReport]:  # noqa: D102
-        embeddings = self.model.embeddings
         num_seen = min(step * self._batch_size, self.data.num_examples("train"))
-        by_feature = self.data.count_ids(num_seen)
+        return self.model.embeddings.recluster(optimizer, self._count_by_table(num_seen))
+
+    def _count_by_table(self, num_seen: int) -> dict[str, Tensor]:
+        """How often ids of each table occur in the first examples, where the first rank asks."""
         counts: dict[str, Tensor] = {}
-        for feature in embeddings.features:
-            counted = by_feature[feature.name]
-            counts[feature.table] = counts.get(feature.table, 0) + counted
-        return embeddings.recluster(optimizer, counts)
+        if rank() == 0 and self._weighted:
+            by_feature = self.data.count_ids(num_seen)
+            for feature in self.model.embeddings.features:
+                counted, before = by_feature[feature.name], counts.get(feature.table)
+                counts[feature.table] = counted if before is None else before + counted
+        return counts
 
     @torch.no_grad()
     def evaluate(self, split: Split) -> dict[str, float]:
