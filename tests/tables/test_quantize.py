@@ -3,7 +3,7 @@ import torch
 
 import outsize
 from outsize.errors import ConfigError
-from outsize.spec import TableSpec
+from outsize.spec import Budget, TableSpec
 from outsize.tables import FullTable, diagnose_pointers, quantize
 from outsize.tables.columns import column_widths
 
@@ -57,7 +57,7 @@ def test_any_table_can_be_quantized_and_is_one_again():
         table.decode(table.encode(torch.tensor([3, 5]))), table(torch.tensor([3, 5]))
     )
     with pytest.raises(ConfigError, match=r"use outsize\.quantize"):
-        type(table).within(full.spec, None)
+        type(table).within(full.spec, Budget())
 
 
 def test_popular_ids_are_kept_more_exactly():
