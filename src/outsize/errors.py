@@ -13,6 +13,10 @@ class ConfigError(OutsizeError, ValueError):
     """A run file, an override or an argument that cannot be used as written."""
 
 
+class BudgetError(ConfigError):
+    """A table that cannot be made as small as its budget asks."""
+
+
 class DataError(OutsizeError, ValueError):
     """Input data that does not have the promised form."""
 
