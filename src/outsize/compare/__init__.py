@@ -1,0 +1,1 @@
+"""Comparisons: table methods at several budgets and seeds against full tables, on one run."""
