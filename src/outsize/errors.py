@@ -39,3 +39,7 @@ class ExportError(OutsizeError, RuntimeError):
 
 class CheckpointError(OutsizeError, RuntimeError):
     """A checkpoint that could not be written, or cannot be trusted."""
+
+
+class CellError(OutsizeError, RuntimeError):
+    """Cells of a comparison that failed, after the others were finished."""
