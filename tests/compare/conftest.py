@@ -4,6 +4,7 @@ from outsize.compare import Grid, compare
 from outsize.training import RunConfig
 from outsize.training.strict_toml import decode
 
+WRITE_REPORT = "outsize.training.report.write_report"
 SMALL = {
     "data": {
         "num_train": 600,
@@ -26,19 +27,19 @@ def run():
     return decode(RunConfig, SMALL, "test")
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _no_reports():
+@pytest.fixture(autouse=True)
+def _no_reports(monkeypatch):
     """Cells without `report.html`: it is tested elsewhere, and drawing it takes longest."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("outsize.training.report.write_report", lambda *args: None)
-        yield
+    monkeypatch.setattr(WRITE_REPORT, lambda *args: None)
 
 
 @pytest.fixture(scope="session")
 def done(grid, tmp_path_factory):
     """The folder of a finished comparison, and what it returned."""
     out = tmp_path_factory.mktemp("compare") / "a <comparison>"
-    return out, compare(grid, out, workers=0, quiet=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(WRITE_REPORT, lambda *args: None)
+        return out, compare(grid, out, workers=0, quiet=True)
 
 
 @pytest.fixture(scope="session")

@@ -161,7 +161,7 @@ def test_a_failing_cell_leaves_the_others_alone(run, tmp_path, monkeypatch, erro
 
     grid = Grid(run, ("hash",), (16, 64), num_seeds=1)
     monkeypatch.setattr(run_cell, "train", fail_once)
-    with pytest.raises(CellError, match=r"1 of 3 cells failed \(hash-16-0: .*a (mistake|defect)"):
+    with pytest.raises(CellError, match=r"1 of 3 cells failed: hash-16-0; .*a (mistake|defect)"):
         compare(grid, tmp_path, workers=0, quiet=True)
     assert set(results(tmp_path)) == {"full-0", "hash-64-0"}
     assert json.loads((tmp_path / "compare.json").read_text())["failed"].keys() == {"hash-16-0"}

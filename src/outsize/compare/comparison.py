@@ -52,15 +52,18 @@ def compare(
         workers = default_workers(device)
     console = Console(stderr=True, quiet=quiet)
     vocabularies = grid.run.data.build().vocabularies  # encodes the data before cells need it
+    if not vocabularies:
+        raise ConfigError("the data of this run has no categorical features, so no tables either")
     grid = grid.within(list(vocabularies.values()))
     outcomes = _run_missing(grid, out, workers, console)
     comparison = Comparison.of(grid, vocabularies, outcomes)
     plain = _write(comparison, out, console)
     if comparison.failed:
-        told = "; ".join(f"{outcome.cell.name}: {outcome.reason}" for outcome in comparison.failed)
+        names = ", ".join(outcome.cell.name for outcome in comparison.failed)
         raise CellError(
-            f"{len(comparison.failed)} of {len(outcomes)} cells failed ({told}); the others are in "
-            f"{out / 'compare.html'}, and the same command tries the failed ones again"
+            f"{len(comparison.failed)} of {len(outcomes)} cells failed: {names}; the first said: "
+            f"{comparison.failed[0].reason}; the others are in {out / 'compare.html'}, and the "
+            "same command tries the failed ones again"
         )
     return plain
 

@@ -84,12 +84,13 @@ _BODY = Template("""<div class="cards">$cards</div>
 <section><h2>AUC by bytes</h2>$auc_bytes</section>
 </div>
 <p>Lines are means over seeds; bars and the band of full tables run from the lowest to the highest
-seed. Test metrics are those at the best validation.</p>
+seed; methods of one size are drawn side by side. Test metrics are those at the best validation.</p>
 <section><h2>Best at each budget</h2>$best</section><br>
 <section><h2>Compression at the loss of full tables</h2>
 <p>At which cap a method's mean BCE meets that of full tables, by a line and by a parabola in the
-logarithm of the cap. By rows: Σ vocabulary / Σ min(vocabulary, rows that the cap pays for). By
-bytes: bytes of full tables over all bytes of the method's, index maps included.</p>
+logarithm of the cap. By rows: Σ vocabulary / Σ min(vocabulary, rows that the cap pays for);
+largest: the same of the largest table alone. By bytes: bytes of full tables over all bytes of the
+method's, index maps included.</p>
 $factors$kinds</section><br>
 <section><h2>Every method and budget</h2>
 <p>$losses_title.</p>$losses</section><br>

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -23,15 +24,21 @@ _LABELS = {
     "params": "parameters of all tables",
     "total_bytes": "bytes of all tables, index maps included",
 }
+_LEGEND_COLUMNS = 4
+_STEP = 0.006  # between methods of one size, as a share of the axis, so that bars can be told apart
 _FULL, _BAYES = "#1f2933", "#16a34a"
 
 
 def size_svg(comparison: Comparison, metric: Metric, size: Size) -> str:
     """A metric against a size; bars are the range over seeds."""
-    figure, axes = figure_and_axes(6.4, 4.2)
+    num_methods = len(comparison.curves)
+    figure, axes = figure_and_axes(6.4, 3.8 + 0.2 * (num_methods // _LEGEND_COLUMNS + 1))
+    sizes = [getattr(point, size) for curve in comparison.curves.values() for point in curve]
+    step = _STEP * math.log(max(sizes) / min(sizes)) if sizes else 0.0
     for i, (method, curve) in enumerate(comparison.curves.items()):
-        color, marker = _COLORS[i % len(_COLORS)], _MARKERS[i % len(_MARKERS)]
-        _draw_curve(axes, method, curve, metric, size, color, marker)
+        shift = math.exp(step * (i - (num_methods - 1) / 2))
+        points = [(getattr(point, size) * shift, _metric_of(point, metric)) for point in curve]
+        _draw_curve(axes, points, method, i)
     full = None if comparison.full is None else _metric_of(comparison.full, metric)
     if full is not None:
         axes.axhline(full.mean, color=_FULL, lw=1.2, label="full tables")
@@ -42,20 +49,13 @@ def size_svg(comparison: Comparison, metric: Metric, size: Size) -> str:
     axes.set_xlabel(_LABELS[size])
     axes.set_ylabel(_LABELS[metric])
     if axes.get_legend_handles_labels()[0]:
-        figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+        figure.legend(loc="outside lower center", ncols=_LEGEND_COLUMNS, frameon=False, fontsize=8)
     return svg_of(figure)
 
 
 def _draw_curve(
-    axes: Axes,
-    method: str,
-    curve: Sequence[Point],
-    metric: Metric,
-    size: Size,
-    color: str,
-    marker: str,
+    axes: Axes, points: Sequence[tuple[float, Spread | None]], method: str, number: int
 ) -> None:
-    points = [(getattr(point, size), _metric_of(point, metric)) for point in curve]
     drawn = [(x, spread) for x, spread in points if spread is not None]
     if not drawn:
         return
@@ -65,8 +65,8 @@ def _draw_curve(
         [x for x, _ in drawn],
         [spread.mean for _, spread in drawn],
         yerr=[below, above],
-        color=color,
-        marker=marker,
+        color=_COLORS[number % len(_COLORS)],
+        marker=_MARKERS[number % len(_MARKERS)],
         ms=4,
         lw=1.4,
         elinewidth=0.9,

@@ -54,7 +54,7 @@ def factors_table(factors: Mapping[str, Factors]) -> Text:
         for name in FITS:
             cap, size = found.by_cap[name], found.by_bytes[name]
             rows.append([method, name, cap.words(), _largest(cap), size.words()])
-    columns = ("method", "fit", "by rows", "largest table", "by bytes")
+    columns = ("method", "fit", "by rows", "largest", "by bytes")
     return Text("Compression at the loss of full tables", columns, rows)
 
 
@@ -96,7 +96,7 @@ def _point_row(
         f"{point.params:,}",
         format_bytes(point.total_bytes),
         f"{point.loss.mean:.5f}",
-        f"{point.loss.low:.5f}–{point.loss.high:.5f}",
+        f"{point.loss.low:.4f}–{point.loss.high:.4f}",
         "" if point.auc is None else f"{point.auc.mean:.5f}",
         str(asked) if point.num_seeds == asked else f"{point.num_seeds} of {asked}",
     ]
