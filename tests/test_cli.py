@@ -68,6 +68,14 @@ MISTAKES = {
     "missing argument": (["train"], "RUN.toml"),
     "nothing to export": (["export", "x", "y"], "x holds no run"),
     "nowhere to export to": (["export", "x"], "DIR"),
+    "unknown method": (["compare", "RUN", "--tables", "hsh"], "Did you mean 'hash'?"),
+    "only the baseline": (["compare", "RUN", "--tables", "full"], "names none to compare"),
+    "no budgets": (["compare", "RUN", "--budgets", ","], "--budgets is empty"),
+    "budget in words": (["compare", "RUN", "--budgets", "64,many"], "but got 'many'"),
+    "budget of nothing": (["compare", "RUN", "--budgets", "0"], "a budget must be >= 1"),
+    "unknown unit": (["compare", "RUN", "--unit", "miles"], "must be parameters or bytes"),
+    "no seeds": (["compare", "RUN", "--seeds", "0"], "--seeds must be >= 1"),
+    "workers below none": (["compare", "RUN", "--workers", "-1"], "--workers must be >= 0"),
     "unknown benchmark": (["bench", "nothing"], "no benchmark 'nothing'"),
 }
 
@@ -159,6 +167,20 @@ def test_the_demo_does_not_touch_a_folder_of_other_things(capfd, tmp_path):
     assert code == 2
     assert "thesis.tex" in err
     assert (tmp_path / "thesis.tex").read_text() == "precious"
+
+
+def test_compare_writes_tables_and_a_page(capfd, run_file, tmp_path):
+    words = ["compare", run_file, "--tables", "hash", "--budgets", "64", "--seeds", "1",
+             "--workers", "0", "--out", tmp_path / "out"]  # fmt: skip
+    code, out, err = call(capfd, *words)
+    assert (code, out) == (0, "")
+    for word in ("1/2  full-0  loss", "at 64 parameters a table: hash", "compare.html"):
+        assert word in err
+    written = {path.name for path in (tmp_path / "out").iterdir()}
+    assert written == {"cells", "compare.csv", "compare.json", "compare.html"}
+    code, out, err = call(capfd, *words, "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out) == json.loads((tmp_path / "out" / "compare.json").read_text())
 
 
 def test_bench_writes_its_results(capfd, tmp_path):

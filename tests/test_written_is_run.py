@@ -60,7 +60,9 @@ def test_every_command_is_one_that_exists(script, clone):
             )
         else:
             assert words[0] == "outsize", f"an unknown command: {line}"
-            extra = {"train": small, "bench": ["--quick"]}.get(words[1], [])
+            extra = {"train": small, "compare": [*small, "--seeds=1"], "bench": ["--quick"]}.get(
+                words[1], []
+            )
             done = subprocess.run(
                 [sys.executable, "-m", *words, *extra], cwd=clone, capture_output=True, text=True
             )

@@ -49,6 +49,46 @@ def train(
     return summary
 
 
+def compare(
+    run: RunFile,
+    tables: Annotated[
+        list[str],
+        typer.Option(help="Table methods, with commas. Default: all. Full tables always run."),
+    ] = [],  # noqa: B006
+    budgets: Annotated[
+        list[str],
+        typer.Option(
+            help="Caps on each table, with commas. Default: 1/1000, 1/100 and 1/10 of the largest."
+        ),
+    ] = [],  # noqa: B006
+    seeds: Annotated[int, typer.Option(help="Runs of each method and budget.")] = 3,
+    unit: Annotated[str, typer.Option(help="Unit of budgets: parameters or bytes.")] = "parameters",
+    settings: Settings = [],  # noqa: B006
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of results. Default: compare/<name of RUN.toml>.")
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Cells at once; 0: in this process. Default: one for two cores, or GPU."),
+    ] = None,
+    as_json: AsJson = False,
+) -> dict[str, Any]:
+    """Compare table methods with full tables at several budgets; a second call goes on."""
+    from outsize.compare import Grid, read_budgets, read_methods, read_unit
+    from outsize.compare import compare as compare_tables
+    from outsize.training import load_config
+
+    grid = Grid(
+        load_config(run, settings),
+        read_methods(tables),
+        read_budgets(budgets),
+        read_unit(unit),
+        seeds,
+    )
+    folder = out or Path("compare") / run.stem
+    return compare_tables(grid, folder, workers=workers, quiet=as_json)
+
+
 def export(
     run: Annotated[Path, typer.Argument(help="The folder of a run.", metavar="RUN")],
     out: Annotated[Path, typer.Argument(help="Folder to write; new or empty.", metavar="DIR")],
@@ -94,6 +134,7 @@ def bench(
 COMMANDS: dict[str, Callable[..., dict[str, Any]]] = {
     "demo": demo,
     "train": train,
+    "compare": compare,
     "export": export,
     "bench": bench,
 }
@@ -124,7 +165,7 @@ def main(arguments: list[str] | None = None) -> None:
     except OutsizeError as error:
         _fail(str(error), as_json)
     except _Interrupted:
-        say("stopped; whatever was saved can be continued with --resume")
+        say("stopped; what was saved goes on: train with --resume, compare with the same command")
         _leave(130)
     except Exception as error:
         if type(error).__module__.partition(".")[0] not in ("click", "typer"):

@@ -13,6 +13,10 @@ class ConfigError(OutsizeError, ValueError):
     """A run file, an override or an argument that cannot be used as written."""
 
 
+class BudgetError(ConfigError):
+    """A table that cannot be made as small as its budget asks."""
+
+
 class DataError(OutsizeError, ValueError):
     """Input data that does not have the promised form."""
 
@@ -35,3 +39,7 @@ class ExportError(OutsizeError, RuntimeError):
 
 class CheckpointError(OutsizeError, RuntimeError):
     """A checkpoint that could not be written, or cannot be trusted."""
+
+
+class CellError(OutsizeError, RuntimeError):
+    """Cells of a comparison that failed, after the others were finished."""

@@ -15,7 +15,7 @@ from typing import Literal
 
 import torch
 
-from outsize.errors import ConfigError
+from outsize.errors import BudgetError, ConfigError
 
 Pooling = Literal["sum", "mean", "max"]
 POOLINGS: tuple[Pooling, ...] = ("sum", "mean", "max")
@@ -156,7 +156,7 @@ class Budget:
             (self.max_bytes, num_bytes, "bytes"),
         ):
             if limit is not None and cost > limit:
-                raise ConfigError(
+                raise BudgetError(
                     f"{what} needs {cost:,} {unit}, more than the budget of {limit:,}: "
                     "raise it, or choose a method that compresses more"
                 )

@@ -7,21 +7,17 @@ configuration and the environment. Figures are inline SVG.
 from __future__ import annotations
 
 import html
-import io
 from collections.abc import Mapping, Sequence
 from string import Template
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from outsize.checkpoint import write_text_atomically
 from outsize.spec import MEMORY_KINDS, MemoryUse
 from outsize.training.config import RunConfig
 from outsize.training.environment import environment
+from outsize.training.page import card, facts_table, figure_and_axes, page, svg_of
 from outsize.training.run_folder import RunFolder
 from outsize.training.strict_toml import encode, to_toml
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 _COLORS = {"train": "#9aa5b1", "validation": "#2563eb", "test": "#d97706", "bayes": "#16a34a"}
 _MEMORY_COLORS = dict(zip(MEMORY_KINDS, ("#2563eb", "#94a3b8", "#d97706", "#16a34a"), strict=True))
@@ -44,26 +40,22 @@ def write_report(
         memory: Cost of each table.
     """
     lines = folder.metrics()
-    page = _PAGE.substitute(
-        title=html.escape(folder.path.name or "run"),
-        cards="".join(_card(name, value) for name, value in _headline(summary).items()),
+    body = _BODY.substitute(
+        cards="".join(card(name, value) for name, value in _headline(summary).items()),
         loss=curve_svg(lines, "loss", "log loss"),
         auc=curve_svg(lines, "auc", "AUC"),
         memory=memory_svg(memory),
         evaluations=_evaluations(lines),
         reclusterings=_reclusterings(lines),
         config=html.escape(to_toml(encode(config))),
-        environment="".join(
-            f"<tr><th>{html.escape(k)}</th><td>{html.escape(v)}</td></tr>"
-            for k, v in environment().items()
-        ),
+        environment=facts_table(environment()),
     )
-    write_text_atomically(folder.report_file, page)
+    write_text_atomically(folder.report_file, page(folder.path.name or "run", body))
 
 
 def curve_svg(lines: Sequence[Mapping[str, Any]], metric: str, label: str) -> str:
     """A metric over steps for every split that has it, with Bayes' value as a line."""
-    figure, axes = _figure(6.4, 3.4)
+    figure, axes = figure_and_axes(6.4, 3.4)
     for split in ("train", "validation", "test"):
         points = [
             (line["step"], line[metric])
@@ -83,7 +75,7 @@ def curve_svg(lines: Sequence[Mapping[str, Any]], metric: str, label: str) -> st
     axes.set_ylabel(label)
     if axes.has_data():
         axes.legend(frameon=False, fontsize=8)
-    return _svg(figure)
+    return svg_of(figure)
 
 
 def memory_svg(memory: Mapping[str, MemoryUse]) -> str:
@@ -93,7 +85,7 @@ def memory_svg(memory: Mapping[str, MemoryUse]) -> str:
     if len(by_size) > _MAX_TABLES:
         others = [use for _, use in by_size[_MAX_TABLES:]]
         shown[f"{len(others)} others"] = sum(others, MemoryUse())
-    figure, axes = _figure(6.4, 0.6 + 0.24 * max(4, len(shown)))
+    figure, axes = figure_and_axes(6.4, 0.6 + 0.24 * max(4, len(shown)))
     names = list(shown)[::-1]
     left = [0.0] * len(names)
     for kind in MEMORY_KINDS:
@@ -104,7 +96,7 @@ def memory_svg(memory: Mapping[str, MemoryUse]) -> str:
     axes.set_xlabel("MB")
     axes.tick_params(axis="y", labelsize=7)
     axes.legend(frameon=False, fontsize=8, loc="lower right")
-    return _svg(figure)
+    return svg_of(figure)
 
 
 def format_bytes(size: float) -> str:
@@ -126,10 +118,6 @@ def _headline(summary: Mapping[str, Any]) -> dict[str, str]:
     facts["embedding memory"] = format_bytes(summary["memory"]["total_bytes"])
     facts["time"] = f"{summary['elapsed_s']:,.0f} s"
     return facts
-
-
-def _card(name: str, value: str) -> str:
-    return f'<div class="card"><b>{html.escape(value)}</b><span>{html.escape(name)}</span></div>'
 
 
 def _evaluations(lines: Sequence[Mapping[str, Any]]) -> str:
@@ -158,53 +146,14 @@ def _cell(value: Any) -> str:
     return f"{value:.5f}" if isinstance(value, float) else html.escape(str(value))
 
 
-def _figure(width: float, height: float) -> tuple[Figure, Axes]:
-    from matplotlib.figure import Figure as NewFigure
-
-    figure = NewFigure(figsize=(width, height), layout="constrained")
-    axes = figure.add_subplot()
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.25)
-    return figure, axes
-
-
-def _svg(figure: Figure) -> str:
-    text = io.StringIO()
-    figure.savefig(text, format="svg", metadata={"Date": None})
-    svg = text.getvalue()
-    return svg[svg.index("<svg") :]
-
-
-_PAGE = Template("""<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>$title · Outsize</title>
-<style>
-  body { font: 15px/1.5 system-ui, sans-serif; color: #1f2933; background: #f8fafc;
-         max-width: 1180px; margin: 2rem auto; padding: 0 1rem; }
-  h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin: 0 0 .6rem; }
-  .cards, .grid { display: grid; gap: 1rem; margin-bottom: 1rem; }
-  .cards { grid-template-columns: repeat(auto-fit, minmax(130px, 1fr)); }
-  .grid { grid-template-columns: repeat(auto-fit, minmax(min(100%, 480px), 1fr)); }
-  .card, section { background: #fff; border: 1px solid #e2e8f0; border-radius: 8px;
-                   padding: 1rem; overflow-x: auto; }
-  .card b { display: block; font-size: 1.25rem; white-space: nowrap; }
-  .card span { color: #64748b; font-size: .85rem; }
-  section svg { width: 100%; height: auto; }
-  table { border-collapse: collapse; font-size: .85rem; width: 100%; }
-  th, td { text-align: left; padding: .2rem .6rem .2rem 0; border-bottom: 1px solid #eef2f6; }
-  th { color: #64748b; font-weight: 600; } pre { font-size: .82rem; margin: 0; }
-</style></head><body>
-<h1>$title</h1>
-<div class="cards">$cards</div>
+_BODY = Template("""<div class="cards">$cards</div>
 <div class="grid">
 <section><h2>Log loss</h2>$loss</section>
 <section><h2>AUC</h2>$auc</section>
 <section><h2>Embedding memory by table</h2>$memory</section>
-<section><h2>Environment</h2><table>$environment</table></section>
+<section><h2>Environment</h2>$environment</section>
 </div>
 <section><h2>Evaluations</h2>$evaluations</section><br>
 $reclusterings
 <section><h2>Configuration</h2><pre>$config</pre></section>
-</body></html>
 """)

@@ -76,7 +76,7 @@ def decode(kind: type[T], tree: Mapping[str, Any], source: str, path: str = "") 
     values: dict[str, Any] = {}
     for key, value in tree.items():
         if key not in fields:
-            raise ConfigError(f"{source}: unknown key {_at(path, key)!r}.{_hint(key, fields)}")
+            raise ConfigError(f"{source}: unknown key {_at(path, key)!r}.{suggestion(key, fields)}")
         values[key] = _decode_field(fields[key], hints[key], value, source, _at(path, key))
     required = (dataclasses.MISSING, dataclasses.MISSING)
     for name, field in fields.items():
@@ -124,6 +124,12 @@ def to_toml(tree: Mapping[str, Any], path: str = "") -> str:
     return "\n".join(part for part in (text, *tables) if part)
 
 
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """What a misspelt word may have meant, or all that is known; begins with a space."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return f" Did you mean {close[0]!r}?" if close else f" Known: {', '.join(sorted(known))}."
+
+
 def _decode_field(
     field: dataclasses.Field[Any], hint: Any, value: Any, source: str, path: str
 ) -> Any:
@@ -135,7 +141,7 @@ def _decode_field(
         kind = rest.pop("kind", default)
         if not isinstance(kind, str) or kind not in kinds:
             raise ConfigError(
-                f"{source}: {path}.kind = {kind!r} is unknown.{_hint(str(kind), kinds)} "
+                f"{source}: {path}.kind = {kind!r} is unknown.{suggestion(str(kind), kinds)} "
                 f"There are: {', '.join(kinds)}"
             )
         return decode(kinds[kind], rest, source, path)
@@ -156,7 +162,7 @@ def _decode_value(hint: Any, value: Any, source: str, path: str) -> Any:
             words = ", ".join(repr(word) for word in arguments)
             raise ConfigError(
                 f"{source}: {path} must be one of {words}, but got {value!r}."
-                f"{_hint(str(value), [str(word) for word in arguments])}"
+                f"{suggestion(str(value), [str(word) for word in arguments])}"
             )
         return value
     if origin is tuple:
@@ -173,11 +179,6 @@ def _decode_value(hint: Any, value: Any, source: str, path: str) -> Any:
         wanted = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}
         raise ConfigError(f"{source}: {path} must be {wanted.get(hint, hint)}, but got {value!r}")
     return value
-
-
-def _hint(word: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f" Did you mean {close[0]!r}?" if close else f" Known: {', '.join(sorted(known))}."
 
 
 def _at(path: str, key: str) -> str:

@@ -1,0 +1,6 @@
+"""Comparisons: table methods at several budgets and seeds against full tables, on one run."""
+
+from outsize.compare.comparison import compare
+from outsize.compare.grid import Grid, read_budgets, read_methods, read_unit
+
+__all__ = ["Grid", "compare", "read_budgets", "read_methods", "read_unit"]

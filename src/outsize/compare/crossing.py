@@ -1,0 +1,115 @@
+"""Where a curve of losses meets a baseline, and what that is as a factor of compression.
+
+"Clustering the Sketch" trains with several caps on each table and asks at which cap the loss equals
+that of full tables ("Measuring the Embedding Compression factor"). Between budgets, and beyond
+them, the loss is taken to be a line or a parabola in the logarithm of the size. Curves tend to be
+convex, so beyond the budgets the line is the optimistic answer and the parabola the careful one.
+
+Sizes are in ascending order, each once. A curve may rise again where large tables over-fit: what
+counts is the first time that it comes down to the baseline.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["interpolation", "extrapolation", "bound", "never", "unknown"]
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """Where a curve meets the baseline.
+
+    Attributes:
+        kind: "interpolation" between sizes that were tried; "extrapolation" beyond the largest;
+            "bound" where the smallest is already there, and a smaller one may be; "never" where the
+            curve does not come closer; "unknown" where there are too few sizes to tell.
+        size: The size where they meet, or the smallest one tried for a bound.
+    """
+
+    kind: Kind
+    size: float | None = None
+
+
+def linear_crossing(sizes: Sequence[float], losses: Sequence[float], baseline: float) -> Crossing:
+    """Where the line through two neighbouring points meets the baseline."""
+    reached = _first_reached(losses, baseline)
+    if reached == 0:
+        return Crossing("bound", float(sizes[0]))
+    if len(sizes) < 2:
+        return Crossing("unknown")
+    right = len(sizes) - 1 if reached is None else reached
+    before, after = losses[right - 1], losses[right]
+    if after >= before:
+        return Crossing("never")
+    share = (before - baseline) / (before - after)
+    width = math.log(sizes[right] / sizes[right - 1])
+    kind: Kind = "extrapolation" if reached is None else "interpolation"
+    return Crossing(kind, _grow(sizes[right - 1], share * width))
+
+
+def quadratic_crossing(
+    sizes: Sequence[float], losses: Sequence[float], baseline: float
+) -> Crossing:
+    """Where the parabola through three points, the nearest or the last, falls to the baseline."""
+    line = linear_crossing(sizes, losses, baseline)
+    if line.size is None or line.kind == "bound":
+        return line
+    if len(sizes) < 3:
+        return Crossing("unknown")
+    right = len(sizes) - 1 if line.kind == "extrapolation" else _first_reached(losses, baseline)
+    assert right is not None
+    others = [i for i in (right - 2, right + 1) if 0 <= i < len(sizes)]
+    middle = math.log(line.size)
+    third = min(others, key=lambda i: abs(math.log(sizes[i]) - middle))
+    first, *rest = sorted((right - 1, right, third))
+    points = [(math.log(sizes[i] / sizes[first]), losses[i]) for i in (first, *rest)]
+    root = _descent_to(baseline, points)
+    if line.kind == "interpolation":
+        low, high = (math.log(sizes[i] / sizes[first]) for i in (right - 1, right))
+        # It lies between them, but for rounding.
+        root = high if root is None else min(max(root, low), high)
+    elif root is None or root < points[2][0]:
+        return Crossing("never")
+    return Crossing(line.kind, _grow(sizes[first], root))
+
+
+def compression(vocabularies: Sequence[int], rows: float) -> float:
+    """Rows of all full tables over those left when no table has more than `rows`."""
+    return sum(vocabularies) / sum(min(size, rows) for size in vocabularies)
+
+
+def largest_table_compression(vocabularies: Sequence[int], rows: float) -> float:
+    """The same of the largest table alone."""
+    return compression([max(vocabularies)], rows)
+
+
+def _first_reached(losses: Sequence[float], baseline: float) -> int | None:
+    return next((i for i, loss in enumerate(losses) if loss <= baseline), None)
+
+
+def _descent_to(level: float, points: Sequence[tuple[float, float]]) -> float | None:
+    """Where the parabola through three points falls through a level; the first point is at 0."""
+    (_, y0), (x1, y1), (x2, y2) = points
+    slope = (y1 - y0) / x1
+    a = ((y2 - y1) / (x2 - x1) - slope) / x2
+    b = slope - a * x1
+    c = y0 - level
+    under_root = b * b - 4 * a * c
+    if under_root < 0:
+        return None
+    root = math.sqrt(under_root)
+    if b <= 0 and root - b > 0:
+        return 2 * c / (root - b)  # the same as below, without loss of digits where a is near 0
+    return (-b - root) / (2 * a) if a else None
+
+
+def _grow(size: float, exponent: float) -> float:
+    """`size` · e^`exponent`, or infinity."""
+    try:
+        return size * math.exp(exponent)
+    except OverflowError:
+        return math.inf

@@ -1,0 +1,174 @@
+"""The grid: full tables once a seed, and every method at every budget and seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from outsize.errors import ConfigError
+from outsize.tables import TABLES
+from outsize.training import RunConfig
+from outsize.training.embeddings_config import TablesConfig
+from outsize.training.strict_toml import suggestion
+
+Unit = Literal["parameters", "bytes"]
+UNITS: tuple[Unit, ...] = ("parameters", "bytes")
+BASELINE = "full"
+_BYTES_PER_NUMBER = 4  # rows are float32
+_DEFAULT_SHARES = (1000, 100, 10)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of the grid.
+
+    Attributes:
+        method: A key of `outsize.TABLES`.
+        budget: The cap on each table; `None` for full tables.
+        seed: Seed of the run.
+        config: The run.
+        folder: Where it is kept.
+    """
+
+    method: str
+    budget: int | None
+    seed: int
+    config: RunConfig
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """Its name among the cells."""
+        return self.folder.name
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What is compared.
+
+    Attributes:
+        run: The run that every cell is a variant of.
+        methods: Keys of `outsize.TABLES`, without "full", which is always there.
+        budgets: Caps on each table, ascending; when empty, `within` chooses them.
+        unit: Unit of the budgets: "parameters", or "bytes" with index maps.
+        num_seeds: Runs of each, with the seeds that follow the run's own.
+    """
+
+    run: RunConfig
+    methods: tuple[str, ...]
+    budgets: tuple[int, ...]
+    unit: Unit = "parameters"
+    num_seeds: int = 3
+
+    def __post_init__(self) -> None:
+        if not self.methods:
+            raise ConfigError(
+                f"--tables names none to compare with full tables: try {', '.join(_compressing())}"
+            )
+        if self.budgets and self.budgets[0] < 1:
+            raise ConfigError(f"a budget must be >= 1, but got {self.budgets[0]}")
+        if self.num_seeds < 1:
+            raise ConfigError(f"--seeds must be >= 1, but got {self.num_seeds}")
+
+    @property
+    def dim(self) -> int:
+        """Width of every table."""
+        return self.run.embeddings.dim
+
+    def rows_within(self, cap: float) -> float:
+        """How many full rows a cap pays for."""
+        return cap / cost_of_rows(1, self.dim, self.unit)
+
+    def within(self, vocabularies: Sequence[int]) -> Grid:
+        """The grid with budgets: a thousandth, a hundredth and a tenth of the largest table."""
+        if self.budgets:
+            return self
+        row = cost_of_rows(1, self.dim, self.unit)
+        full = max(vocabularies) * row
+        budgets = {max(row, full // share) for share in _DEFAULT_SHARES}
+        return replace(self, budgets=tuple(sorted(budgets)))
+
+    def cells(self, out: Path) -> list[Cell]:
+        """Every cell: seed by seed, so that a first comparison is there early."""
+        columns: list[tuple[str, int | None]] = [(BASELINE, None)]
+        columns += [(method, budget) for budget in self.budgets for method in self.methods]
+        seeds = range(self.run.seed, self.run.seed + self.num_seeds)
+        return [self._cell(method, budget, s, out) for s in seeds for method, budget in columns]
+
+    def _cell(self, method: str, budget: int | None, seed: int, out: Path) -> Cell:
+        embeddings = replace(
+            tables_config(self.run),
+            method=method,
+            max_params=budget if self.unit == "parameters" else None,
+            max_bytes=budget if self.unit == "bytes" else None,
+        )
+        config = replace(
+            self.run,
+            seed=seed,
+            embeddings=embeddings,
+            checkpoint=replace(self.run.checkpoint, keep=1),
+        )
+        parts = [method, *([] if budget is None else [self.budget_name(budget)]), str(seed)]
+        return Cell(method, budget, seed, config, out / "cells" / "-".join(parts))
+
+    def budget_name(self, budget: int) -> str:
+        """A budget in the name of a folder."""
+        return f"{budget}B" if self.unit == "bytes" else str(budget)
+
+
+def tables_config(run: RunConfig) -> TablesConfig:
+    """The tables of a run; rows in a store become tables of the same width and initial scale."""
+    if isinstance(run.embeddings, TablesConfig):
+        return run.embeddings
+    return TablesConfig(dim=run.embeddings.dim, init_std=run.embeddings.init_std)
+
+
+def read_methods(words: Iterable[str]) -> tuple[str, ...]:
+    """Methods from words with commas, each once; without words, all that compress."""
+    words = list(words)
+    if not words:
+        return _compressing()
+    methods = dict.fromkeys(_split(words))
+    for method in methods:
+        if method not in TABLES:
+            raise ConfigError(f"no table method {method!r}.{suggestion(method, TABLES)}")
+    return tuple(method for method in methods if method != BASELINE)
+
+
+def read_budgets(words: Iterable[str]) -> tuple[int, ...]:
+    """Budgets from words with commas, ascending, each once; without words, none."""
+    words = list(words)
+    budgets = set()
+    for word in _split(words):
+        try:
+            budgets.add(int(word))
+        except ValueError:
+            raise ConfigError(
+                f"a budget must be a whole number, but got {word!r}: write them as 1024,4096"
+            ) from None
+    if words and not budgets:
+        raise ConfigError("--budgets is empty: give caps on each table, such as 1024,4096")
+    return tuple(sorted(budgets))
+
+
+def read_unit(word: str) -> Unit:
+    """The unit of budgets."""
+    for unit in UNITS:
+        if word == unit:
+            return unit
+    raise ConfigError(f"--unit must be {' or '.join(UNITS)}, but got {word!r}")
+
+
+def cost_of_rows(num_rows: int, dim: int, unit: Unit) -> int:
+    """What full rows cost in a unit."""
+    return num_rows * dim * (_BYTES_PER_NUMBER if unit == "bytes" else 1)
+
+
+def _compressing() -> tuple[str, ...]:
+    return tuple(method for method in TABLES if method != BASELINE)
+
+
+def _split(words: Iterable[str]) -> list[str]:
+    return [part.strip() for word in words for part in word.split(",") if part.strip()]

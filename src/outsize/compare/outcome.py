@@ -1,0 +1,72 @@
+"""What a cell came to, and the file that keeps it."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from outsize.checkpoint import write_text_atomically
+from outsize.compare.grid import Cell
+from outsize.errors import DataError
+from outsize.spec import MEMORY_KINDS
+from outsize.training import RunResult
+
+Status = Literal["finished", "does not fit", "failed"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a cell came to.
+
+    Attributes:
+        cell: The cell.
+        status: "finished"; "does not fit" where the method cannot be made as small as the budget;
+            or "failed".
+        reason: One line, where it did not finish.
+        result: What `plain_result` says, where it did.
+    """
+
+    cell: Cell
+    status: Status
+    reason: str = ""
+    result: dict[str, Any] = field(default_factory=dict)
+
+
+def plain_result(result: RunResult) -> dict[str, Any]:
+    """Metrics, sizes and time of a run; a metric that is no number is `None`."""
+    return {
+        "steps": result.steps,
+        "stopped": result.stopped,
+        "validation": _finite(result.best),
+        "test": _finite(result.test),
+        "params": result.memory.num_parameters,
+        "bytes": {kind: result.memory.bytes_of(kind) for kind in MEMORY_KINDS},
+        "total_bytes": result.memory.total_bytes,
+        "elapsed_s": round(result.elapsed_s, 3),
+    }
+
+
+def keep(outcome: Outcome) -> None:
+    """Write `result.json` into the folder of a cell, whole or not at all."""
+    content = {"status": outcome.status, "reason": outcome.reason, "result": outcome.result}
+    write_text_atomically(
+        outcome.cell.folder / "result.json", json.dumps(content, indent=1, allow_nan=False) + "\n"
+    )
+
+
+def kept(cell: Cell) -> Outcome | None:
+    """What an earlier call kept of a cell."""
+    path = cell.folder / "result.json"
+    if not path.exists():
+        return None
+    try:
+        content = json.loads(path.read_text("utf-8"))
+        return Outcome(cell, content["status"], content["reason"], content["result"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise DataError(f"{path} is damaged: delete it, and its cell is trained again") from None
+
+
+def _finite(metrics: dict[str, float]) -> dict[str, float | None]:
+    return {name: value if math.isfinite(value) else None for name, value in metrics.items()}

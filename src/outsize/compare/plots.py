@@ -1,0 +1,112 @@
+"""Loss and AUC against size: a line for each method, full tables and Bayes' value across."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
+
+from outsize.compare.results import Comparison, Point, Spread
+from outsize.training.page import figure_and_axes, svg_of
+from outsize.training.report import format_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Metric = Literal["loss", "auc"]
+Size = Literal["params", "total_bytes"]
+_COLORS = ("#2563eb", "#d97706", "#db2777", "#7c3aed", "#0891b2", "#dc2626", "#65a30d", "#854d0e",
+           "#4f46e5", "#0f766e", "#be185d", "#a16207")  # fmt: skip
+_MARKERS = "osD^vP<>Xhd*"
+_LABELS = {
+    "loss": "test BCE",
+    "auc": "test AUC",
+    "params": "parameters of all tables",
+    "total_bytes": "bytes of all tables, index maps included",
+}
+_LEGEND_COLUMNS = 4
+_STEP = 0.006  # between methods of one size, as a share of the axis, so that bars can be told apart
+_FULL, _BAYES = "#1f2933", "#16a34a"
+
+
+def size_svg(comparison: Comparison, metric: Metric, size: Size) -> str:
+    """A metric against a size; bars are the range over seeds."""
+    num_methods = len(comparison.curves)
+    figure, axes = figure_and_axes(6.4, 3.8 + 0.2 * (num_methods // _LEGEND_COLUMNS + 1))
+    sizes = [getattr(point, size) for curve in comparison.curves.values() for point in curve]
+    step = _STEP * math.log(max(sizes) / min(sizes)) if sizes else 0.0
+    for i, (method, curve) in enumerate(comparison.curves.items()):
+        shift = math.exp(step * (i - (num_methods - 1) / 2))
+        points = [(getattr(point, size) * shift, _metric_of(point, metric)) for point in curve]
+        _draw_curve(axes, points, method, i)
+    full = None if comparison.full is None else _metric_of(comparison.full, metric)
+    if full is not None:
+        axes.axhline(full.mean, color=_FULL, lw=1.2, label="full tables")
+        axes.axhspan(full.low, full.high, color=_FULL, alpha=0.12, lw=0)
+    if metric in comparison.bayes:
+        _draw_bayes(axes, comparison.bayes[metric])
+    _scale(axes, size)
+    axes.set_xlabel(_LABELS[size])
+    axes.set_ylabel(_LABELS[metric])
+    if axes.get_legend_handles_labels()[0]:
+        figure.legend(loc="outside lower center", ncols=_LEGEND_COLUMNS, frameon=False, fontsize=8)
+    return svg_of(figure)
+
+
+def _draw_curve(
+    axes: Axes, points: Sequence[tuple[float, Spread | None]], method: str, number: int
+) -> None:
+    drawn = [(x, spread) for x, spread in points if spread is not None]
+    if not drawn:
+        return
+    below = [spread.mean - spread.low for _, spread in drawn]
+    above = [spread.high - spread.mean for _, spread in drawn]
+    axes.errorbar(
+        [x for x, _ in drawn],
+        [spread.mean for _, spread in drawn],
+        yerr=[below, above],
+        color=_COLORS[number % len(_COLORS)],
+        marker=_MARKERS[number % len(_MARKERS)],
+        ms=4,
+        lw=1.4,
+        elinewidth=0.9,
+        capsize=2.5,
+        label=method,
+    )
+
+
+def _draw_bayes(axes: Axes, best: float) -> None:
+    """The best reachable value, in words alone where the line would flatten all the others."""
+    low, high = axes.get_ylim()
+    label = f"best reachable (Bayes) {best:.4f}"
+    if low - (high - low) <= best <= high + (high - low):
+        axes.axhline(best, color=_BAYES, ls="--", lw=1.2, label=label)
+    else:
+        axes.plot([], [], color=_BAYES, ls="--", lw=1.2, label=f"{label}, not shown")
+
+
+def _metric_of(point: Point, metric: Metric) -> Spread | None:
+    return point.loss if metric == "loss" else point.auc
+
+
+def _scale(axes: Axes, size: Size) -> None:
+    """A logarithmic axis whose ticks are numbers for people."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+
+    axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    subs = (1.0,) if high / low > 300 else (1.0, 3.0) if high / low > 30 else (1.0, 2.0, 5.0)
+    axes.xaxis.set_major_locator(LogLocator(subs=subs, numticks=12))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    write = format_bytes if size == "total_bytes" else format_count
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: write(value).replace(".0", "")))
+
+
+def format_count(count: float) -> str:
+    """A count for people: 23.4 k, 1.5 M."""
+    for unit in ("", " k", " M"):
+        if count < 1000:
+            return f"{count:.1f}{unit}"
+        count /= 1000
+    return f"{count:.1f} G"

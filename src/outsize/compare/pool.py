@@ -1,0 +1,123 @@
+"""Cells side by side, each process with its share of the cores."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+
+import torch
+
+from outsize.compare.grid import Cell
+from outsize.compare.outcome import Outcome
+from outsize.compare.progress import GridProgress
+from outsize.compare.run_cell import run_cell
+
+
+def num_cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def default_workers(device: torch.device) -> int:
+    """How many cells at once.
+
+    Two cores a cell on the CPU: models this small gain little from more. One cell on a GPU, where
+    cells would compete for its memory.
+    """
+    return 1 if device.type != "cpu" else max(1, num_cores() // 2)
+
+
+def run_cells(cells: Iterable[Cell], workers: int, progress: GridProgress) -> Iterator[Outcome]:
+    """Run cells and yield each outcome as it comes.
+
+    Args:
+        cells: What to run.
+        workers: Processes; 0 runs one cell after the other in this one.
+        progress: Who is told.
+    """
+    if workers > 0:
+        yield from _run_in_processes(deque(cells), workers, progress)
+        return
+    for cell in cells:
+        progress.start(cell)
+        outcome = run_cell(cell)
+        progress.finish(outcome)
+        yield outcome
+
+
+def _run_in_processes(
+    waiting: deque[Cell], workers: int, progress: GridProgress
+) -> Iterator[Outcome]:
+    """One pool of one process for each worker, so that a process that dies takes one cell along."""
+    strangers = multiprocessing.active_children()
+    idle: list[ProcessPoolExecutor] = []
+    running: dict[Future[Outcome], tuple[Cell, ProcessPoolExecutor]] = {}
+    threads = max(1, num_cores() // workers)
+    with _sigterm_as_interrupt():
+        try:
+            while waiting or running:
+                while waiting and len(running) < workers:
+                    cell, worker = waiting.popleft(), idle.pop() if idle else _new_worker(threads)
+                    progress.start(cell)
+                    running[worker.submit(run_cell, cell)] = cell, worker
+                done, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    cell, worker = running.pop(future)
+                    try:
+                        outcome = future.result()
+                        idle.append(worker)
+                    except BrokenProcessPool:
+                        outcome = Outcome(cell, "failed", "its process died, as for want of memory")
+                    progress.finish(outcome)
+                    yield outcome
+        except BaseException:
+            for process in multiprocessing.active_children():
+                if process not in strangers:
+                    process.terminate()  # asks a run to save and stop
+            raise
+        finally:
+            for worker in [*idle, *(worker for _, worker in running.values())]:
+                worker.shutdown(cancel_futures=True)
+
+
+def _new_worker(threads: int) -> ProcessPoolExecutor:
+    spawn = multiprocessing.get_context("spawn")  # a fork would inherit torch's threads half-alive
+    return ProcessPoolExecutor(1, spawn, initializer=_begin_worker, initargs=(threads,))
+
+
+def _begin_worker(threads: int) -> None:
+    """Leave Ctrl-C to the parent, which passes it on once, and do not outlive it."""
+    os.setpgrp()
+    torch.set_num_threads(threads)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+@contextlib.contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """Let SIGTERM end the cells as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,165 @@
+"""From outcomes to curves: means and ranges over seeds, the best at each budget, and factors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from outsize.compare.grid import BASELINE, Grid
+from outsize.compare.outcome import Outcome
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A metric over seeds."""
+
+    mean: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        """Mean, minimum and maximum."""
+        return cls(sum(values) / len(values), min(values), max(values))
+
+    def overlaps(self, other: Spread) -> bool:
+        """Whether the ranges share a value."""
+        return self.low <= other.high and other.low <= self.high
+
+
+@dataclass(frozen=True)
+class Point:
+    """A method at a budget.
+
+    Attributes:
+        budget: The cap on each table; `None` for full tables.
+        num_seeds: Runs that finished.
+        params: Trainable numbers of all tables together.
+        total_bytes: Their bytes, index maps included.
+        loss: Test log loss at the best validation.
+        auc: Test AUC there, where it is a number.
+    """
+
+    budget: int | None
+    num_seeds: int
+    params: int
+    total_bytes: int
+    loss: Spread
+    auc: Spread | None
+
+    @classmethod
+    def of(cls, outcomes: Sequence[Outcome]) -> Point:
+        """The mean of the finished cells of a method and budget."""
+        results = [outcome.result for outcome in outcomes]
+        aucs = [result["test"]["auc"] for result in results]
+        return cls(
+            budget=outcomes[0].cell.budget,
+            num_seeds=len(results),
+            params=results[0]["params"],
+            total_bytes=results[0]["total_bytes"],
+            loss=Spread.of([result["test"]["loss"] for result in results]),
+            auc=None if None in aucs else Spread.of(aucs),
+        )
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a grid came to.
+
+    Attributes:
+        grid: What was compared.
+        vocabularies: Ids of each table.
+        outcomes: Every cell, in the grid's order.
+        full: Full tables, if one of their cells finished.
+        curves: method → its points by ascending budget.
+        bayes: "loss" and "auc" of predicting the true probability, where the data knows it.
+    """
+
+    grid: Grid
+    vocabularies: Mapping[str, int]
+    outcomes: Sequence[Outcome]
+    full: Point | None
+    curves: Mapping[str, Sequence[Point]]
+    bayes: Mapping[str, float]
+
+    @classmethod
+    def of(
+        cls, grid: Grid, vocabularies: Mapping[str, int], outcomes: Sequence[Outcome]
+    ) -> Comparison:
+        """Group outcomes by method and budget."""
+        groups: dict[tuple[str, int | None], list[Outcome]] = {}
+        for outcome in outcomes:
+            if outcome.status == "finished":
+                groups.setdefault((outcome.cell.method, outcome.cell.budget), []).append(outcome)
+        points = {key: Point.of(group) for key, group in groups.items()}
+        curves = {
+            method: [points[method, b] for b in grid.budgets if (method, b) in points]
+            for method in grid.methods
+        }
+        full = points.get((BASELINE, None))
+        return cls(grid, vocabularies, outcomes, full, curves, _bayes(outcomes))
+
+    def unfinished(self, method: str, budget: int | None) -> Outcome | None:
+        """The first cell of a method and budget that did not finish."""
+        return next(
+            (
+                outcome
+                for outcome in self.outcomes
+                if (outcome.cell.method, outcome.cell.budget) == (method, budget)
+                and outcome.status != "finished"
+            ),
+            None,
+        )
+
+    @property
+    def failed(self) -> list[Outcome]:
+        """Cells that failed."""
+        return [outcome for outcome in self.outcomes if outcome.status == "failed"]
+
+
+@dataclass(frozen=True)
+class Best:
+    """Who is best at a budget, by mean test loss.
+
+    Attributes:
+        budget: The budget.
+        method: Who.
+        loss: Its loss.
+        ties: Methods whose range of losses overlaps with the best one's.
+    """
+
+    budget: int
+    method: str
+    loss: Spread
+    ties: tuple[str, ...]
+
+
+def best_at_each_budget(comparison: Comparison) -> list[Best]:
+    """The best method at each budget that any method fits."""
+    found = []
+    for budget in comparison.grid.budgets:
+        losses = {
+            method: point.loss
+            for method, curve in comparison.curves.items()
+            for point in curve
+            if point.budget == budget
+        }
+        if losses:
+            winner = min(losses, key=lambda method: losses[method].mean)
+            ties = tuple(
+                method
+                for method, loss in losses.items()
+                if method != winner and loss.overlaps(losses[winner])
+            )
+            found.append(Best(budget, winner, losses[winner], ties))
+    return found
+
+
+def _bayes(outcomes: Iterable[Outcome]) -> dict[str, float]:
+    tests: list[dict[str, Any]] = [o.result["test"] for o in outcomes if o.status == "finished"]
+    return {
+        metric: tests[0][f"bayes_{metric}"]
+        for metric in ("loss", "auc")
+        if tests and tests[0].get(f"bayes_{metric}") is not None
+    }

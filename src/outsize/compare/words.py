@@ -1,0 +1,109 @@
+"""A comparison in words and tables, for the terminal and the page alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from outsize.compare.crossing import Kind
+from outsize.compare.factors import FITS, Factor, Factors, format_factor
+from outsize.compare.grid import BASELINE
+from outsize.compare.results import Best, Comparison, Point
+from outsize.training.report import format_bytes
+
+_MEANINGS: dict[Kind, str] = {
+    "interpolation": "between two budgets that were tried",
+    "extrapolation": "beyond the budgets tried",
+    "bound": "better than full tables at the smallest budget tried; a smaller one may do",
+    "never": "the curve does not lead to the loss of full tables",
+    "unknown": "too few budgets to tell",
+}
+
+
+@dataclass(frozen=True)
+class Text:
+    """A table of strings.
+
+    Attributes:
+        title: What it shows.
+        columns: Heads of its columns.
+        rows: As many strings each.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def losses_table(comparison: Comparison) -> Text:
+    """Every method at every budget."""
+    grid = comparison.grid
+    rows = [_point_row(comparison, BASELINE, None, comparison.full)]
+    for method, curve in comparison.curves.items():
+        points = {point.budget: point for point in curve}
+        rows += [_point_row(comparison, method, b, points.get(b)) for b in grid.budgets]
+    columns = ("method", "cap", "parameters", "bytes", "BCE", "range", "AUC", "seeds")
+    title = f"Test metrics at the best validation, means over seeds; caps in {grid.unit} a table"
+    return Text(title, columns, rows)
+
+
+def factors_table(factors: Mapping[str, Factors]) -> Text:
+    """How many times smaller each method is at the loss of full tables."""
+    rows = []
+    for method, found in factors.items():
+        for name in FITS:
+            cap, size = found.by_cap[name], found.by_bytes[name]
+            rows.append([method, name, cap.words(), _largest(cap), size.words()])
+    columns = ("method", "fit", "by rows", "largest", "by bytes")
+    return Text("Compression at the loss of full tables", columns, rows)
+
+
+def kind_lines(factors: Mapping[str, Factors]) -> list[str]:
+    """What the kinds of factors in the table mean, a line each."""
+    shown = {
+        factor.crossing.kind
+        for found in factors.values()
+        for factor in (*found.by_cap.values(), *found.by_bytes.values())
+    }
+    return [f"{kind}: {meaning}" for kind, meaning in _MEANINGS.items() if kind in shown]
+
+
+def best_lines(comparison: Comparison, best: Sequence[Best]) -> list[str]:
+    """Who is best at each budget, a line each."""
+    unit, num_seeds = comparison.grid.unit, comparison.grid.num_seeds
+    lines = []
+    for entry in best:
+        line = f"at {entry.budget:,} {unit} a table: {entry.method} (BCE {entry.loss.mean:.5f})"
+        if entry.ties:
+            line += f", a tie with {', '.join(entry.ties)}: their ranges overlap"
+        lines.append(line)
+    if num_seeds == 1:
+        lines.append("one seed shows no spread: small differences mean nothing")
+    return lines
+
+
+def _point_row(
+    comparison: Comparison, method: str, budget: int | None, point: Point | None
+) -> list[str]:
+    cap = "none" if budget is None else f"{budget:,}"
+    unfinished = comparison.unfinished(method, budget)
+    if point is None:
+        return [method, cap, "", "", unfinished.status if unfinished else "", "", "", "0"]
+    asked = comparison.grid.num_seeds
+    return [
+        method,
+        cap,
+        f"{point.params:,}",
+        format_bytes(point.total_bytes),
+        f"{point.loss.mean:.5f}",
+        f"{point.loss.low:.4f}–{point.loss.high:.4f}",
+        "" if point.auc is None else f"{point.auc.mean:.4f}",
+        str(asked) if point.num_seeds == asked else f"{point.num_seeds} of {asked}",
+    ]
+
+
+def _largest(factor: Factor) -> str:
+    if factor.largest_table is None:
+        return "–"
+    sign = "> " if factor.crossing.kind == "bound" else ""
+    return sign + format_factor(factor.largest_table)

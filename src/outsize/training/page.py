@@ -1,0 +1,79 @@
+"""What every page shares: its style, its cards and its figures, all in one file.
+
+Figures are inline SVG, so a page has nothing to download.
+"""
+
+from __future__ import annotations
+
+import html
+import io
+from collections.abc import Mapping
+from string import Template
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+def page(title: str, body: str) -> str:
+    """A whole page; `title` is text, `body` is HTML."""
+    return _PAGE.substitute(title=html.escape(title), body=body)
+
+
+def card(name: str, value: str) -> str:
+    """A number with its name below."""
+    return f'<div class="card"><b>{html.escape(value)}</b><span>{html.escape(name)}</span></div>'
+
+
+def facts_table(facts: Mapping[str, str]) -> str:
+    """Names and values, a row each."""
+    rows = (
+        f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>"
+        for name, value in facts.items()
+    )
+    return f"<table>{''.join(rows)}</table>"
+
+
+def figure_and_axes(width: float, height: float) -> tuple[Figure, Axes]:
+    """An empty figure in the style of the pages; sizes in inches."""
+    from matplotlib.figure import Figure as NewFigure  # matplotlib is slow to import
+
+    figure = NewFigure(figsize=(width, height), layout="constrained")
+    axes = figure.add_subplot()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.25)
+    return figure, axes
+
+
+def svg_of(figure: Figure) -> str:
+    """A figure as an SVG element."""
+    text = io.StringIO()
+    figure.savefig(text, format="svg", metadata={"Date": None})
+    svg = text.getvalue()
+    return svg[svg.index("<svg") :]
+
+
+_PAGE = Template("""<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>$title · Outsize</title>
+<style>
+  body { font: 15px/1.5 system-ui, sans-serif; color: #1f2933; background: #f8fafc;
+         max-width: 1180px; margin: 2rem auto; padding: 0 1rem; }
+  h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin: 0 0 .6rem; }
+  .cards, .grid { display: grid; gap: 1rem; margin-bottom: 1rem; }
+  .cards { grid-template-columns: repeat(auto-fit, minmax(130px, 1fr)); }
+  .grid { grid-template-columns: repeat(auto-fit, minmax(min(100%, 480px), 1fr)); }
+  .card, section { background: #fff; border: 1px solid #e2e8f0; border-radius: 8px;
+                   padding: 1rem; overflow-x: auto; }
+  .card b { display: block; font-size: 1.25rem; white-space: nowrap; }
+  .card span { color: #64748b; font-size: .85rem; }
+  section svg { width: 100%; height: auto; }
+  table { border-collapse: collapse; font-size: .85rem; width: 100%; }
+  th, td { text-align: left; padding: .2rem .6rem .2rem 0; border-bottom: 1px solid #eef2f6; }
+  th { color: #64748b; font-weight: 600; } pre { font-size: .82rem; margin: 0; }
+</style></head><body>
+<h1>$title</h1>
+$body</body></html>
+""")

@@ -1,0 +1,152 @@
+import csv
+import re
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+
+import pytest
+
+from outsize.compare.crossing import Crossing
+from outsize.compare.factors import Factor, factors_of, format_factor
+from outsize.compare.plots import format_count, size_svg
+from outsize.compare.results import Comparison, Point, Spread, best_at_each_budget
+from outsize.compare.words import best_lines, factors_table, kind_lines
+
+
+class Page(HTMLParser):
+    """Tags, links and text of a page."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.opened, self.links, self.words = [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.opened.append(tag)
+        self.links += [v for k, v in attributes if k in ("src", "href", "xlink:href") and v]
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+
+@pytest.fixture
+def out(done):
+    return done[0]
+
+
+def test_the_page_is_one_file_with_nothing_to_download(out):
+    page = Page((out / "compare.html").read_text())
+    assert not [link for link in page.links if not link.startswith("#")]
+    assert page.opened.count("svg") == 4
+
+
+def test_the_page_shows_curves_tables_run_and_environment(out):
+    text = " ".join(Page((out / "compare.html").read_text()).words)
+    for word in ("a <comparison>", "ce-concat", "Best at each budget", "Compression at the loss",
+                 "quadratic", "batch_size = 100", "torch"):  # fmt: skip
+        assert word in text
+
+
+def test_the_csv_has_a_row_for_every_cell(out, grid):
+    with (out / "compare.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["cell"] for row in rows] == [cell.name for cell in grid.cells(out)]
+    for row in rows:
+        assert row["status"] == "finished"
+        assert float(row["test_loss"]) > 0
+        assert int(row["total_bytes"]) == int(row["bytes_parameters"]) + int(row["bytes_index"])
+    assert int(rows[0]["params"]) == 4 * (10 + 32 + 100)
+
+
+def point(budget, loss, *, spread=0.0, params=None):
+    size = params or budget or 10_000
+    auc = Spread(1 - loss, 1 - loss - spread, 1 - loss + spread)
+    return Point(budget, 3, size, 4 * size, Spread(loss, loss - spread, loss + spread), auc)
+
+
+def comparison(grid, curves, full=0.5, bayes=None):
+    return Comparison(
+        grid, {"a": 10, "b": 100, "c": 1_000_000}, [], point(None, full), curves, bayes or {}
+    )
+
+
+def test_the_best_is_named_with_its_ties(grid):
+    found = comparison(
+        grid,
+        {
+            "hash": [point(16, 0.60, spread=0.02), point(64, 0.5)],
+            "ce-concat": [point(16, 0.58, spread=0.01), point(64, 0.4)],
+        },
+    )
+    first, second = best_at_each_budget(found)
+    assert (first.method, first.ties) == ("ce-concat", ("hash",))
+    assert (second.method, second.ties) == ("ce-concat", ())
+    assert best_lines(found, [first])[0] == (
+        "at 16 parameters a table: ce-concat (BCE 0.58000), a tie with hash: their ranges overlap"
+    )
+
+
+def test_factors_follow_the_crossing(grid):
+    # Dim is 4: a cap of 40 pays for 10 rows, and of 4,000 for 1,000.
+    curve = [point(4, 0.7), point(40, 0.6), point(4_000, 0.4)]
+    (found,) = factors_of(comparison(grid, {"hash": curve})).values()
+    rows = 400 / 4
+    linear = found.by_cap["linear"]
+    assert linear.factor == pytest.approx(1_000_110 / (10 + rows + rows))
+    assert linear.largest_table == pytest.approx(1_000_000 / rows)
+    assert found.by_bytes["linear"].factor == pytest.approx(10_000 / 400)
+    assert found.by_cap["quadratic"].crossing.kind == "interpolation"
+
+
+def test_without_full_tables_there_are_no_factors(grid):
+    found = Comparison(grid, {"a": 10}, [], None, {"hash": [point(16, 0.5)]}, {})
+    assert factors_of(found) == {}
+    assert ET.fromstring(size_svg(found, "loss", "params")) is not None
+
+
+@pytest.mark.parametrize(
+    ("factor", "words"),
+    [
+        (Factor(Crossing("interpolation", 1.0), 1639.52), "1,640× (interpolation)"),
+        (Factor(Crossing("extrapolation", 1.0), 12.34), "12.3× (extrapolation)"),
+        (Factor(Crossing("bound", 1.0), 2.0), "> 2.00× (bound)"),
+        (Factor(Crossing("never")), "never"),
+        (Factor(Crossing("unknown")), "unknown"),
+    ],
+)
+def test_a_factor_says_how_it_was_found(factor, words):
+    assert factor.words() == words
+
+
+def test_only_kinds_that_occur_are_explained(grid):
+    factors = factors_of(comparison(grid, {"hash": [point(16, 0.4)]}))
+    assert [line.partition(":")[0] for line in kind_lines(factors)] == ["bound"]
+    assert factors_table(factors).rows[0][3].startswith("> ")
+
+
+def test_plots_draw_each_method_full_tables_and_bayes(grid):
+    curves = {"hash": [point(16, 0.6), point(64, 0.55)], "ce-concat": []}
+    near = size_svg(comparison(grid, curves, bayes={"loss": 0.45}), "loss", "params")
+    far = size_svg(comparison(grid, curves, bayes={"loss": 0.01}), "loss", "total_bytes")
+    for word in (
+        "hash",
+        "full tables",
+        "best reachable (Bayes) 0.4500",
+        "parameters of all tables",
+    ):
+        assert f"<!-- {word}" in near
+    assert "not shown" not in near
+    assert "best reachable (Bayes) 0.0100, not shown" in far
+    assert re.search(r"<!-- \d+ B -->", far)
+    assert "<!-- ce-concat -->" not in far
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(5, "5.0"), (20_000, "20.0 k"), (1.5e6, "1.5 M"), (3e9, "3.0 G")]
+)
+def test_counts_are_for_people(count, text):
+    assert format_count(count) == text
+
+
+def test_factors_have_three_digits_or_more():
+    assert [format_factor(f) for f in (0.5, 12.34, 123.4)] == ["0.50×", "12.3×", "123×"]
+    assert format_factor(float("inf")) == "∞×"
