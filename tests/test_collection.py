@@ -188,3 +188,31 @@ def test_bad_ids_on_cuda_are_reported_at_the_end_of_the_step():
     with pytest.raises(IdError, match="30"):
         collection.raise_if_bad_ids()
     collection.raise_if_bad_ids()  # reported once
+
+
+def test_the_cap_rule_keeps_small_tables_full():
+    specs = [outsize.TableSpec("small", 500, 16), outsize.TableSpec("large", 501, 16)]
+    tables = outsize.build_tables("cce", specs, max_params=8_000)
+    assert isinstance(tables["small"], outsize.FullTable)
+    assert type(tables["large"]) is outsize.TABLES["cce"]
+    in_bytes = outsize.build_tables("hash", specs, max_bytes=500 * 16 * 4)
+    assert isinstance(in_bytes["small"], outsize.FullTable)
+    assert type(in_bytes["large"]) is outsize.TABLES["hash"]
+
+
+def test_every_table_that_can_is_reclustered():
+    specs = [outsize.TableSpec("small", 50, 8), outsize.TableSpec("large", 800, 8)]
+    tables = outsize.build_tables("cce", specs, max_params=400)
+    embeddings = outsize.EmbeddingCollection(
+        [outsize.FeatureSpec("small"), outsize.FeatureSpec("large")], tables
+    )
+    optimizer = torch.optim.Adam(embeddings.parameters())
+    counts = {"small": torch.ones(50).long(), "large": torch.ones(800).long()}
+    reports = embeddings.recluster(optimizer, counts)
+    assert list(reports) == ["large"]
+    assert int(tables["large"].num_clusterings) == 1
+
+
+def test_a_store_has_nothing_to_recluster():
+    store = outsize.LocalStore([outsize.TableSpec("ad", 10, 2)])
+    assert outsize.EmbeddingCollection([outsize.FeatureSpec("ad")], store).recluster() == {}

@@ -65,6 +65,13 @@ def test_collectives_metrics_and_replicas():
     assert output.count("is content") == 3
 
 
+def test_replicas_of_a_table_stay_equal_when_it_is_reclustered():
+    script = Path(__file__).parent.parent / "ranks" / "check_recluster.py"
+    code, output, errors = run(2, script)
+    assert code == 0, errors
+    assert output.count("is content") == 2
+
+
 @pytest.mark.parametrize(
     ("ranks", "settings"),
     [

@@ -1,0 +1,126 @@
+"""Clusterings come when they are due, in a run, a resumed run, and on several ranks."""
+
+import warnings
+
+import pytest
+import torch
+from test_loop import Recorder, assert_same_tree, final_weights, make_config, make_loop, train_until
+
+import outsize
+from outsize.errors import ConfigError
+from outsize.training.embeddings_config import ReclusterConfig, TablesConfig, recluster_steps
+from outsize.training.run_folder import RunFolder
+
+CCE = (
+    "embeddings.kind=tables",
+    "embeddings.method=cce",
+    "embeddings.max_params=64",
+    "embeddings.recluster.count=3",
+    "data.num_train=1500",
+    "data.largest_vocabulary=300",
+)
+
+
+@pytest.mark.parametrize(
+    ("config", "total", "expected"),
+    [
+        (ReclusterConfig(count=6), 3_000_000, [300_000 * i for i in range(1, 7)]),  # the text's
+        (ReclusterConfig(count=2, every=75_000, rest=0.5), 300_000, [75_000, 150_000]),
+        (ReclusterConfig(count=3, rest=0.5), 100, [16, 33, 50]),
+        (ReclusterConfig(count=4, rest=0.0), 100, [25, 50, 75, 100]),
+        (ReclusterConfig(count=0), 100, []),
+        (ReclusterConfig(count=6), 4, [1, 2]),
+        (ReclusterConfig(count=1, rest=1.0), 100, []),
+    ],
+)
+def test_clusterings_are_spread_over_what_is_not_rest(config, total, expected):
+    assert config.steps(total) == expected
+
+
+def test_clusterings_that_leave_no_rest_are_refused():
+    with pytest.raises(
+        ConfigError, match=r"step 300 of 400, but a rest of 0\.4 asks for 240"
+    ):
+        ReclusterConfig(count=3, every=100).steps(400)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"count": -1}, "count must be"),
+        ({"every": 0}, "every must be"),
+        ({"rest": 1.5}, "rest must be between 0 and 1"),
+    ],
+)
+def test_impossible_schedules_are_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        ReclusterConfig(**settings)
+
+
+def test_only_tables_that_can_recluster_have_a_schedule():
+    assert recluster_steps(TablesConfig(method="cce", max_params=9), 100)
+    late = ReclusterConfig(count=9, every=99)
+    assert not recluster_steps(TablesConfig(method="hash", max_params=9, recluster=late), 100)
+
+
+def test_a_run_reclusters_when_it_is_due_and_says_so():
+    recorder = Recorder()
+    loop = make_loop(make_config(*CCE), watcher=recorder)
+    assert loop.total_steps == 48
+    loop.fit()
+    lines = recorder.of("recluster")
+    assert [line["step"] for line in lines] == sorted([9, 18, 28] * (len(lines) // 3))
+    tables = dict(loop.task.model.embeddings.tables.items())
+    compressed = {name for name, table in tables.items() if table.can_recluster}
+    assert {line["table"] for line in lines} == compressed
+    assert 0 < len(compressed) < len(tables)  # the cap rule keeps small ones full
+    assert all(int(tables[name].num_clusterings) == 3 for name in compressed)
+    assert all(0 < line["mse"] < line["variance"] for line in lines)
+
+
+def test_ids_weigh_as_often_as_they_were_seen():
+    config = make_config(*CCE)
+    task = make_loop(config).task
+    counts = task._count_by_table(128)
+    batches = list(task.data.batches("train", 64))[:2]
+    for name, counted in counts.items():
+        expected = torch.cat([batch.ids[name] for batch in batches]).bincount(
+            minlength=len(counted)
+        )
+        assert torch.equal(counted, expected)
+    plain = make_loop(make_config(*CCE, "embeddings.recluster.weighted=false")).task
+    assert plain._count_by_table(128) == {}
+
+
+@pytest.mark.parametrize("stop_at", [8, 9, 10, 30])
+def test_a_run_stopped_around_a_clustering_resumes_bit_identical(tmp_path, stop_at):
+    config = make_config(*CCE)
+    outsize.train(config, tmp_path / "whole", quiet=True)
+    train_until(stop_at, config, tmp_path / "cut")
+    outsize.train(config, tmp_path / "cut", resume=True, quiet=True)
+    assert_same_tree(final_weights(tmp_path / "cut"), final_weights(tmp_path / "whole"))
+    steps = [
+        [(line["step"], line.get("table"), line.get("mse")) for line in RunFolder(f).metrics()]
+        for f in (tmp_path / "whole", tmp_path / "cut")
+    ]
+    assert steps[0] == steps[1]
+
+
+def test_the_report_shows_clusterings(tmp_path):
+    outsize.train(make_config(*CCE), tmp_path / "run", quiet=True)
+    assert "Reclusterings" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_a_collapse_is_said_in_a_run():
+    config = make_config(
+        "embeddings.kind=tables",
+        "embeddings.method=circular",
+        "embeddings.max_params=32",
+        "embeddings.recluster.count=6",
+        "data.largest_vocabulary=3000",
+        "data.num_train=3000",
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        make_loop(config).fit()
+    assert any("collapse" in str(warning.message) for warning in caught)
