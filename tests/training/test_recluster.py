@@ -38,9 +38,7 @@ def test_clusterings_are_spread_over_what_is_not_rest(config, total, expected):
 
 
 def test_clusterings_that_leave_no_rest_are_refused():
-    with pytest.raises(
-        ConfigError, match=r"step 300 of 400, but a rest of 0\.4 asks for 240"
-    ):
+    with pytest.raises(ConfigError, match=r"step 300 of 400, but a rest of 0\.4 asks for 240"):
         ReclusterConfig(count=3, every=100).steps(400)
 
 
