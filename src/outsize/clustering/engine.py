@@ -2,6 +2,9 @@
 
 An engine is always given chunks of one size, so that a point's result cannot depend on how many
 others are searched with it.
+
+In this package `*columns` is a leading axis that may be missing: tensors are one column, or several
+to be worked on together.
 """
 
 from __future__ import annotations
@@ -23,10 +26,21 @@ class Searcher:
     """Centroids prepared for search.
 
     Attributes:
-        chunk_points: How many points `search` takes; a power of two up to `CHUNK_POINTS`.
+        chunk_points: How many points a column `search` takes; a power of two up to `CHUNK_POINTS`.
         search: The index of the centroid nearest to each point of a chunk. Near ties are decided
             by rounding, alike for equal points.
     """
 
     chunk_points: int
-    search: Callable[[Float[Tensor, "points dim"]], Int64[Tensor, " points"]]
+    search: Callable[[Float[Tensor, "*columns points dim"]], Int64[Tensor, "*columns points"]]
+
+
+Engine = Callable[[Float[Tensor, "*columns k dim"]], Searcher]
+
+
+def taken_together(columns: Tensor) -> list[Tensor]:
+    """The columns to work on at once: all on CUDA, which one would leave idle, else one by one.
+
+    On the CPU a column fills the caches and the cores by itself, and stops when it is done.
+    """
+    return [columns] if columns.is_cuda else list(columns.unbind())

@@ -23,7 +23,7 @@ def is_available() -> bool:
 
 
 def prepare(centroids: Float[Tensor, "k dim"]) -> Searcher:
-    """Prepare float32 centroids on the CPU."""
+    """Prepare float32 centroids of one column on the CPU."""
     import faiss
 
     rows = -(-_MIN_NUMBERS // centroids.shape[1])

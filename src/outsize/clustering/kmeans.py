@@ -1,7 +1,7 @@
 """k-means of several columns of points, such as those of a product quantizer.
 
-Each column is clustered by itself and alike whether alone or among others. Columns are taken one
-after the other: a column fills the caches and the cores by itself, and stops when it is done.
+Each column is clustered by itself and alike whether alone or among others: bit for bit on the CPU,
+where columns are taken one after the other; up to rounding on CUDA, where they are taken together.
 """
 
 from __future__ import annotations
@@ -16,11 +16,17 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from outsize.clustering.checks import check_points, check_weights
-from outsize.clustering.engine import EngineName
+from outsize.clustering.engine import EngineName, taken_together
 from outsize.clustering.lloyd import lloyd
-from outsize.clustering.nearest import Engine, choose_engine, nearest_in_column
+from outsize.clustering.nearest import choose_engine, nearest_in_column
 from outsize.clustering.sampling import draw_distinct
-from outsize.clustering.seeding import INITS, InitName, first_centroids, squared_distances
+from outsize.clustering.seeding import (
+    INITS,
+    InitName,
+    Search,
+    first_centroids,
+    squared_distances,
+)
 from outsize.errors import ConfigError, DataError
 from outsize.hashing import derive_seed
 
@@ -62,7 +68,7 @@ def kmeans(
 
     Where there are fewer distinct points than clusters, each is a centroid and the others are
     copies that count as empty. The same seed gives the same result on the CPU; on CUDA sums may
-    be rounded differently.
+    be rounded differently, unless `torch.use_deterministic_algorithms` is on.
 
     Args:
         points: Finite points of every column.
@@ -89,25 +95,28 @@ def kmeans(
     def search(some: Tensor, centroids: Tensor) -> Tensor:
         return nearest_in_column(some, centroids, prepare)
 
+    groups = taken_together(points)
     fitted = []
-    with _bar(points.shape[0] * iterations, progress) as advance_to:
-        for column in range(points.shape[0]):
-            rows = points[column] if chosen is None else points[column].index_select(0, chosen)
+    with _bar(len(groups) * iterations, progress) as advance_to:
+        for done, group in enumerate(groups):
+            rows = group if chosen is None else group.index_select(-2, chosen)
             rows = rows.float()
-            generator = torch.Generator().manual_seed(derive_seed(seed, "column"))
-            first = first_centroids(init, rows, masses, num_clusters, generator, search)
-            done = column * iterations
-            centroids, made = lloyd(
-                rows, masses, first, iterations, generator, search, _steps(advance_to, done)
-            )
-            advance_to(done + iterations)
-            fitted.append((centroids, *_quality(rows, masses, centroids, prepare), made))
-    all_centroids, mse, num_empty, made_by_column = zip(*fitted, strict=True)
+            first = []
+            for column in rows.view(-1, *rows.shape[-2:]):
+                generator = torch.Generator().manual_seed(derive_seed(seed, "column"))
+                first.append(first_centroids(init, column, masses, num_clusters, generator, search))
+            # Every column has drawn equally often, so the last generator goes on for all.
+            centroids = torch.stack(first).view(*rows.shape[:-2], num_clusters, -1)
+            advance = _steps(advance_to, done * iterations)
+            centroids, made = lloyd(rows, masses, centroids, iterations, generator, search, advance)
+            advance_to((done + 1) * iterations)
+            fitted.append((centroids, *_quality(rows, masses, centroids, search), made))
+    all_centroids, mse, num_empty, iterations_made = zip(*fitted, strict=True)
     return Clustering(
-        torch.stack(all_centroids),
-        torch.stack(mse),
-        torch.stack(num_empty),
-        max(made_by_column),
+        torch.stack(all_centroids).view(points.shape[0], num_clusters, -1),
+        torch.stack(mse).flatten(),
+        torch.stack(num_empty).flatten(),
+        max(iterations_made),
         time.perf_counter() - started,
     )
 
@@ -151,16 +160,17 @@ def _sample(
 
 
 def _quality(
-    points: Float[Tensor, "n dim"],
+    points: Float[Tensor, "*columns n dim"],
     weights: Float64[Tensor, " n"],
-    centroids: Float[Tensor, "k dim"],
-    engine: Engine,
-) -> tuple[Float[Tensor, ""], Int64[Tensor, ""]]:
+    centroids: Float[Tensor, "*columns k dim"],
+    search: Search,
+) -> tuple[Float[Tensor, "*columns"], Int64[Tensor, "*columns"]]:
     """The mean squared error of centroids and how many of them are empty."""
-    labels = nearest_in_column(points, centroids, engine)
-    squares = squared_distances(points, centroids[labels])
-    used = torch.bincount(labels, minlength=len(centroids)) > 0
-    return ((weights * squares).sum() / weights.sum()).float(), (~used).sum()
+    labels = search(points, centroids)
+    found = torch.take_along_dim(centroids, labels.unsqueeze(-1), dim=-2)
+    mse = (weights * squared_distances(points, found)).sum(dim=-1) / weights.sum()
+    empty = torch.ones(centroids.shape[:-1], dtype=torch.bool, device=centroids.device)
+    return mse.float(), empty.scatter_(-1, labels, False).sum(dim=-1)
 
 
 def _steps(advance_to: Callable[[int], None], done: int) -> Callable[[], None]:

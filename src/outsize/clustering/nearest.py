@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
 from outsize.clustering import faiss_engine, torch_engine
 from outsize.clustering.checks import check_points
-from outsize.clustering.engine import CHUNK_POINTS, EngineName, Searcher
+from outsize.clustering.engine import CHUNK_POINTS, Engine, EngineName, taken_together
 from outsize.errors import ConfigError
 
 __all__ = ["CHUNK_POINTS", "choose_engine", "nearest", "nearest_in_column"]
-
-Engine = Callable[[Float[Tensor, "k dim"]], Searcher]
 
 
 @torch.no_grad()
@@ -49,8 +45,9 @@ def nearest(
         )
     prepare = choose_engine(engine, points)
     labels = torch.empty(points.shape[:2], dtype=torch.int64, device=points.device)
-    for column in range(points.shape[0]):
-        nearest_in_column(points[column], centroids[column].float(), prepare, out=labels[column])
+    groups = map(taken_together, (points, centroids.float(), labels))
+    for some, their_centroids, their_labels in zip(*groups, strict=True):
+        nearest_in_column(some, their_centroids, prepare, out=their_labels)
     return labels
 
 
@@ -77,35 +74,39 @@ def choose_engine(engine: EngineName, points: Float[Tensor, "columns n dim"]) ->
 
 
 def nearest_in_column(
-    points: Float[Tensor, "n dim"],
-    centroids: Float[Tensor, "k dim"],
+    points: Float[Tensor, "*columns n dim"],
+    centroids: Float[Tensor, "*columns k dim"],
     engine: Engine,
-    out: Int64[Tensor, " n"] | None = None,
-) -> Int64[Tensor, " n"]:
-    """`nearest` for one column of checked points and float32 centroids."""
-    labels = torch.empty(len(points), dtype=torch.int64, device=points.device)
+    out: Int64[Tensor, "*columns n"] | None = None,
+) -> Int64[Tensor, "*columns n"]:
+    """`nearest` for a column, or several at once, of checked points and float32 centroids."""
+    labels = torch.empty(points.shape[:-1], dtype=torch.int64, device=points.device)
     labels = labels if out is None else out
     # Scores are differences of squares: far from the origin they would have no digits left.
-    centre = centroids.mean(dim=0, dtype=torch.float64).float()
+    centre = centroids.mean(dim=-2, keepdim=True, dtype=torch.float64).float()
     searcher = engine(centroids - centre)
     lowest = _lowest_equal(centroids)
-    for start in range(0, len(points), searcher.chunk_points):
-        chunk = points[start : start + searcher.chunk_points].float() - centre
-        num_points = len(chunk)
+    for start in range(0, points.shape[-2], searcher.chunk_points):
+        chunk = points[..., start : start + searcher.chunk_points, :].float() - centre
+        num_points = chunk.shape[-2]
         if num_points < searcher.chunk_points:
-            padding = chunk.new_zeros(searcher.chunk_points - num_points, chunk.shape[1])
-            chunk = torch.cat([chunk, padding])
-        found = searcher.search(chunk)[:num_points]
-        labels[start : start + num_points] = found if lowest is None else lowest[found]
+            num_missing = searcher.chunk_points - num_points
+            padding = chunk.new_zeros(*chunk.shape[:-2], num_missing, chunk.shape[-1])
+            chunk = torch.cat([chunk, padding], dim=-2)
+        # Another layout may be multiplied by another kernel, which rounds differently.
+        found = searcher.search(chunk.contiguous())[..., :num_points]
+        labels[..., start : start + num_points] = lowest.gather(-1, found)
     return labels
 
 
-def _lowest_equal(centroids: Float[Tensor, "k dim"]) -> Int64[Tensor, " k"] | None:
-    """For each centroid the lowest index of its equals; `None` where all differ."""
-    distinct, group = torch.unique(centroids, dim=0, return_inverse=True)
-    num_centroids = len(centroids)
-    if len(distinct) == num_centroids:
-        return None
-    indices = torch.arange(num_centroids, device=centroids.device)
-    first = torch.full((len(distinct),), num_centroids, device=centroids.device)
-    return first.scatter_reduce_(0, group, indices, reduce="amin")[group]
+def _lowest_equal(centroids: Float[Tensor, "*columns k dim"]) -> Int64[Tensor, "*columns k"]:
+    """For each centroid the lowest index of its equals, found without waiting for the device."""
+    indices = torch.arange(centroids.shape[-2], device=centroids.device)
+    # Sorted stably by each coordinate in turn, equals stand side by side, the lowest index first.
+    order = indices.expand(centroids.shape[:-1])
+    for coordinate in centroids.unbind(-1):
+        order = order.gather(-1, coordinate.gather(-1, order).argsort(dim=-1, stable=True))
+    ordered = torch.take_along_dim(centroids, order.unsqueeze(-1), dim=-2)
+    is_equal = (ordered == ordered.roll(1, dims=-2)).all(dim=-1)
+    first_equal = indices.masked_fill(is_equal, 0).cummax(dim=-1).values
+    return order.gather(-1, first_equal).gather(-1, order.argsort(dim=-1))

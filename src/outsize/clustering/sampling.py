@@ -11,10 +11,10 @@ def draw_by_mass(
     mass: Float64[Tensor, " n"], num_draws: int, generator: Generator
 ) -> Int64[Tensor, " draws"]:
     """Draw indices with probability proportional to `mass`, with replacement."""
-    cumulative = mass.cumsum(0)
-    uniform = torch.rand(num_draws, dtype=torch.float64, generator=generator).to(mass.device)
+    cumulative = mass.cpu().cumsum(0)  # on CUDA it differs from run to run
+    uniform = torch.rand(num_draws, dtype=torch.float64, generator=generator)
     drawn = torch.searchsorted(cumulative, uniform * cumulative[-1], right=True)
-    return drawn.clamp_(max=len(mass) - 1)
+    return drawn.clamp_(max=len(mass) - 1).to(mass.device)
 
 
 def draw_distinct(

@@ -14,14 +14,16 @@ from collections.abc import Callable
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Float, Float64, Int64
 from torch import Generator, Tensor
 
 from outsize.clustering.sampling import draw_by_mass, draw_distinct
 
 InitName = Literal["afk-mc2", "k-means++", "random"]
 Points = Float[Tensor, "n dim"]
-Search = Callable[[Points, Float[Tensor, "k dim"]], Tensor]
+Search = Callable[
+    [Float[Tensor, "*columns n dim"], Float[Tensor, "*columns k dim"]], Int64[Tensor, "*columns n"]
+]
 
 CHAIN_LENGTH = 64
 _BLOCK = 64  # centroids whose candidates are compared to the earlier centroids at once
@@ -35,10 +37,10 @@ def first_centroids(
     generator: Generator,
     search: Search,
 ) -> Float[Tensor, "k dim"]:
-    """Choose centroids among the points.
+    """Choose centroids among the points of one column.
 
     Where there are no more distinct points than clusters, each is a centroid and the rest are
-    copies of the first.
+    copies of the first. How many numbers are drawn does not depend on where the points are.
     """
     seeds = points[:0]
     if len(points) > num_clusters:
@@ -52,9 +54,11 @@ def first_centroids(
     return torch.cat([distinct, copies])
 
 
-def squared_distances(points: Points, others: Float[Tensor, "#n dim"]) -> Float64[Tensor, " n"]:
+def squared_distances(
+    points: Float[Tensor, "*columns n dim"], others: Float[Tensor, "*columns #n dim"]
+) -> Float64[Tensor, "*columns n"]:
     """|x − y|² of each pair, or to one point."""
-    return (points - others).square_().sum(dim=1, dtype=torch.float64)
+    return (points - others).square_().sum(dim=-1, dtype=torch.float64)
 
 
 def random_points(
