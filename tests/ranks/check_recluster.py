@@ -17,6 +17,7 @@ def equal_on_all_ranks(tensor):
 with process_group(torch.device("cpu")):
     spec = outsize.TableSpec("ad", num_rows=2000, dim=8)
     table = outsize.build_table("cce", spec, max_params=1000 * 8, columns=4, seed=1)
+    assert isinstance(table, outsize.tables.CCETable)
     assert table.pointers.dtype == torch.int16
     buffers = [name for name, _ in table.named_buffers()]
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(table, buffers)

@@ -24,22 +24,25 @@ CCE = (
 @pytest.mark.parametrize(
     ("config", "total", "expected"),
     [
-        (ReclusterConfig(count=6), 3_000_000, [300_000 * i for i in range(1, 7)]),  # the text's
-        (ReclusterConfig(count=2, every=75_000, rest=0.5), 300_000, [75_000, 150_000]),
+        (ReclusterConfig(), 3_000_000, [300_000 * i for i in range(1, 7)]),  # the text's best of
+        (ReclusterConfig(), 300_000, [75_000, 150_000]),  # ten epochs, and of one
+        (ReclusterConfig(count=6, every=300_000), 3_000_000, [300_000 * i for i in range(1, 7)]),
+        (ReclusterConfig(), 150_000, [37_500, 75_000]),
+        (ReclusterConfig(), 600_000, [180_000, 360_000]),
         (ReclusterConfig(count=3, rest=0.5), 100, [16, 33, 50]),
         (ReclusterConfig(count=4, rest=0.0), 100, [25, 50, 75, 100]),
         (ReclusterConfig(count=0), 100, []),
-        (ReclusterConfig(count=6), 4, [1, 2]),
+        (ReclusterConfig(count=6, rest=0.4), 4, [1, 2]),
         (ReclusterConfig(count=1, rest=1.0), 100, []),
     ],
 )
 def test_clusterings_are_spread_over_what_is_not_rest(config, total, expected):
-    assert config.steps(total) == expected
+    assert config.steps(total, steps_an_epoch=300_000) == expected
 
 
 def test_clusterings_that_leave_no_rest_are_refused():
     with pytest.raises(ConfigError, match=r"step 300 of 400, but a rest of 0\.4 asks for 240"):
-        ReclusterConfig(count=3, every=100).steps(400)
+        ReclusterConfig(count=3, every=100).steps(400, 200)
 
 
 @pytest.mark.parametrize(
@@ -56,9 +59,9 @@ def test_impossible_schedules_are_refused(settings, message):
 
 
 def test_only_tables_that_can_recluster_have_a_schedule():
-    assert recluster_steps(TablesConfig(method="cce", max_params=9), 100)
-    late = ReclusterConfig(count=9, every=99)
-    assert not recluster_steps(TablesConfig(method="hash", max_params=9, recluster=late), 100)
+    assert recluster_steps(TablesConfig(method="cce", max_params=9), 100, 50)
+    late = TablesConfig(method="hash", max_params=9, recluster=ReclusterConfig(9, every=99))
+    assert not recluster_steps(late, 100, 50)
 
 
 def test_a_run_reclusters_when_it_is_due_and_says_so():

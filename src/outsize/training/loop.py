@@ -74,7 +74,9 @@ class Loop:
         self._log_started = 0.0
         total = task.num_batches() * config.train.epochs
         self.total_steps = min(total, config.train.steps or total)
-        self._recluster_steps = recluster_steps(config.embeddings, self.total_steps)
+        self._recluster_steps = recluster_steps(
+            config.embeddings, self.total_steps, task.num_batches()
+        )
 
     def fit(self) -> None:
         """Train until the epochs or steps are done, or early stopping or the caller ends it."""
