@@ -13,7 +13,7 @@ class ReclusterReport:
     Attributes:
         mse: Mean squared distance between the vectors of ids before and after it.
         variance: The same distance to the mean vector: what one cluster would have left.
-        num_clusters: Clusters of each column.
+        num_clusters: Clusters of each column, or of the pool that all columns share.
         num_empty: Clusters that no id was nearest to, over all columns.
         entropies: H₁ … H_c of the new pointers (see `pointer_entropies`), in nats.
         warning: What is wrong with them, in plain words; empty if nothing is.

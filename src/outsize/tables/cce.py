@@ -166,7 +166,9 @@ class CCETable(EmbeddingTable):
             self._write_codes(clustering.centroids)
 
         state = (self.pointers, self.helper_hashes, self.num_clusterings)
-        return run_recluster(self, self.weight, state, self.num_codes, optimizer, rewrite)
+        return run_recluster(
+            self, self.weight, state, self.num_codes, optimizer, rewrite, self.shared
+        )
 
     def _cluster(
         self, counts: Int64[Tensor, " num_rows"] | None, iterations: int, progress: bool

@@ -98,6 +98,7 @@ def run_recluster(
     num_codes: int,
     optimizer: Optimizer | None,
     rewrite: Callable[[], None],
+    pooled: bool = False,
 ) -> ReclusterReport:
     """Recluster a table on the first rank, give every rank the result, and report.
 
@@ -108,6 +109,7 @@ def run_recluster(
         num_codes: Codes a pointer chooses from.
         optimizer: What trains `weight`; it forgets what it knew.
         rewrite: Changes weight and state in place.
+        pooled: Whether all columns choose from one pool of codes.
     """
     started = time.perf_counter()
     if optimizer is not None:
@@ -125,7 +127,7 @@ def run_recluster(
         mse=float((after - before).square().sum(dim=1).mean()),
         variance=float((before - before.mean(dim=0)).square().sum(dim=1).mean()),
         num_clusters=num_codes,
-        num_empty=num_unused(state[0], num_codes),
+        num_empty=num_unused(state[0], num_codes, pooled),
         entropies=diagnosis.entropies,
         warning=diagnosis.warning,
         seconds=time.perf_counter() - started,
@@ -135,12 +137,14 @@ def run_recluster(
     return report
 
 
-def num_unused(pointers: Integer[Tensor, "n columns"], num_codes: int) -> int:
-    """Codes that no id points to, over all columns."""
-    used = [
-        torch.bincount(unpack(column), minlength=num_codes) > 0 for column in pointers.unbind(1)
-    ]
-    return sum(num_codes - int(flags.sum()) for flags in used)
+def num_unused(pointers: Integer[Tensor, "n columns"], num_codes: int, pooled: bool) -> int:
+    """Codes that no id points to: of one pool, or of every column's own."""
+    used = torch.stack(
+        [torch.bincount(unpack(column), minlength=num_codes) > 0 for column in pointers.unbind(1)]
+    )
+    if pooled:
+        used = used.any(dim=0)
+    return used.numel() - int(used.sum())
 
 
 def require_trained_by(optimizer: Optimizer, table: EmbeddingTable, weight: Tensor) -> None:

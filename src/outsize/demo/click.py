@@ -1,0 +1,47 @@
+"""Room 1: a click model, end to end."""
+
+from __future__ import annotations
+
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.panel import Panel
+from rich.table import Table
+
+from outsize.training import load_config, train
+from outsize.training.report import format_bytes
+
+_QUICK = ("data.num_train=20_000", "data.num_validation=5_000", "data.num_test=5_000",
+          "data.largest_vocabulary=1_000", "train.validate_every=5")  # fmt: skip
+
+
+def click_room(out: Path, quick: bool, console: Console) -> dict[str, Any]:
+    """A DLRM trained on a synthetic click log, end to end."""
+    with as_file(files("outsize.demo") / "click.toml") as path:
+        config = load_config(path, _QUICK if quick else ())
+    console.print(
+        Panel(
+            "A click log is made on the fly: 13 numbers and 26 ids an example, Zipf-skewed, in "
+            "planted clusters. Labels come from a known probability, so the best loss any model "
+            "can reach (Bayes) is known. A DLRM learns it; its rows live in a store and are "
+            "trained by row-wise Adagrad.",
+            title="Room 1: a click model",
+            width=min(88, console.width),
+        )
+    )
+    result = train(config, out, quiet=console.quiet)
+    table = Table(title="What came out", title_justify="left")
+    for column in ("", "log loss", "AUC"):
+        table.add_column(column, justify="left" if not column else "right")
+    test = result.test
+    table.add_row("DLRM, test", f"{test['loss']:.4f}", f"{test['auc']:.4f}")
+    table.add_row("best reachable (Bayes)", f"{test['bayes_loss']:.4f}", f"{test['bayes_auc']:.4f}")
+    console.print(table)
+    memory = result.memory
+    console.print(
+        f"embeddings: {memory.num_parameters:,} parameters, {format_bytes(memory.total_bytes)} "
+        f"with clocks and optimizer state\nlook at: {out / 'report.html'}"
+    )
+    return result.summary()
