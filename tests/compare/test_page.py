@@ -57,6 +57,17 @@ def test_the_csv_has_a_row_for_every_cell(out, grid):
     assert int(rows[0]["params"]) == 4 * (10 + 32 + 100)
 
 
+def test_the_markdown_has_every_method_at_every_budget(out, grid):
+    text = (out / "compare.md").read_text()
+    for title in ("**BCE**", "**AUC**", "**Bytes of all tables", "**Compression at the loss"):
+        assert text.count(title) == 1
+    head = f"| method | {' | '.join(f'{budget:,}' for budget in grid.budgets)} |"
+    assert text.count(head) == 3
+    for method in grid.methods:
+        (row, *_) = re.findall(rf"^\| {method} \|.*$", text, re.MULTILINE)
+        assert row.count(" to ") == len(grid.budgets)
+
+
 def point(budget, loss, *, spread=0.0, params=None):
     size = params or budget or 10_000
     auc = Spread(1 - loss, 1 - loss - spread, 1 - loss + spread)

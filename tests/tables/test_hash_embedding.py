@@ -38,7 +38,9 @@ def test_what_importance_weights_cannot_use_goes_to_rows():
 
 
 def test_ids_with_weights_of_their_own_all_differ():
-    vectors = HashEmbeddingTable(SPEC, num_buckets=4, num_importance=1000)(torch.arange(1000))
+    table = HashEmbeddingTable(SPEC, num_buckets=4, num_importance=1000)
+    torch.nn.init.normal_(table.importance)
+    vectors = table(torch.arange(1000))
     assert torch.unique(vectors, dim=0).shape[0] == 1000
 
 

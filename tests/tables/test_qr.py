@@ -47,7 +47,9 @@ def test_vectors_are_the_rows_of_the_digits_combined(combine):
 
 @pytest.mark.parametrize("combine", ["multiply", "add"])
 def test_all_vectors_differ(combine):
-    vectors = QRTable(SPEC, base=10, combine=combine)(torch.arange(100))
+    table = QRTable(SPEC, base=10, combine=combine)
+    torch.nn.init.normal_(table.weight)
+    vectors = table(torch.arange(100))
     assert torch.unique(vectors, dim=0).shape[0] == 100
 
 

@@ -16,6 +16,7 @@ from outsize.collectives import is_launched_as_rank
 from outsize.compare.factors import factors_of
 from outsize.compare.files import to_csv, to_plain
 from outsize.compare.grid import Grid
+from outsize.compare.markdown import to_markdown
 from outsize.compare.outcome import Outcome
 from outsize.compare.page import comparison_page
 from outsize.compare.pool import default_workers, run_cells
@@ -35,7 +36,7 @@ def compare(
 
     Args:
         grid: What is compared.
-        out: Folder for cells, `compare.csv`, `compare.json` and `compare.html`.
+        out: Folder for cells, `compare.csv`, `compare.json`, `compare.md` and `compare.html`.
         workers: Cells at once, each a process; 0 runs them one by one in this process. By default
             one for two cores, and one on a GPU.
         quiet: Show nothing.
@@ -89,6 +90,7 @@ def _write(comparison: Comparison, out: Path, console: Console) -> dict[str, Any
     files = {
         "compare.csv": to_csv(comparison),
         "compare.json": json.dumps(plain, indent=1) + "\n",
+        "compare.md": to_markdown(title, comparison, best, factors, facts),
         "compare.html": comparison_page(title, comparison, best, factors, facts),
     }
     for name, text in files.items():

@@ -10,15 +10,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import torch
 from jaxtyping import Float, Int64
-from torch import Tensor
+from torch import Tensor, nn
 
 from outsize.contracts import EmbeddingTable
 from outsize.errors import ConfigError
 from outsize.hashing import draw_hashes, hash_ids
 from outsize.spec import Budget, Init, TableSpec
-from outsize.tables.factors import factor_stds, fresh_factor
 from outsize.tables.sizing import Cost, hash_bytes, largest_size
+from outsize.tables.weights import fresh_weight
 
 _DEFAULT_HASHES = 2
 
@@ -27,6 +28,7 @@ class HashEmbeddingTable(EmbeddingTable):
     """`num_buckets` shared rows, and `num_importance` rows of importance weights.
 
     A budget is halved between the two; what the importance weights cannot use goes to the rows.
+    Weights start at 1: a fresh vector is the sum of its rows.
 
     Args:
         spec: The table.
@@ -54,13 +56,16 @@ class HashEmbeddingTable(EmbeddingTable):
         _require_hashes(spec, num_hashes)
         self.num_buckets = num_buckets
         self.num_importance = num_importance
-        importance, rows = factor_stds(spec, 2, num_terms=num_hashes)
         if papers_init:
-            spec, importance, rows = replace(spec, init=Init("normal")), 0.0005, 0.1
-        self.weight = fresh_factor(spec, num_buckets, spec.dim, rows, seed, "weight")
-        self.importance = fresh_factor(
-            spec, num_importance, num_hashes, importance, seed, "importance"
-        )
+            normal = replace(spec, init=Init("normal"))
+            self.weight = fresh_weight(normal, num_buckets, spec.dim, 0.1, seed)
+            self.importance = fresh_weight(
+                normal, num_importance, num_hashes, 0.0005, seed, "importance"
+            )
+        else:
+            std = spec.init.std_for(spec.dim) * num_hashes**-0.5
+            self.weight = fresh_weight(spec, num_buckets, spec.dim, std, seed)
+            self.importance = nn.Parameter(torch.ones(num_importance, num_hashes, dtype=spec.dtype))
         self.register_buffer("hashes", draw_hashes(num_hashes + 1, seed))
         self.hashes: Tensor
 

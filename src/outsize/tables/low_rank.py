@@ -12,14 +12,15 @@ from torch import Tensor
 
 from outsize.contracts import EmbeddingTable
 from outsize.spec import Budget, TableSpec
-from outsize.tables.factors import factor_stds, fresh_factor
+from outsize.tables.factors import fresh_factor
 from outsize.tables.sizing import Cost, largest_size
 
 
 class LowRankTable(EmbeddingTable):
     """A row of `rank` numbers for each id, times a `(rank, dim)` matrix.
 
-    Each id keeps a row of its own, so a budget below `num_rows + dim` parameters is refused.
+    Each id keeps a row of its own, so a budget below `num_rows + dim` parameters is refused. Rows
+    start at the scale of the spec, and the matrix such that it keeps their length.
 
     Args:
         spec: The table.
@@ -29,9 +30,9 @@ class LowRankTable(EmbeddingTable):
 
     def __init__(self, spec: TableSpec, *, rank: int, seed: int = 0) -> None:
         super().__init__(spec)
-        rows, widen = factor_stds(spec, 2, num_terms=rank)
-        self.weight = fresh_factor(spec, spec.num_rows, rank, rows, seed, "weight")
-        self.widen = fresh_factor(spec, rank, spec.dim, widen, seed, "widen")
+        std = spec.init.std_for(spec.dim)
+        self.weight = fresh_factor(spec, spec.num_rows, rank, std, seed, "weight")
+        self.widen = fresh_factor(spec, rank, spec.dim, rank**-0.5, seed, "widen")
 
     @classmethod
     def within(  # noqa: D102

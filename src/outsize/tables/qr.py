@@ -20,15 +20,15 @@ from outsize.contracts import EmbeddingTable
 from outsize.errors import ConfigError
 from outsize.spec import Budget, TableSpec
 from outsize.tables.digits import root_up, split_digits
-from outsize.tables.factors import factor_stds, fresh_factor
 from outsize.tables.sizing import Cost, largest_size
+from outsize.tables.weights import fresh_weight
 
 
 class QRTable(EmbeddingTable):
     """The rows of an id's digits, multiplied or added.
 
     A budget sets the largest base, with as few digits as it allows; with one digit, where the
-    budget allows that, this is a full table.
+    budget allows that, this is a full table. Factors but the first start at 1.
 
     Args:
         spec: The table.
@@ -63,17 +63,19 @@ class QRTable(EmbeddingTable):
         self.combine = combine
         self.base = base
         self.bases = _bases(spec.num_rows, base, num_digits)
+        asked = spec.init.std_for(spec.dim)
         if papers_init:
             stds = [(3 * rows) ** -0.5 for rows in self.bases]
         elif combine == "multiply":
-            stds = factor_stds(spec, num_digits)
+            stds = [asked] + [0.0] * (num_digits - 1)
         else:
-            stds = [spec.init.std_for(spec.dim) * num_digits**-0.5] * num_digits
-        draw = partial(fresh_factor, spec, dim=spec.dim, seed=seed)
+            stds = [asked * num_digits**-0.5] * num_digits
         parts = [
-            draw(num_rows=rows, std=std, part=f"digit {j}").detach()
+            fresh_weight(spec, rows, spec.dim, std, seed, f"digit {j}").detach()
             for j, (rows, std) in enumerate(zip(self.bases, stds, strict=True))
         ]
+        if combine == "multiply" and not papers_init:
+            parts[1:] = [torch.ones_like(part) for part in parts[1:]]
         self.weight = nn.Parameter(torch.cat(parts))
 
     @classmethod
