@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -59,8 +60,6 @@ def table(results: dict[str, Any]) -> str:
 
 def measure(num_ids: int, num_clusters: int, shared: bool) -> dict[str, Any]:
     """Recluster one table."""
-    import resource
-
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     spec = TableSpec("ad", num_ids, _DIM)
     it = CCETable(spec, num_buckets=2 * num_clusters, columns=_COLUMNS, shared=shared)
@@ -75,18 +74,18 @@ def measure(num_ids: int, num_clusters: int, shared: bool) -> dict[str, Any]:
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         cuda_before = torch.cuda.memory_allocated()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = _forget_peak()
     started = time.perf_counter()
     report = it.recluster(counts=counts)
     seconds = time.perf_counter() - started
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak = _memory("VmHWM")
     result = {
         "ids": num_ids,
         "codes": it.num_codes,
         "shared": shared,
         "device": device.type,
         "seconds": seconds,
-        "extra_bytes": (peak - before) * 1024,
+        "extra_bytes": peak - before,
         "table_bytes": it.memory_use().total_bytes,
         "full_bytes": num_ids * _DIM * 4,
         "error": report.mse / report.variance,
@@ -95,6 +94,18 @@ def measure(num_ids: int, num_clusters: int, shared: bool) -> dict[str, Any]:
     if device.type == "cuda":
         result["extra_cuda_bytes"] = torch.cuda.max_memory_allocated() - cuda_before
     return result
+
+
+def _forget_peak() -> int:
+    """Let the peak of this process's memory start anew; what it uses now, in bytes (Linux)."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return _memory("VmRSS")
+
+
+def _memory(name: str) -> int:
+    """A line of `/proc/self/status`, in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
 
 
 def _alone(num_ids: int, num_clusters: int, shared: bool) -> dict[str, Any]:

@@ -40,24 +40,25 @@ def ids_to_cluster(
         most: The most ids.
         seed: Seed of the draw.
     """
+    generator = torch.Generator().manual_seed(derive_seed(seed, "sample"))
     if counts is None:
-        ids, weights = None, torch.ones(spec.num_rows, dtype=torch.float64)
-    else:
-        if counts.shape != (spec.num_rows,) or bool((counts < 0).any()):
-            raise DataError(
-                f"table {spec.name!r}: counts must be {spec.num_rows:,} numbers >= 0, one for each "
-                f"id, but have the shape {tuple(counts.shape)} and the least is {counts.min()}"
-            )
-        ids = counts.cpu().nonzero().flatten()
-        weights = counts.cpu()[ids].double()
-        if not weights.numel():
-            raise DataError(f"table {spec.name!r}: every count is 0: there is nothing to cluster")
-    if weights.numel() > most:
-        generator = torch.Generator().manual_seed(derive_seed(seed, "sample"))
-        drawn, weights = draw_distinct(weights, most, generator)
-        ids = drawn if ids is None else ids[drawn]
-    if ids is None:
-        ids = torch.arange(spec.num_rows)
+        if spec.num_rows <= most:
+            return torch.arange(spec.num_rows), torch.ones(spec.num_rows)
+        ids, weights = draw_distinct(torch.ones(1).expand(spec.num_rows), most, generator)
+        return ids, weights.float()
+    counts = counts.cpu()
+    if counts.shape != (spec.num_rows,) or bool((counts < 0).any()):
+        raise DataError(
+            f"table {spec.name!r}: counts must be {spec.num_rows:,} numbers >= 0, one for each "
+            f"id, but have the shape {tuple(counts.shape)} and the least is {counts.min()}"
+        )
+    num_seen = int(torch.count_nonzero(counts))
+    if num_seen == 0:
+        raise DataError(f"table {spec.name!r}: every count is 0: there is nothing to cluster")
+    if num_seen <= most:
+        ids = counts.nonzero().flatten()
+        return ids, counts[ids].float()
+    ids, weights = draw_distinct(counts, most, generator)
     return ids, weights.float()
 
 
@@ -139,9 +140,10 @@ def run_recluster(
 
 def num_unused(pointers: Integer[Tensor, "n columns"], num_codes: int, pooled: bool) -> int:
     """Codes that no id points to: of one pool, or of every column's own."""
-    used = torch.stack(
-        [torch.bincount(unpack(column), minlength=num_codes) > 0 for column in pointers.unbind(1)]
-    )
+    used = torch.zeros(pointers.shape[1], num_codes, dtype=torch.bool, device=pointers.device)
+    for piece in pointers.split(CHUNK_POINTS):
+        for column, flags in zip(unpack(piece).unbind(1), used, strict=True):
+            flags[column] = True
     if pooled:
         used = used.any(dim=0)
     return used.numel() - int(used.sum())
