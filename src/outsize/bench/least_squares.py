@@ -111,15 +111,15 @@ def bound(
         singular = torch.linalg.svdvals(x)
         rho = singular[-1].square() / singular.square().sum()
     steps = torch.arange(iterations + 1, dtype=x.dtype) * (k - y.shape[1])
-    limits: Tensor = (1 - rho) ** steps * (
-        y.square().sum() - least
-    ) + least  # ‖Y‖² − least = ‖XT*‖²
+    fitted = y.square().sum() - least  # ‖X T*‖², as X T* and what it leaves are orthogonal
+    limits: Tensor = (1 - rho) ** steps * fitted + least
     return limits
 
 
 def least_loss(x: Float64[Tensor, "n d1"], y: Float64[Tensor, "n d2"]) -> Float64[Tensor, ""]:
     """‖X T* − Y‖², what nothing gets below."""
-    return (x @ torch.linalg.lstsq(x, y).solution - y).square().sum()
+    least: Tensor = (x @ torch.linalg.lstsq(x, y).solution - y).square().sum()
+    return least
 
 
 def _aligned(x: Float64[Tensor, "n d1"]) -> Float64[Tensor, "d1 d1"]:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 Metric = Literal["loss", "auc"]
 Size = Literal["params", "total_bytes"]
-_COLORS = ("#2563eb", "#d97706", "#db2777", "#7c3aed", "#0891b2", "#dc2626", "#65a30d", "#854d0e",
-           "#4f46e5", "#0f766e", "#be185d", "#a16207")  # fmt: skip
+_COLORS = ("#1f77b4", "#ff7f0e", "#e377c2", "#9467bd", "#17becf", "#d62728", "#7f7f7f", "#8c564b",
+           "#bcbd22", "#2ca02c", "#000080", "#ff1493")  # fmt: skip
 _MARKERS = "osD^vP<>Xhd*"
 _LABELS = {
     "loss": "test BCE",
