@@ -303,3 +303,12 @@ def test_the_public_name_builds_it():
     table = outsize.build_table("cce", SPEC, max_params=200, seed=0)
     assert isinstance(table, CCETable)
     assert table.can_recluster
+
+
+@pytest.mark.parametrize("method", ["cce", "ce-hybrid", "hash"])
+def test_the_papers_draw_is_an_option(method):
+    spec = TableSpec("ad", num_rows=10_000, dim=16, init=outsize.Init(std=0.01))
+    weight = build_table(method, spec, max_params=16_000, papers_init=True).weight
+    limit = (1000 if method == "hash" else 16) ** -0.5
+    assert 0.99 * limit < weight.abs().max() <= limit
+    assert weight.std().item() == pytest.approx(limit / 3**0.5, rel=0.02)

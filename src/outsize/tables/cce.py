@@ -55,6 +55,8 @@ class CCETable(EmbeddingTable):
         columns: Pieces a vector is put together from, c in the text; by default 4.
         shared: Whether all columns choose from one pool of codes; by default where they are
             equally wide. `False` is the text's algorithm.
+        papers_init: Draw codes and helper uniformly on ± dim^-½ as the text does, instead of such
+            that their sums have the scale of the spec.
         pointers_on: "device", or "cpu" to keep the pointers in main memory wherever the table
             goes; a look-up then waits for them.
         seed: Seed of hashes, initial codes and clusterings.
@@ -69,6 +71,7 @@ class CCETable(EmbeddingTable):
         num_buckets: int,
         columns: int | None = None,
         shared: bool | None = None,
+        papers_init: bool = False,
         pointers_on: Literal["device", "cpu"] = "device",
         seed: int = 0,
     ) -> None:
@@ -79,7 +82,7 @@ class CCETable(EmbeddingTable):
         self.seed = seed
         self.pointers_on = pointers_on
         self.num_main, self.num_helper = _halves(num_buckets)
-        std = spec.init.std_for(spec.dim) / 2**0.5  # a vector is the sum of two
+        std = (3 * spec.dim) ** -0.5 if papers_init else spec.init.std_for(spec.dim) / 2**0.5
         self.weight = fresh_weight(spec, num_buckets, spec.dim, std, seed)
         first = draw_hashes(columns, derive_seed(seed, "first pointers"))
         self.register_buffer("pointers", hashed_pointers(spec.num_rows, first, self.num_codes))

@@ -40,4 +40,6 @@ class FullTable(EmbeddingTable):
         return cls(spec, seed=seed, **options)
 
     def lookup(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "n dim"]:  # noqa: D102
-        return F.embedding(ids, self.weight, sparse=self.sparse)
+        if self.sparse:
+            return F.embedding(ids, self.weight, sparse=True)
+        return self.weight.index_select(0, ids)  # its backward takes a fifth of the time on a CPU
