@@ -10,8 +10,9 @@ from outsize.data import clicks as clicks_module
 class Counted(ClickData):
     """A source whose ids are functions of the example's number."""
 
-    num_dense = 0
-    vocabularies = {"single": 7, "bag": 5}
+    def __init__(self):
+        self.num_dense = 0
+        self.vocabularies = {"single": 7, "bag": 5}
 
     def num_examples(self, split):
         return 100
