@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from outsize.bench import dlrm, encode, kmeans, least_squares, recluster
+from outsize.bench import dlrm, encode, kmeans, least_squares, recluster, tables
 from outsize.checkpoint import write_text_atomically
 from outsize.errors import ConfigError
 from outsize.training.environment import environment
@@ -35,6 +35,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "kmeans": Benchmark(kmeans.ABOUT, kmeans.run, kmeans.table),
     "least-squares": Benchmark(least_squares.ABOUT, least_squares.run, least_squares.table),
     "recluster": Benchmark(recluster.ABOUT, recluster.run, recluster.table),
+    "tables": Benchmark(tables.ABOUT, tables.run, tables.table),
 }
 
 

@@ -22,7 +22,9 @@ from outsize.compare.run_cell import run_cell
 
 def num_cores() -> int:
     """Cores this process may use."""
-    return len(os.sched_getaffinity(0))
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1  # macOS knows no affinity
 
 
 def default_workers(device: torch.device) -> int:
