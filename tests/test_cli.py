@@ -177,7 +177,7 @@ def test_compare_writes_tables_and_a_page(capfd, run_file, tmp_path):
     for word in ("1/2  full-0  loss", "at 64 parameters a table: hash", "compare.html"):
         assert word in err
     written = {path.name for path in (tmp_path / "out").iterdir()}
-    assert written == {"cells", "compare.csv", "compare.json", "compare.html"}
+    assert written == {"cells", "compare.csv", "compare.json", "compare.md", "compare.html"}
     code, out, err = call(capfd, *words, "--json")
     assert (code, err) == (0, "")
     assert json.loads(out) == json.loads((tmp_path / "out" / "compare.json").read_text())
