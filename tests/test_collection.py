@@ -216,3 +216,53 @@ def test_every_table_that_can_is_reclustered():
 def test_a_store_has_nothing_to_recluster():
     store = outsize.LocalStore([outsize.TableSpec("ad", 10, 2)])
     assert outsize.EmbeddingCollection([outsize.FeatureSpec("ad")], store).recluster() == {}
+
+
+def test_codes_can_stand_in_a_batch_for_ids():
+    specs = [outsize.TableSpec("small", 50, 8), outsize.TableSpec("large", 800, 8)]
+    features = [
+        outsize.FeatureSpec("small"),
+        outsize.FeatureSpec("shown", table="large"),
+        outsize.FeatureSpec("history", table="large", pooling="mean", padding_id=-1),
+        outsize.FeatureSpec("weighed", table="large"),
+    ]
+    tables = outsize.build_tables("cce", specs, max_params=400)
+    embeddings = outsize.EmbeddingCollection(features, tables)
+    embeddings.recluster()
+    inputs = {
+        "small": torch.tensor([3, 49]),
+        "shown": torch.tensor([799, 0]),
+        "history": torch.tensor([[5, -1, 7], [-1, -1, -1]]),
+        "weighed": outsize.Bag(torch.tensor([[1, 2], [3, 4]]), None, torch.rand(2, 2)),
+    }
+    encoded = embeddings.encode(inputs)
+    assert isinstance(encoded["small"], outsize.Bag)
+    assert isinstance(encoded["shown"], outsize.Codes)
+    assert encoded["history"].values.shape[0] == 2
+    expected, found = embeddings(inputs), embeddings(encoded)
+    for name in inputs:
+        torch.testing.assert_close(found[name], expected[name])
+    assert torch.equal(embeddings.stacked(encoded), torch.stack(list(found.values()), dim=1))
+    again = embeddings.encode(encoded)
+    assert all(again[name] is encoded[name] for name in inputs)
+    found["history"].sum().backward()
+    assert tables["large"].weight.grad is not None
+
+
+def test_codes_are_refused_where_there_are_no_pointers():
+    codes = outsize.Codes(torch.zeros(2, 8, dtype=torch.uint8))
+    spec = outsize.TableSpec("ad", 100, 8)
+    store = outsize.LocalStore([spec])
+    with pytest.raises(DataError, match="'ad' has codes, but its rows live in a store"):
+        outsize.EmbeddingCollection([outsize.FeatureSpec("ad")], store)({"ad": codes})
+    hashed = outsize.build_tables("hash", [spec], max_params=80)
+    with pytest.raises(ConfigError, match="'ad': its method keeps no pointers"):
+        outsize.EmbeddingCollection([outsize.FeatureSpec("ad")], hashed)({"ad": codes})
+    with pytest.raises(ConfigError, match="'ad': its method keeps no pointers"):
+        hashed["ad"].encode(torch.tensor([1]))
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_codes_of_the_wrong_shape_are_refused():
+    with pytest.raises(DataError, match=r"codes must be \(N, pointers\)"):
+        outsize.Codes(torch.zeros(2, 3, 8, dtype=torch.uint8))

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from outsize import models as models
     from outsize.collection import EmbeddingCollection as EmbeddingCollection
     from outsize.contracts import Bag as Bag
+    from outsize.contracts import Codes as Codes
     from outsize.contracts import EmbeddingTable as EmbeddingTable
     from outsize.contracts import RowStore as RowStore
     from outsize.errors import OutsizeError as OutsizeError
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Bag": "contracts",
+    "Codes": "contracts",
     "EmbeddingCollection": "collection",
     "EmbeddingTable": "contracts",
     "FeatureSpec": "spec",

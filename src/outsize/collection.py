@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeGuard
 
 import torch
 from jaxtyping import Float, Int64
@@ -11,6 +12,7 @@ from torch.optim import Optimizer
 
 from outsize.contracts import (
     Bag,
+    Codes,
     EmbeddingTable,
     IdGuard,
     ReclusterReport,
@@ -21,7 +23,7 @@ from outsize.contracts.bags import require_poolable
 from outsize.errors import ConfigError, DataError
 from outsize.spec import FeatureSpec, MemoryUse, TableSpec
 
-FeatureInput = Tensor | tuple[Tensor, Tensor] | Bag
+FeatureInput = Tensor | tuple[Tensor, Tensor] | Bag | Codes
 
 
 class EmbeddingCollection(nn.Module):
@@ -85,7 +87,8 @@ class EmbeddingCollection(nn.Module):
         """Embed a batch.
 
         Args:
-            inputs: For each feature `(B,)` ids, `(B, L)` bags, flat `(values, offsets)` or a `Bag`.
+            inputs: For each feature `(B,)` ids, `(B, L)` bags, flat `(values, offsets)`, a `Bag`,
+                or `Codes` where its table has pointers.
 
         Returns:
             For each feature its pooled vectors `(B, dim)`.
@@ -94,7 +97,7 @@ class EmbeddingCollection(nn.Module):
         if self._is_one_id_each(bags):
             stacked = self._read_stacked(bags)
             return {f.name: stacked[:, i] for i, f in enumerate(self.features)}
-        vectors = self._read_tables(bags) if self.tables is not None else self._read_store(bags)
+        vectors = self._read_tables(bags) if self.store is None else self._read_store(bags)
         return {f.name: vector for f, vector in zip(self.features, vectors, strict=True)}
 
     def stacked(self, inputs: Mapping[str, FeatureInput]) -> Float[Tensor, "batch features dim"]:
@@ -103,8 +106,27 @@ class EmbeddingCollection(nn.Module):
         _ = self.dim
         if self._is_one_id_each(bags):
             return self._read_stacked(bags)
-        vectors = self._read_tables(bags) if self.tables is not None else self._read_store(bags)
+        vectors = self._read_tables(bags) if self.store is None else self._read_store(bags)
         return torch.stack(vectors, dim=1)
+
+    @torch.no_grad()
+    def encode(self, inputs: Mapping[str, FeatureInput]) -> dict[str, Bag | Codes]:
+        """The batch with pointers in the place of ids, for every table that has pointers.
+
+        What comes out can be kept and given to the collection again, until a table is reclustered;
+        padding is gone from it.
+        """
+        tables = self._each_table()
+        encoded: dict[str, Bag | Codes] = {}
+        for feature, bag in zip(self.features, self._bags(inputs), strict=True):
+            table = tables.get(feature.table)
+            if table is None or not table.can_encode or isinstance(bag, Codes):
+                encoded[feature.name] = bag
+                continue
+            single = bag.is_one_id_each and feature.padding_id is None
+            flat = bag if single else bag.flat(feature.padding_id)
+            encoded[feature.name] = Codes(table.encode(flat.values), flat.offsets, flat.weights)
+        return encoded
 
     def recluster(
         self,
@@ -168,8 +190,8 @@ class EmbeddingCollection(nn.Module):
                     f"only {', '.join(sorted(self.specs))}"
                 )
 
-    def _bags(self, inputs: Mapping[str, FeatureInput]) -> list[Bag]:
-        bags: list[Bag] = []
+    def _bags(self, inputs: Mapping[str, FeatureInput]) -> list[Bag | Codes]:
+        bags: list[Bag | Codes] = []
         for feature in self.features:
             if feature.name not in inputs:
                 raise DataError(
@@ -178,7 +200,11 @@ class EmbeddingCollection(nn.Module):
             given = inputs[feature.name]
             if isinstance(given, tuple):
                 given = Bag(*given)
-            bag = given if isinstance(given, Bag) else Bag(given)
+            bag = Bag(given) if isinstance(given, Tensor) else given
+            if isinstance(bag, Codes) and self.store is not None:
+                raise DataError(
+                    f"feature {feature.name!r} has codes, but its rows live in a store: give ids"
+                )
             require_poolable(feature.pooling, bag.weights)
             if bags and bag.batch_size != bags[0].batch_size:
                 raise DataError(
@@ -188,13 +214,13 @@ class EmbeddingCollection(nn.Module):
             bags.append(bag)
         return bags
 
-    def _is_one_id_each(self, bags: Sequence[Bag]) -> bool:
+    def _is_one_id_each(self, bags: Sequence[Bag | Codes]) -> TypeGuard[Sequence[Bag]]:
         """Whether one gather serves all: a store of one width, and single, unweighted ids."""
         return (
             self.store is not None
             and len(self.store.layout.groups) == 1
             and all(f.padding_id is None for f in self.features)
-            and all(bag.is_one_id_each for bag in bags)
+            and all(isinstance(bag, Bag) and bag.is_one_id_each for bag in bags)
         )
 
     def _read_stacked(self, bags: Sequence[Bag]) -> Float[Tensor, "batch features dim"]:
@@ -207,10 +233,14 @@ class EmbeddingCollection(nn.Module):
         (rows,) = self._rows(self.store, unique)
         return rows.index_select(0, inverse.flatten()).view(*ids.shape, rows.shape[1])
 
-    def _read_store(self, bags: Sequence[Bag]) -> list[Float[Tensor, "batch dim"]]:
+    def _read_store(self, bags: Sequence[Bag | Codes]) -> list[Float[Tensor, "batch dim"]]:
         assert self.store is not None
         layout = self.store.layout
-        flat = [bag.flat(f.padding_id) for f, bag in zip(self.features, bags, strict=True)]
+        flat = [
+            bag.flat(f.padding_id)
+            for f, bag in zip(self.features, bags, strict=True)
+            if isinstance(bag, Bag)  # `_bags` lets no codes through to a store
+        ]
         ids = [
             self.store.guard(f.table, bag.values) + layout.offsets[f.table]
             for f, bag in zip(self.features, flat, strict=True)
@@ -227,12 +257,17 @@ class EmbeddingCollection(nn.Module):
             vectors.append(pool_rows(rows, bag.offsets, feature.pooling, bag.weights))
         return vectors
 
-    def _read_tables(self, bags: Sequence[Bag]) -> list[Float[Tensor, "batch dim"]]:
+    def _read_tables(self, bags: Sequence[Bag | Codes]) -> list[Float[Tensor, "batch dim"]]:
         tables = self._each_table()
         vectors: list[Tensor] = []
         for feature, bag in zip(self.features, bags, strict=True):
             table = tables[feature.table]
-            if bag.is_one_id_each and feature.padding_id is None:
+            if isinstance(bag, Codes):
+                vector = table.decode(bag.values)
+                if bag.offsets is not None:
+                    vector = pool_rows(vector, bag.offsets, feature.pooling, bag.weights)
+                vectors.append(vector)
+            elif bag.is_one_id_each and feature.padding_id is None:
                 vectors.append(table(bag.values))
             else:
                 vectors.append(

@@ -1,6 +1,7 @@
 """What a table and a store promise; everything above relies on these and nothing more."""
 
 from outsize.contracts.bags import Bag, pool_rows
+from outsize.contracts.codes import Codes
 from outsize.contracts.ids import IdGuard
 from outsize.contracts.layout import RowLayout
 from outsize.contracts.messages import RowReply, RowUpdate
@@ -10,6 +11,7 @@ from outsize.contracts.table import EmbeddingTable
 
 __all__ = [
     "Bag",
+    "Codes",
     "EmbeddingTable",
     "IdGuard",
     "ReclusterReport",

@@ -6,16 +6,18 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int64, Integer
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from outsize.contracts.bags import Bag, pool_rows, require_poolable
 from outsize.contracts.ids import IdGuard
 from outsize.contracts.recluster import ReclusterReport
+from outsize.errors import ConfigError
 from outsize.spec import Budget, MemoryUse, Pooling, TableSpec
 
 _MATERIALIZE_ROWS = 1 << 16
+_NO_POINTERS = "its method keeps no pointers that could stand for ids: give it the ids"
 
 
 class EmbeddingTable(nn.Module, ABC):
@@ -28,9 +30,11 @@ class EmbeddingTable(nn.Module, ABC):
     Attributes:
         spec: What the model asked for.
         can_recluster: Whether the method has a `recluster` of its own.
+        can_encode: Whether it has pointers that can stand for ids: `encode` and `decode`.
     """
 
     can_recluster: ClassVar[bool] = False
+    can_encode: ClassVar[bool] = False
 
     def __init__(self, spec: TableSpec) -> None:
         super().__init__()
@@ -66,6 +70,14 @@ class EmbeddingTable(nn.Module, ABC):
             progress: Show a bar on standard error.
         """
         return None
+
+    def encode(self, ids: Int64[Tensor, "*shape"]) -> Integer[Tensor, "*shape pointers"]:
+        """What can stand in data in the place of ids: small integers, several for each id."""
+        raise ConfigError(f"table {self.spec.name!r}: {_NO_POINTERS}")
+
+    def decode(self, codes: Integer[Tensor, "*shape pointers"]) -> Float[Tensor, "*shape dim"]:
+        """The vectors of encoded ids."""
+        raise ConfigError(f"table {self.spec.name!r}: {_NO_POINTERS}")
 
     def memory_use(self) -> MemoryUse:
         """What this table costs: its parameters, and every buffer as an index map."""

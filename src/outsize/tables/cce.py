@@ -63,6 +63,7 @@ class CCETable(EmbeddingTable):
     """
 
     can_recluster = True
+    can_encode = True
 
     def __init__(
         self,

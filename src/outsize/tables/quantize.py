@@ -44,6 +44,8 @@ class QuantizedTable(EmbeddingTable):
         pointers: For each id and column the code it has, packed in the smallest type.
     """
 
+    can_encode = True
+
     def __init__(
         self,
         spec: TableSpec,
