@@ -80,6 +80,18 @@ def test_every_model_is_the_same_after_export_bit_for_bit(kind, rows, tmp_path):
     assert torch.equal(logits(loaded, batch), logits(result.model, batch))
 
 
+@pytest.mark.parametrize("method", [name for name in outsize.TABLES if name != "full"])
+def test_compressed_tables_are_exported_as_the_rows_they_stand_for(method, tmp_path):
+    settings = ["embeddings.kind=tables", f"embeddings.method={method}",
+                "embeddings.max_params=160", "embeddings.dim=4"]  # fmt: skip
+    result = train(tmp_path, *settings)
+    assert result.memory.num_parameters < 4 * (10 + 32 + 100)
+    export_run(result.out, tmp_path / "exported")
+    loaded = outsize.load_exported(tmp_path / "exported")
+    batch = held_out(result)
+    torch.testing.assert_close(logits(loaded, batch), logits(result.model, batch))
+
+
 def test_the_loaded_module_is_plain_and_holds_no_trace_of_training(trained):
     folder, result = trained
     loaded = outsize.load_exported(folder / "exported")
