@@ -34,7 +34,7 @@ FAR_FROM_DEFAULT = RunConfig(
         columns=3,
         papers_init=True,
         init_std=1e-12,
-        recluster=ReclusterConfig(count=2, every=1, rest=0.25),
+        recluster=ReclusterConfig(count=3, every=1, rest=0.25, weighted=False),
     ),
     optimizer=OptimizerConfig("sgd", learning_rate=1e-20, weight_decay=0.1, momentum=0.9),
     schedule=ScheduleConfig("cosine", warmup_steps=5, final=0.1),

@@ -24,8 +24,9 @@ CCE = (
 @pytest.mark.parametrize(
     ("config", "total", "expected"),
     [
-        (ReclusterConfig(), 3_000_000, [300_000 * i for i in range(1, 7)]),  # the text's best of
+        (ReclusterConfig(6), 3_000_000, [300_000 * i for i in range(1, 7)]),  # the text's best of
         (ReclusterConfig(), 300_000, [75_000, 150_000]),  # ten epochs, and of one
+        (ReclusterConfig(), 3_000_000, [900_000, 1_800_000]),
         (ReclusterConfig(count=6, every=300_000), 3_000_000, [300_000 * i for i in range(1, 7)]),
         (ReclusterConfig(), 150_000, [37_500, 75_000]),
         (ReclusterConfig(), 600_000, [180_000, 360_000]),

@@ -53,11 +53,11 @@ class ReclusterConfig:
     """When tables that can be reclustered are.
 
     Clusterings come at equal distances, and after the last one the model rests: in the experiments
-    of "Clustering the Sketch" runs that clustered until late did not do well. The defaults are what
-    did best there and in ours: two in the first half of a single epoch, and six in ten epochs.
+    of "Clustering the Sketch" runs that clustered until late did not do well. Two did best in ours,
+    in one epoch and in ten; the text has two in one epoch and six in ten.
 
     Attributes:
-        count: How many clusterings; by default 0.6 an epoch, and at least two.
+        count: How many clusterings.
         every: Steps between them; by default as many as spread them over the part of the run that
             is not rest.
         rest: Share of the run, 0 to 1, after the last clustering; by default 0.5 of a single epoch
@@ -65,7 +65,7 @@ class ReclusterConfig:
         weighted: Whether ids weigh as often as they have occurred so far.
     """
 
-    count: int | None = None
+    count: int = 2
     every: int | None = None
     rest: float | None = None
     weighted: bool = True
@@ -84,18 +84,17 @@ class ReclusterConfig:
             steps_an_epoch: Of one pass over the data.
         """
         num_epochs = total_steps / steps_an_epoch
-        count = max(2, round(0.6 * num_epochs)) if self.count is None else self.count
         rest = (0.5 if num_epochs <= 1 else 0.4) if self.rest is None else self.rest
         last = int(total_steps * (1 - rest))
         if self.every is None:
-            return sorted({last * i // count for i in range(1, count + 1)} - {0})
-        if count * self.every > last:
+            return sorted({last * i // self.count for i in range(1, self.count + 1)} - {0})
+        if self.count * self.every > last:
             raise ConfigError(
-                f"{count} clusterings every {self.every:,} steps end at step "
-                f"{count * self.every:,} of {total_steps:,}, but a rest of {rest:g} asks for "
+                f"{self.count} clusterings every {self.every:,} steps end at step "
+                f"{self.count * self.every:,} of {total_steps:,}, but a rest of {rest:g} asks for "
                 f"{last:,} at most: lower recluster.count, every or rest"
             )
-        return [self.every * i for i in range(1, count + 1)]
+        return [self.every * i for i in range(1, self.count + 1)]
 
 
 @dataclass(frozen=True)
