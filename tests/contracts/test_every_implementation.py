@@ -4,7 +4,7 @@ import pytest
 
 from outsize.optimizers import ROW_OPTIMIZERS
 from outsize.stores import STORES
-from outsize.tables import TABLES, build_table
+from outsize.tables import TABLES, build_table, quantize
 from outsize.testing import OPTIMIZER_CHECKS, STORE_CHECKS, TABLE_CHECKS
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes_if_compiling")
@@ -16,6 +16,14 @@ def test_every_table_keeps_the_contract(method, check):
     def make(spec, **options):
         half = None if method == "full" else spec.num_rows * spec.dim // 2
         return build_table(method, spec, max_params=half, **options)
+
+    check(make)
+
+
+@pytest.mark.parametrize("check", TABLE_CHECKS, ids=lambda check: check.__name__)
+def test_a_quantized_table_keeps_the_contract(check):
+    def make(spec, seed=0):
+        return quantize(build_table("full", spec, seed=seed), codes=spec.num_rows // 8)
 
     check(make)
 

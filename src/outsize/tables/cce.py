@@ -22,7 +22,7 @@ from jaxtyping import Float, Int64, Integer
 from torch import Tensor
 from torch.optim import Optimizer
 
-from outsize.clustering import CHUNK_POINTS, Clustering, kmeans
+from outsize.clustering import CHUNK_POINTS
 from outsize.contracts import EmbeddingTable, ReclusterReport
 from outsize.errors import ConfigError
 from outsize.hashing import derive_seed, draw_hashes, hash_ids
@@ -37,8 +37,7 @@ from outsize.tables.columns import (
 from outsize.tables.pointers import hashed_pointers, pack, pointer_type, unpack
 from outsize.tables.reclustering import (
     ITERATIONS,
-    POINTS_PER_CLUSTER,
-    ids_to_cluster,
+    fit_codes,
     nearest_pointers,
     run_recluster,
 )
@@ -118,7 +117,12 @@ class CCETable(EmbeddingTable):
     @property
     def num_codes(self) -> int:
         """Codes that a pointer chooses from."""
-        return self.num_main * (self.columns if self.shared else 1)
+        return self.num_main * self._pool
+
+    @property
+    def _pool(self) -> int:
+        """Columns that choose from the same codes."""
+        return self.columns if self.shared else 1
 
     def lookup(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "n dim"]:  # noqa: D102
         return self._vectors(self.pointers_of(ids), self._helper_of(ids))
@@ -166,36 +170,27 @@ class CCETable(EmbeddingTable):
         """
 
         def rewrite() -> None:
-            clustering = self._cluster(counts, iterations, progress)
-            pointers = nearest_pointers(
-                self._points_of, clustering.centroids, self.pointers, batch_rows
+            fitted = fit_codes(
+                self.spec,
+                self._points_of,
+                self.num_codes,
+                counts,
+                device=self.weight.device,
+                seed=derive_seed(self.seed, "recluster", int(self.num_clusterings)),
+                iterations=iterations,
+                progress=progress,
+                points_an_id=self._pool,
             )
+            pointers = nearest_pointers(self._points_of, fitted.codes, self.pointers, batch_rows)
             self.num_clusterings += 1
             self.helper_hashes.copy_(self._draw_helper(int(self.num_clusterings)))
             self.pointers.copy_(pointers)
             self.weight.zero_()
-            self._write_codes(clustering.centroids)
+            self._write_codes(fitted.codes)
 
         state = (self.pointers, self.helper_hashes, self.num_clusterings)
         return run_recluster(
             self, self.weight, state, self.num_codes, optimizer, rewrite, self.shared
-        )
-
-    def _cluster(
-        self, counts: Int64[Tensor, " num_rows"] | None, iterations: int, progress: bool
-    ) -> Clustering:
-        seed = derive_seed(self.seed, "recluster", int(self.num_clusterings))
-        pool = self.columns if self.shared else 1
-        most = -(-POINTS_PER_CLUSTER * self.num_codes // pool)
-        ids, weights = ids_to_cluster(self.spec, counts, most, seed)
-        return kmeans(
-            self._points_of(ids.to(self.weight.device)),
-            self.num_codes,
-            weights=weights.repeat_interleave(pool),
-            iterations=iterations,
-            seed=seed,
-            max_points_per_cluster=POINTS_PER_CLUSTER,
-            progress=progress,
         )
 
     def _points_of(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "groups points width"]:
@@ -218,8 +213,7 @@ class CCETable(EmbeddingTable):
 
     def _helper_of(self, ids: Int64[Tensor, " n"]) -> Int64[Tensor, "n columns"]:
         """The helper's rows of ids, h' in the text; computed, not stored."""
-        pool = self.columns if self.shared else 1
-        return hash_ids(ids, self.helper_hashes, self.num_helper * pool)
+        return hash_ids(ids, self.helper_hashes, self.num_helper * self._pool)
 
     def _draw_helper(self, number: int) -> Int64[Tensor, "columns 9"]:
         return draw_hashes(self.columns, derive_seed(self.seed, "helper", number))

@@ -17,7 +17,6 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.optim import Optimizer
 
-from outsize.clustering import kmeans
 from outsize.contracts import EmbeddingTable, ReclusterReport
 from outsize.errors import ConfigError
 from outsize.hashing import derive_seed, draw_hashes
@@ -31,15 +30,12 @@ from outsize.tables.columns import (
 from outsize.tables.pointers import hashed_pointers, pointer_type, unpack
 from outsize.tables.reclustering import (
     ITERATIONS,
-    POINTS_PER_CLUSTER,
-    ids_to_cluster,
+    fit_codes,
     nearest_pointers,
     run_recluster,
 )
 from outsize.tables.sizing import Cost, largest_size
 from outsize.tables.weights import fresh_weight
-
-_BATCH_ROWS = 1 << 17
 
 
 class CircularTable(EmbeddingTable):
@@ -102,21 +98,18 @@ class CircularTable(EmbeddingTable):
     ) -> ReclusterReport:
         def rewrite() -> None:
             seed = derive_seed(self.seed, "recluster", int(self.num_clusterings))
-            most = POINTS_PER_CLUSTER * self.num_buckets
-            ids, weights = ids_to_cluster(self.spec, counts, most, seed)
-            ids = ids.to(self.weight.device)
-            clustering = kmeans(
-                self._others(ids),
+            fitted = fit_codes(
+                self.spec,
+                self._others,
                 self.num_buckets,
-                weights=weights,
-                iterations=iterations,
+                counts,
+                device=self.weight.device,
                 seed=seed,
+                iterations=iterations,
                 progress=progress,
             )
-            pointers = nearest_pointers(
-                self._others, clustering.centroids, self.pointers, _BATCH_ROWS
-            )
-            means = self._means(ids, weights.to(ids.device), unpack(pointers[ids]))
+            pointers = nearest_pointers(self._others, fitted.codes, self.pointers)
+            means = self._means(fitted.ids, fitted.weights, unpack(pointers[fitted.ids]))
             self.num_clusterings += 1
             self.pointers.copy_(pointers)
             self.weight.copy_(means)

@@ -14,7 +14,6 @@ import torch
 from jaxtyping import Float, Int64, Integer
 from torch import Tensor, nn
 
-from outsize.clustering import CHUNK_POINTS, kmeans
 from outsize.contracts import EmbeddingTable
 from outsize.errors import ConfigError
 from outsize.spec import Budget, TableSpec
@@ -27,8 +26,7 @@ from outsize.tables.columns import (
 from outsize.tables.pointers import pointer_type, unpack
 from outsize.tables.reclustering import (
     ITERATIONS,
-    POINTS_PER_CLUSTER,
-    ids_to_cluster,
+    fit_codes,
     nearest_pointers,
 )
 
@@ -117,16 +115,16 @@ def quantize(
     def points_of(ids: Int64[Tensor, " n"]) -> Float[Tensor, "columns n width"]:
         return stack_columns(lookup(ids).float(), columns)
 
-    ids, weights = ids_to_cluster(spec, counts, POINTS_PER_CLUSTER * codes, seed)
-    clustering = kmeans(
-        points_of(ids.to(device)),
+    fitted = fit_codes(
+        spec,
+        points_of,
         codes,
-        weights=weights,
-        iterations=iterations,
+        counts,
+        device=device,
         seed=seed,
-        max_points_per_cluster=POINTS_PER_CLUSTER,
+        iterations=iterations,
         progress=progress,
     )
     like = torch.empty(spec.num_rows, columns, dtype=pointer_type(codes), device=device)
-    pointers = nearest_pointers(points_of, clustering.centroids, like, CHUNK_POINTS)
-    return QuantizedTable(spec, unstack_columns(clustering.centroids, spec.dim), pointers)
+    pointers = nearest_pointers(points_of, fitted.codes, like)
+    return QuantizedTable(spec, unstack_columns(fitted.codes, spec.dim), pointers)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int64, Integer
 from torch import Tensor
 from torch.optim import Optimizer
 
-from outsize.clustering import CHUNK_POINTS, draw_distinct, nearest
+from outsize.clustering import CHUNK_POINTS, draw_distinct, kmeans, nearest
 from outsize.collectives import broadcast_first, rank
 from outsize.contracts import EmbeddingTable, ReclusterReport
 from outsize.errors import DataError
@@ -20,9 +21,10 @@ from outsize.spec import TableSpec
 from outsize.tables.diagnosis import diagnose_pointers, spread_ids
 from outsize.tables.pointers import pack, unpack
 
-POINTS_PER_CLUSTER = 256  # more bring nothing, by the text and by faiss's advice
+_POINTS_PER_CLUSTER = 256  # more bring nothing, by the text and by faiss's advice
 ITERATIONS = 50
 _REPORT_IDS = 1 << 16
+PointsOf = Callable[[Int64[Tensor, " n"]], Float[Tensor, "groups points width"]]
 
 
 def ids_to_cluster(
@@ -62,12 +64,67 @@ def ids_to_cluster(
     return ids, weights.float()
 
 
+class Fitted(NamedTuple):
+    """Codes, and the ids they were fitted on.
+
+    Attributes:
+        codes: Centroids of each group of points.
+        ids: The ids, on the device of the codes.
+        weights: What each of them weighed.
+    """
+
+    codes: Float[Tensor, "groups codes width"]
+    ids: Int64[Tensor, " n"]
+    weights: Float[Tensor, " n"]
+
+
+@torch.no_grad()
+def fit_codes(
+    spec: TableSpec,
+    points_of: PointsOf,
+    num_codes: int,
+    counts: Int64[Tensor, " num_rows"] | None,
+    *,
+    device: torch.device,
+    seed: int,
+    iterations: int,
+    progress: bool,
+    points_an_id: int = 1,
+) -> Fitted:
+    """Cluster the points of a sample of ids, at most 256 a code.
+
+    Args:
+        spec: The table.
+        points_of: The points of ids, those of one id side by side within a group.
+        num_codes: Codes of each group.
+        counts: How often each id occurs, where that is known.
+        device: Where the points are made.
+        seed: Seed of the sample and of k-means.
+        iterations: Of k-means, at most.
+        progress: Show a bar on standard error.
+        points_an_id: Points of an id in each group.
+    """
+    most = -(-_POINTS_PER_CLUSTER * num_codes // points_an_id)
+    ids, weights = ids_to_cluster(spec, counts, most, seed)
+    ids, weights = ids.to(device), weights.to(device)
+    clustering = kmeans(
+        points_of(ids),
+        num_codes,
+        weights=weights.repeat_interleave(points_an_id),
+        iterations=iterations,
+        seed=seed,
+        max_points_per_cluster=_POINTS_PER_CLUSTER,
+        progress=progress,
+    )
+    return Fitted(clustering.centroids, ids, weights)
+
+
 @torch.no_grad()
 def nearest_pointers(
-    points_of: Callable[[Int64[Tensor, " n"]], Float[Tensor, "groups points width"]],
+    points_of: PointsOf,
     centroids: Float[Tensor, "groups codes width"],
     like: Integer[Tensor, "num_rows columns"],
-    batch_rows: int,
+    batch_rows: int = CHUNK_POINTS,
 ) -> Integer[Tensor, "num_rows columns"]:
     """New pointers for all ids: the centroids nearest to the points of each.
 
