@@ -1,4 +1,9 @@
-"""Pillar 1, how a table is represented: one file per method."""
+"""Pillar 1, how a table is represented: one file per method (see `TABLES`), and what they share.
+
+They share `sizing` and `weights` (how large, and with which first values), `columns`, `digits` and
+`factors` (how vectors are put together), `pointers`, `reclustering` and `diagnosis` (how ids come
+to share codes, and whether that works).
+"""
 
 from outsize.tables.build import TABLES, build_table, build_tables
 from outsize.tables.cce import CCETable
