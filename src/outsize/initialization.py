@@ -35,11 +35,21 @@ def initial_rows(spec: TableSpec, ids: Int64[Tensor, " n"], seed: int) -> Float[
     return (uniform_at(keys) * 2.0 - 1.0) * (std * math.sqrt(3.0))
 
 
-def fill_initial_rows(weight: Float[Tensor, "rows dim"], spec: TableSpec, seed: int) -> None:
-    """Write the first values of a whole table in place, a cache-sized piece at a time."""
+def fill_initial_rows(
+    weight: Float[Tensor, "rows dim"], spec: TableSpec, seed: int, first: int = 0, every: int = 1
+) -> None:
+    """Write the first values of a table in place, a cache-sized piece at a time.
+
+    Args:
+        weight: Rows `first`, `first + every`, … of the table.
+        spec: The table.
+        seed: The model's seed.
+        first: The table's row that comes first; 0 for a whole table.
+        every: How far apart its rows are in the table; 1 for a whole table.
+    """
     step = max(1, _CHUNK_VALUES // spec.dim)
     with torch.no_grad():
         for start in range(0, weight.shape[0], step):
             stop = min(start + step, weight.shape[0])
             ids = torch.arange(start, stop, dtype=torch.int64, device=weight.device)
-            weight[start:stop] = initial_rows(spec, ids, seed).to(weight.dtype)
+            weight[start:stop] = initial_rows(spec, ids * every + first, seed).to(weight.dtype)

@@ -5,7 +5,9 @@ from outsize.contracts.codes import Codes
 from outsize.contracts.ids import IdGuard
 from outsize.contracts.layout import RowLayout
 from outsize.contracts.messages import RowReply, RowUpdate
+from outsize.contracts.parts import TablePart
 from outsize.contracts.recluster import ReclusterReport
+from outsize.contracts.shard import Shard
 from outsize.contracts.store import RowStore
 from outsize.contracts.table import EmbeddingTable
 
@@ -19,5 +21,7 @@ __all__ = [
     "RowReply",
     "RowStore",
     "RowUpdate",
+    "Shard",
+    "TablePart",
     "pool_rows",
 ]

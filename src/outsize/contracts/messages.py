@@ -19,12 +19,15 @@ class RowUpdate:
         ticks: How many batches each sum covers; the row's clock moves by as much.
         squares: The sum of the rule's `square(g)` over those batches, one tensor a group;
             `None` where every sum covers one batch.
+        exact: Rows whose sum must arrive unrounded, because nobody keeps what rounding leaves out;
+            `None` for none. Without a meaning where nothing is rounded on the way.
     """
 
     ids: Int64[Tensor, " n"]
     gradients: tuple[Float[Tensor, "_ _"], ...]
     ticks: Int64[Tensor, " n"]
     squares: tuple[Float[Tensor, "_ _"], ...] | None = None
+    exact: Bool[Tensor, " n"] | None = None
 
 
 @dataclass(frozen=True)
@@ -36,9 +39,12 @@ class RowReply:
         rows: Their values, one tensor a group, in the type they are kept in.
         clocks: Their clocks: updates applied so far, ticks counted.
         state: Their optimizer state, one mapping a group; empty for a plain read.
+        behind: Of the rows that do not follow, the greatest clock, counted from the one asked with
+            (so 0 at most); `None` where there are none.
     """
 
     stale: Bool[Tensor, " n"]
     rows: tuple[Float[Tensor, "_ _"], ...]
     clocks: Int64[Tensor, " k"]
     state: tuple[Mapping[str, Float[Tensor, "_ _"]], ...] = field(default=())
+    behind: int | None = None

@@ -8,7 +8,7 @@ that wraps a store.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from jaxtyping import Float, Int64
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from outsize.contracts.ids import IdGuard
 from outsize.contracts.layout import RowLayout
 from outsize.contracts.messages import RowReply, RowUpdate
+from outsize.contracts.parts import TablePart
 from outsize.contracts.pending import PendingGradients
 from outsize.errors import ConfigError, DataError, NonFiniteError
 from outsize.kernels.row_updates import UpdateRule
@@ -76,6 +77,21 @@ class RowStore(nn.Module, ABC):
     @abstractmethod
     def memory_by_table(self) -> dict[str, MemoryUse]:
         """What each table costs here: its rows, clocks (as an index) and optimizer state."""
+
+    @abstractmethod
+    def parts(self) -> list[TablePart]:
+        """Rows, clocks and optimizer state kept by this rank, in place; `flush` before saving."""
+
+    def saves_parts(self) -> bool:
+        """Whether this rank's parts belong in a checkpoint: not those that another rank has too."""
+        return True
+
+    def rank_state(self) -> dict[str, Tensor]:
+        """What this rank alone knows besides rows, and a resumed run of as many ranks needs."""
+        return {}
+
+    def load_rank_state(self, state: Mapping[str, Tensor]) -> None:
+        """Take over what `rank_state` gave."""
 
     def memory_use(self) -> MemoryUse:
         """What the store costs, all tables and any cached copies together."""

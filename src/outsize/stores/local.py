@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from outsize.contracts import RowReply, RowStore, RowUpdate
+from outsize.contracts import RowReply, RowStore, RowUpdate, Shard, TablePart
 from outsize.errors import ConfigError
 from outsize.initialization import fill_initial_rows
 from outsize.kernels.row_updates import UpdateRule
@@ -22,6 +22,8 @@ class LocalStore(RowStore):
         specs: The tables.
         seed: Rows start from values that are a function of (seed, table, row, column).
         device: Where the rows live.
+        shard: Which rows to keep, of those of all tables; by default all. The others must not be
+            asked for.
     """
 
     clocks: Tensor
@@ -31,21 +33,31 @@ class LocalStore(RowStore):
         specs: Sequence[TableSpec],
         seed: int = 0,
         device: torch.device | str = "cpu",
+        shard: Shard | None = None,
     ) -> None:
         super().__init__(specs)
-        for index, group in enumerate(self.layout.groups):
-            rows = torch.empty(group.num_rows, group.dim, dtype=group.dtype, device=device)
+        self.shard = shard or Shard()
+        for index in range(len(self.layout.groups)):
+            group, num_rows = self.layout.groups[index], self._num_rows(index)
+            rows = torch.empty(num_rows, group.dim, dtype=group.dtype, device=device)
             self.register_buffer(f"rows_{index}", rows)
-            for spec in self.layout.specs:
-                offset = self.layout.offsets[spec.name] - group.start
-                if self.layout.group_of(spec.name) == index:
-                    fill_initial_rows(rows[offset : offset + spec.num_rows], spec, seed)
-        clocks = torch.zeros(self.layout.num_rows, dtype=torch.int32, device=device)
+        num_clocks = self.shard.num_below(self.layout.num_rows)
+        clocks = torch.zeros(num_clocks, dtype=torch.int32, device=device)
         self.register_buffer("clocks", clocks)
+        for part in self.parts():
+            spec = self.layout.spec(part.table)
+            fill_initial_rows(part.tensors["rows"], spec, seed, part.first, part.every)
 
     def rows(self, group: int) -> Float[Tensor, "rows dim"]:
         """All rows of a group, in place."""
         return self.get_buffer(f"rows_{group}")
+
+    def span(self, table: str) -> slice:
+        """Which of the rows kept for its group belong to a table."""
+        offset, below = self.layout.offsets[table], self.shard.num_below
+        first = below(self.layout.groups[self.layout.group_of(table)].start)
+        stop = offset + self.layout.spec(table).num_rows
+        return slice(below(offset) - first, below(stop) - first)
 
     def state(self, group: int) -> dict[str, Float[Tensor, "rows width"]]:
         """Optimizer state of all rows of a group, in place."""
@@ -58,8 +70,8 @@ class LocalStore(RowStore):
         if self.rule is None:
             for index, group in enumerate(self.layout.groups):
                 for name, width in rule.state_widths(group.dim).items():
-                    fill = rule.state_fill(name)
-                    state = torch.full((group.num_rows, width), fill, device=self._device())
+                    shape, fill = (self._num_rows(index), width), rule.state_fill(name)
+                    state = torch.full(shape, fill, device=self._device())
                     self.register_buffer(f"state_{index}_{name}", state)
         elif type(rule) is not type(self.rule) or any(
             rule.state_widths(group.dim) != self.rule.state_widths(group.dim)
@@ -81,30 +93,45 @@ class LocalStore(RowStore):
         if update is not None and update.ids.numel():
             self._update(update)
         stale = torch.ones_like(ids, dtype=torch.bool)
+        behind: int | None = None
         if clocks is not None:
-            stale = self.clocks[ids] > clocks
+            ahead = self.clocks.index_select(0, self.shard.positions(ids)) - clocks
+            stale = ahead > 0
             ids = ids[stale]
+            behind = int(ahead[~stale].max()) if not bool(stale.all()) else None
         local = self._local(ids)
+        newest = self.clocks.index_select(0, self.shard.positions(ids)).long()
         rows = tuple(self.rows(group).index_select(0, run) for group, run in enumerate(local))
         if clocks is None:
-            return RowReply(stale, rows, self.clocks.index_select(0, ids).long())
+            return RowReply(stale, rows, newest)
         state = tuple(
             {name: part.index_select(0, run) for name, part in self.state(group).items()}
             for group, run in enumerate(local)
         )
-        return RowReply(stale, rows, self.clocks.index_select(0, ids).long(), state)
+        return RowReply(stale, rows, newest, state, behind)
+
+    def parts(self) -> list[TablePart]:  # noqa: D102
+        found: list[TablePart] = []
+        for spec in self.layout.specs:
+            group, own = self.layout.group_of(spec.name), self.span(spec.name)
+            offset = self.layout.offsets[spec.name]
+            position = self.shard.num_below(offset)
+            state = {f"state.{name}": part[own] for name, part in self.state(group).items()}
+            clocks = self.clocks[position : position + own.stop - own.start]
+            tensors = {"rows": self.rows(group)[own], "clocks": clocks, **state}
+            first = self.shard.id_at(position) - offset
+            found.append(TablePart(spec.name, first, self.shard.count, tensors))
+        return found
 
     def memory_by_table(self) -> dict[str, MemoryUse]:  # noqa: D102
         use: dict[str, MemoryUse] = {}
-        for spec in self.layout.specs:
-            group = self.layout.group_of(spec.name)
-            start = self.layout.offsets[spec.name] - self.layout.groups[group].start
-            own = slice(start, start + spec.num_rows)
-            use[spec.name] = MemoryUse.of(
+        for part in self.parts():
+            state = [tensor for name, tensor in part.tensors.items() if name.startswith("state.")]
+            use[part.table] = MemoryUse.of(
                 {
-                    "parameters": [self.rows(group)[own]],
-                    "index": [self.clocks[: spec.num_rows]],
-                    "optimizer": [part[own] for part in self.state(group).values()],
+                    "parameters": [part.tensors["rows"]],
+                    "index": [part.tensors["clocks"]],
+                    "optimizer": state,
                 }
             )
         return use
@@ -114,7 +141,7 @@ class LocalStore(RowStore):
             raise ConfigError(
                 "this store has no optimizer yet: make one first, such as outsize.RowSGD(store)"
             )
-        self.clocks.index_add_(0, update.ids, update.ticks.to(torch.int32))
+        self.clocks.index_add_(0, self.shard.positions(update.ids), update.ticks.to(torch.int32))
         for group, run in enumerate(self._local(update.ids)):
             if not run.numel():
                 continue
@@ -129,5 +156,10 @@ class LocalStore(RowStore):
 
     def _local(self, ids: Int64[Tensor, " n"]) -> list[Int64[Tensor, " _"]]:
         """Ascending store ids as row numbers within each group."""
-        runs = self.layout.split(ids)
-        return [run - group.start for run, group in zip(runs, self.layout.groups, strict=True)]
+        runs = zip(self.layout.split(ids), self.layout.groups, strict=True)
+        positions, below = self.shard.positions, self.shard.num_below
+        return [positions(run) - below(group.start) for run, group in runs]
+
+    def _num_rows(self, group: int) -> int:
+        start, stop = self.layout.groups[group].start, self.layout.groups[group].stop
+        return self.shard.num_below(stop) - self.shard.num_below(start)

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor, nn
 
-from outsize.collectives import gather_rows, world_size
-from outsize.contracts import RowReply, RowStore, RowUpdate
+from outsize.collectives import gather_rows, rank, world_size
+from outsize.contracts import RowReply, RowStore, RowUpdate, TablePart
 from outsize.kernels.row_updates import UpdateRule
 from outsize.spec import MemoryUse
 
@@ -48,6 +48,13 @@ class ReplicatedStore(RowStore):
 
     def memory_by_table(self) -> dict[str, MemoryUse]:  # noqa: D102
         return self.inner.memory_by_table()
+
+    def parts(self) -> list[TablePart]:  # noqa: D102
+        return self.inner.parts()
+
+    def saves_parts(self) -> bool:
+        """Only the first rank's copy is saved: the others are equal to it."""
+        return rank() == 0
 
     def reduce_pending(self) -> None:
         """Average pending gradients over the ranks, once."""

@@ -1,0 +1,45 @@
+"""Which rows one of several owners keeps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jaxtyping import Int64
+from torch import Tensor
+
+from outsize.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One share of the rows of a store: every `count`-th store id, from `index` on.
+
+    Neighbours go to different owners, so that a run of popular ids is shared by all.
+
+    Attributes:
+        index: Which share; one that is not below `count` is empty.
+        count: How many shares there are.
+    """
+
+    index: int = 0
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        if self.index < 0 or self.count < 1:
+            raise ConfigError(
+                f"a shard needs index >= 0 and count >= 1, but got {self.index} of {self.count}"
+            )
+
+    def num_below(self, stop: int) -> int:
+        """How many of its store ids are below `stop`."""
+        if self.index >= self.count:
+            return 0
+        return max(0, -(-(stop - self.index) // self.count))
+
+    def positions(self, ids: Int64[Tensor, " n"]) -> Int64[Tensor, " n"]:
+        """Where its store ids lie among all that it keeps, in ascending order."""
+        return ids if self.count == 1 else ids // self.count
+
+    def id_at(self, position: int) -> int:
+        """The store id at a position."""
+        return position * self.count + self.index
