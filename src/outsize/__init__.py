@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from outsize.spec import MemoryUse as MemoryUse
     from outsize.spec import TableSpec as TableSpec
     from outsize.stores import STORES as STORES
+    from outsize.stores import CachedStore as CachedStore
     from outsize.stores import LocalStore as LocalStore
+    from outsize.stores import ShardedStore as ShardedStore
     from outsize.tables import TABLES as TABLES
     from outsize.tables import FullTable as FullTable
     from outsize.tables import build_table as build_table
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Bag": "contracts",
     "Codes": "contracts",
+    "CachedStore": "stores",
     "EmbeddingCollection": "collection",
     "EmbeddingTable": "contracts",
     "FeatureSpec": "spec",
@@ -55,6 +58,7 @@ _HOMES = {
     "RowSGD": "optimizers",
     "RowStore": "contracts",
     "STORES": "stores",
+    "ShardedStore": "stores",
     "TABLES": "tables",
     "TableSpec": "spec",
     "build_table": "tables",

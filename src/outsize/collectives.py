@@ -6,11 +6,13 @@ Without a process group everything here is what a single rank would do: nothing 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Protocol, runtime_checkable
 
 import torch
 import torch.distributed as dist
+from jaxtyping import Int64, UInt8
 from torch import Tensor
 
 
@@ -108,3 +110,60 @@ def gather_rows(rows: Tensor) -> list[Tensor]:
     parts = [torch.empty_like(padded) for _ in range(world_size())]
     dist.all_gather(parts, padded)
     return [part[:size] for part, size in zip(parts, sizes, strict=True)]
+
+
+@runtime_checkable
+class RankGroup(Protocol):
+    """Ranks that send each other messages, all at once.
+
+    Attributes:
+        rank: Which of them this is.
+        size: How many there are.
+    """
+
+    rank: int
+    size: int
+
+    def swap_counts(self, counts: Int64[Tensor, "size k"]) -> Int64[Tensor, "size k"]:
+        """Give line i to rank i, and get a line from each rank, in the order of ranks."""
+
+    def swap_bytes(
+        self, messages: Sequence[UInt8[Tensor, " _"]], sizes: Sequence[int]
+    ) -> list[UInt8[Tensor, " _"]]:
+        """Give message i to rank i, and get one of `sizes[i]` bytes from each rank i."""
+
+
+class ProcessRanks:
+    """The ranks of a process group of torch; without one, this process alone.
+
+    Args:
+        group: Which group; `None` for the default one.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None = None) -> None:
+        self._group = group
+        self.rank = dist.get_rank(group) if dist.is_initialized() else 0
+        self.size = dist.get_world_size(group) if dist.is_initialized() else 1
+        # NCCL sends what is on its device only, gloo what is in main memory.
+        is_nccl = dist.is_initialized() and dist.get_backend(group) == "nccl"
+        self._device = torch.device("cuda" if is_nccl else "cpu")
+
+    def swap_counts(self, counts: Int64[Tensor, "size k"]) -> Int64[Tensor, "size k"]:  # noqa: D102
+        if self.size == 1:
+            return counts
+        received = torch.empty_like(counts, device=self._device)
+        dist.all_to_all_single(received, counts.to(self._device), group=self._group)
+        return received.to(counts.device)
+
+    def swap_bytes(  # noqa: D102
+        self, messages: Sequence[UInt8[Tensor, " _"]], sizes: Sequence[int]
+    ) -> list[UInt8[Tensor, " _"]]:
+        if self.size == 1:
+            return list(messages)
+        sent = torch.cat(list(messages))
+        received = torch.empty(sum(sizes), dtype=torch.uint8, device=self._device)
+        splits = [message.shape[0] for message in messages]
+        dist.all_to_all_single(
+            received, sent.to(self._device), list(sizes), splits, group=self._group
+        )
+        return list(received.to(sent.device).split(list(sizes)))

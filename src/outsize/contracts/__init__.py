@@ -2,6 +2,7 @@
 
 from outsize.contracts.bags import Bag, pool_rows
 from outsize.contracts.codes import Codes
+from outsize.contracts.counts import RowCounts
 from outsize.contracts.ids import IdGuard
 from outsize.contracts.layout import RowLayout
 from outsize.contracts.messages import RowReply, RowUpdate
@@ -17,6 +18,7 @@ __all__ = [
     "EmbeddingTable",
     "IdGuard",
     "ReclusterReport",
+    "RowCounts",
     "RowLayout",
     "RowReply",
     "RowStore",

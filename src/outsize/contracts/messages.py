@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
@@ -29,6 +30,17 @@ class RowUpdate:
     squares: tuple[Float[Tensor, "_ _"], ...] | None = None
     exact: Bool[Tensor, " n"] | None = None
 
+    def take(self, index: Int64[Tensor, " k"]) -> RowUpdate:
+        """The part for some of its rows.
+
+        Args:
+            index: Which of them, counted from 0, ascending.
+        """
+        squares = None if self.squares is None else take_lines(self.squares, index)
+        exact = None if self.exact is None else self.exact[index]
+        gradients = take_lines(self.gradients, index)
+        return RowUpdate(self.ids[index], gradients, self.ticks[index], squares, exact)
+
 
 @dataclass(frozen=True)
 class RowReply:
@@ -48,3 +60,25 @@ class RowReply:
     clocks: Int64[Tensor, " k"]
     state: tuple[Mapping[str, Float[Tensor, "_ _"]], ...] = field(default=())
     behind: int | None = None
+
+
+def take_lines(
+    groups: tuple[Float[Tensor, "_ _"], ...], index: Int64[Tensor, " k"]
+) -> tuple[Float[Tensor, "_ _"], ...]:
+    """Some lines of tensors that hold one line a row, group by group.
+
+    Args:
+        groups: One tensor a group; lines are counted through all of them.
+        index: Which lines, ascending.
+    """
+    if len(groups) == 1:
+        return (groups[0].index_select(0, index),)
+    sizes = torch.tensor([part.shape[0] for part in groups], device=index.device)
+    stops = sizes.cumsum(0)
+    ends = torch.searchsorted(index, stops)
+    runs = index.split(ends.diff(prepend=ends.new_zeros(1)).tolist())
+    starts = (stops - sizes).tolist()
+    return tuple(
+        part.index_select(0, run - start)
+        for part, run, start in zip(groups, runs, starts, strict=True)
+    )

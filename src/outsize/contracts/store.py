@@ -11,9 +11,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
+from outsize.contracts.counts import RowCounts
 from outsize.contracts.ids import IdGuard
 from outsize.contracts.layout import RowLayout
 from outsize.contracts.messages import RowReply, RowUpdate
@@ -96,6 +97,27 @@ class RowStore(nn.Module, ABC):
     def memory_use(self) -> MemoryUse:
         """What the store costs, all tables and any cached copies together."""
         return sum(self.memory_by_table().values(), MemoryUse())
+
+    @property
+    def num_workers(self) -> int:
+        """How many ranks' gradients are averaged into one update of a row."""
+        return 1
+
+    def is_remote(self, ids: Int64[Tensor, " n"]) -> Bool[Tensor, " n"]:
+        """Which rows are worth a copy here: those that travel to be read."""
+        return torch.ones_like(ids, dtype=torch.bool)
+
+    def bytes_per_row(self, dim: int) -> int:
+        """Bytes that a row or a gradient of this width takes to get to its owner, or from it."""
+        return 4 * dim
+
+    def as_sent(self, vectors: Float[Tensor, "n dim"]) -> Float[Tensor, "n dim"]:
+        """Gradients as they arrive at their owner, rounded where they are on the way."""
+        return vectors
+
+    def take_counts(self) -> RowCounts | None:
+        """What has been read, sent and evicted here since the last call; `None` if not counted."""
+        return None
 
     def flush(self) -> None:
         """Bring every update that is still held back to the rows; nothing where none can be."""

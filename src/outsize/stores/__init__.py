@@ -4,8 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 from outsize.contracts import RowStore
+from outsize.stores.cached import CachedStore
+from outsize.stores.eviction import EVICTION
 from outsize.stores.local import LocalStore
 from outsize.stores.replicated import ReplicatedStore
+from outsize.stores.sharded import ShardedStore
+from outsize.stores.wire import WIRES
 
 
 def replicated_local_store(*args: Any, **kwargs: Any) -> ReplicatedStore:
@@ -13,9 +17,26 @@ def replicated_local_store(*args: Any, **kwargs: Any) -> ReplicatedStore:
     return ReplicatedStore(LocalStore(*args, **kwargs))
 
 
+def cached_sharded_store(*args: Any, num_rows: int = 1000, **kwargs: Any) -> CachedStore:
+    """A cache on every rank in front of rows that ranks share."""
+    return CachedStore(ShardedStore(*args, **kwargs), num_rows)
+
+
 STORES: dict[str, Callable[..., RowStore]] = {
     "local": LocalStore,
     "replicated": replicated_local_store,
+    "sharded": ShardedStore,
+    "cached": cached_sharded_store,
 }
 
-__all__ = ["STORES", "LocalStore", "ReplicatedStore", "replicated_local_store"]
+__all__ = [
+    "EVICTION",
+    "STORES",
+    "WIRES",
+    "CachedStore",
+    "LocalStore",
+    "ReplicatedStore",
+    "ShardedStore",
+    "cached_sharded_store",
+    "replicated_local_store",
+]

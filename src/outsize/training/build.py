@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
 from torch.optim import SGD, Adagrad, AdamW, Optimizer
@@ -14,7 +16,7 @@ from outsize.errors import ConfigError
 from outsize.models import ClickModel
 from outsize.optimizers import ROW_OPTIMIZERS, RowOptimizer
 from outsize.spec import Init, TableSpec
-from outsize.stores import STORES
+from outsize.stores import CachedStore, LocalStore, ShardedStore, replicated_local_store
 from outsize.tables.build import build_tables, options_of
 from outsize.training.config import OptimizerConfig, RunConfig
 from outsize.training.embeddings_config import StoreConfig
@@ -41,8 +43,7 @@ def build_embeddings(config: RunConfig, data: ClickData) -> EmbeddingCollection:
     init = Init() if wanted.init_std is None else Init(std=wanted.init_std)
     specs = [TableSpec(name, size, wanted.dim, init) for name, size in data.vocabularies.items()]
     if isinstance(wanted, StoreConfig):
-        kind = "replicated" if world_size() > 1 and wanted.store == "local" else wanted.store
-        return EmbeddingCollection(data.features, STORES[kind](specs, seed=config.seed))
+        return EmbeddingCollection(data.features, build_store(wanted, specs, config.seed))
     asked = {
         "columns": wanted.columns,
         "shared": wanted.shared,
@@ -58,6 +59,19 @@ def build_embeddings(config: RunConfig, data: ClickData) -> EmbeddingCollection:
         **{name: value for name, value in asked.items() if value is not None and name in known},
     )
     return EmbeddingCollection(data.features, tables)
+
+
+def build_store(wanted: StoreConfig, specs: Sequence[TableSpec], seed: int) -> RowStore:
+    """Where the rows of a run live."""
+    if wanted.store == "local":
+        return (replicated_local_store if world_size() > 1 else LocalStore)(specs, seed=seed)
+    store: RowStore = ShardedStore(specs, seed=seed, wire=wanted.wire)
+    cache = wanted.cache
+    if cache.share:
+        num_rows = max(len(store.layout.groups), round(cache.share * store.layout.num_rows))
+        bounds = (cache.read_staleness, cache.write_staleness)
+        store = CachedStore(store, num_rows, *bounds, cache.eviction)
+    return store
 
 
 def build_model(config: RunConfig, data: ClickData) -> ClickModel:

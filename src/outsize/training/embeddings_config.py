@@ -7,6 +7,8 @@ from typing import Literal
 
 from outsize.errors import ConfigError
 from outsize.spec import Budget
+from outsize.stores import EVICTION
+from outsize.stores.cached import require_staleness
 from outsize.tables import TABLES
 from outsize.training.bounds import require_at_least
 
@@ -28,24 +30,60 @@ class RowOptimizerConfig:
 
 
 @dataclass(frozen=True)
+class CacheConfig:
+    """Copies of rows that other ranks own, kept by each rank.
+
+    Attributes:
+        share: Room for this share, 0 to 1, of all rows; 0 for no cache.
+        read_staleness: How many updates of others a copy may miss; `inf` never asks.
+        write_staleness: How many batches of own updates may wait; `inf` waits for a flush.
+        eviction: A key of `outsize.stores.EVICTION`.
+    """
+
+    share: float = 0.0
+    read_staleness: float = 100.0
+    write_staleness: float = 100.0
+    eviction: str = "fading-lfu"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise ConfigError(f"share must be between 0 and 1, but got {self.share}")
+        for name in ("read_staleness", "write_staleness"):
+            require_staleness(name, getattr(self, name))
+        if self.eviction not in EVICTION:
+            raise ConfigError(
+                f"eviction must be one of {', '.join(EVICTION)}, but got {self.eviction!r}"
+            )
+
+
+@dataclass(frozen=True)
 class StoreConfig:
     """Embeddings as rows of a store, trained by a row optimizer.
 
     Attributes:
         dim: Width of a row.
-        store: Where rows live: "local".
+        store: Where rows live: "local", on every rank; or "sharded", each with one rank.
+        wire: How rows and gradients travel between ranks: "float32", "bfloat16" or "int8".
+        cache: Copies of rows of other ranks, for `store = "sharded"`.
         init_std: Standard deviation of fresh values; by default 1 / sqrt(3 · dim).
         optimizer: How rows are trained.
     """
 
     dim: int = 16
-    store: Literal["local"] = "local"
+    store: Literal["local", "sharded"] = "local"
+    wire: Literal["float32", "bfloat16", "int8"] = "float32"
+    cache: CacheConfig = field(default_factory=CacheConfig)
     init_std: float | None = None
     optimizer: RowOptimizerConfig = field(default_factory=RowOptimizerConfig)
 
     def __post_init__(self) -> None:
         require_at_least(self, 1, "dim")
         require_at_least(self, 0, "init_std")
+        if self.store == "local" and (self.cache.share or self.wire != "float32"):
+            raise ConfigError(
+                "a cache and a wire format are for rows of other ranks, but store = 'local' keeps "
+                "all rows on every rank: set store = 'sharded'"
+            )
 
 
 @dataclass(frozen=True)

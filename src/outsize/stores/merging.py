@@ -1,0 +1,134 @@
+"""Several updates as one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from outsize.contracts import RowLayout, RowUpdate
+from outsize.kernels.row_updates import UpdateRule
+
+
+def no_update(layout: RowLayout, device: torch.device) -> RowUpdate:
+    """An update of nothing."""
+    none = torch.empty(0, dtype=torch.int64, device=device)
+    return RowUpdate(none, tuple(torch.empty(0, g.dim, device=device) for g in layout.groups), none)
+
+
+def merge_updates(
+    updates: Sequence[RowUpdate], layout: RowLayout, rule: UpdateRule | None
+) -> RowUpdate:
+    """The sum of updates, added in the order given; a row's ticks are added too.
+
+    Args:
+        updates: At least one.
+        layout: Of the store they are for.
+        rule: Says what is to be summed beside gradients.
+    """
+    updates = [update for update in updates if update.ids.numel()] or list(updates[:1])
+    if len(updates) == 1:
+        return updates[0]
+    ids, inverse = torch.unique(torch.cat([u.ids for u in updates]), return_inverse=True)
+    places = inverse.split([update.ids.shape[0] for update in updates])
+    ticks = torch.zeros_like(ids)
+    for update, place in zip(updates, places, strict=True):
+        ticks.index_add_(0, place, update.ticks)
+    gradients = _sum([u.gradients for u in updates], places, layout, ids)
+    squares = [_squares_of(u, rule) for u in updates]
+    known = [part for part in squares if part is not None]
+    summed = _sum(known, places, layout, ids) if len(known) == len(updates) else None
+    return RowUpdate(ids, gradients, ticks, summed, _any_exact(updates, places, ids))
+
+
+def average_over_workers(
+    updates: Sequence[RowUpdate], num_workers: int, layout: RowLayout, rule: UpdateRule | None
+) -> RowUpdate:
+    """What workers push in one round, as the mean gradient that the rule is applied to once.
+
+    A row that each of its workers pushes for a single batch is treated as one process would treat
+    it on the batch of all: the square that Adagrad sums is that of the mean. Where a sum covers
+    several batches, every worker's batch counts as an update of its own: Σ (g/N)².
+
+    Args:
+        updates: One from each worker, in the order of ranks; workers with nothing may be left out.
+        num_workers: N, with those that push nothing.
+        layout: Of the store.
+        rule: How it will be applied.
+    """
+    merged = merge_updates(updates, layout, rule)
+    ids = merged.ids
+    gradients = tuple(part / num_workers for part in merged.gradients)
+    several = torch.zeros_like(ids, dtype=torch.bool)
+    for update in updates:
+        several[torch.searchsorted(ids, update.ids[update.ticks > 1])] = True
+    squares = None
+    if rule is not None and bool(several.any()):
+        squares = squares_for(rule, gradients, _squares_of(merged, rule), several, num_workers)
+    return RowUpdate(ids, gradients, merged.ticks, squares)
+
+
+def squares_for(
+    rule: UpdateRule,
+    gradients: tuple[Float[Tensor, "_ _"], ...],
+    summed: tuple[Float[Tensor, "_ _"], ...] | None,
+    several: Tensor,
+    num_workers: int,
+) -> tuple[Float[Tensor, "_ _"], ...] | None:
+    """Σ (g/N)² where a row's sum covers several batches, and the square of the mean elsewhere."""
+    if summed is None:
+        return None
+    flags = several.split([part.shape[0] for part in gradients])
+    found: list[Tensor] = []
+    for part, total, flag in zip(gradients, summed, flags, strict=True):
+        of_mean = rule.square(part)
+        assert of_mean is not None
+        found.append(torch.where(flag.unsqueeze(1), total / num_workers**2, of_mean))
+    return tuple(found)
+
+
+def _squares_of(
+    update: RowUpdate, rule: UpdateRule | None
+) -> tuple[Float[Tensor, "_ _"], ...] | None:
+    if rule is None or update.squares is not None:
+        return update.squares
+    squares = tuple(rule.square(part) for part in update.gradients)
+    known = tuple(part for part in squares if part is not None)
+    return known if len(known) == len(squares) else None
+
+
+def _sum(
+    parts: Sequence[tuple[Tensor, ...]],
+    places: Sequence[Int64[Tensor, " _"]],
+    layout: RowLayout,
+    ids: Int64[Tensor, " n"],
+) -> tuple[Tensor, ...]:
+    """Add up tensors of one line a row, group by group, in the order given.
+
+    Each update has a row once, so that no two lines of an addition meet: deterministic anywhere.
+    """
+    sizes = layout.group_sizes(ids)
+    starts = [sum(sizes[:group]) for group in range(len(sizes))]
+    totals: list[Tensor] = []
+    for group, (start, size) in enumerate(zip(starts, sizes, strict=True)):
+        total = parts[0][group].new_zeros(size, parts[0][group].shape[1])
+        for part, place in zip(parts, places, strict=True):
+            before = sum(other.shape[0] for other in part[:group])
+            own = place[before : before + part[group].shape[0]] - start
+            total.index_add_(0, own, part[group])
+        totals.append(total)
+    return tuple(totals)
+
+
+def _any_exact(
+    updates: Sequence[RowUpdate], places: Sequence[Tensor], ids: Tensor
+) -> Tensor | None:
+    if all(update.exact is None for update in updates):
+        return None
+    exact = torch.zeros_like(ids, dtype=torch.bool)
+    for update, place in zip(updates, places, strict=True):
+        if update.exact is not None:
+            exact[place[update.exact]] = True
+    return exact

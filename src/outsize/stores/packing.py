@@ -1,0 +1,229 @@
+"""Updates, questions and answers as bytes, so that one message carries all of a round.
+
+A message is a row of sections, each padded to eight bytes so that it can be read in place. Row
+numbers travel as positions among the rows their owner keeps, in four bytes where those suffice;
+clocks and ticks in four. What a receiver can work out (how many rows belong to which group) is
+not sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int64, UInt8
+from torch import Tensor
+
+from outsize.contracts import RowLayout, RowReply, RowUpdate, Shard
+from outsize.kernels.row_updates import UpdateRule
+from outsize.stores.wire import Float32Wire, Wire
+
+_ALIGNMENT = 8
+_MAX_INT32 = (1 << 31) - 1
+_EXACT = Float32Wire()
+
+
+@dataclass(frozen=True)
+class Message:
+    """Bytes for one receiver, and how many of them are of which kind."""
+
+    content: UInt8[Tensor, " bytes"]
+    bytes_by_kind: Mapping[str, int]
+
+
+class MessageWriter:
+    """Puts sections together."""
+
+    def __init__(self) -> None:
+        self._sections: list[Tensor] = []
+        self._bytes: dict[str, int] = {}
+
+    def put(self, kind: str, values: Tensor) -> None:
+        """Add a section of any type."""
+        content = values.contiguous().view(-1).view(torch.uint8)
+        padding = -content.shape[0] % _ALIGNMENT
+        self._sections.append(content)
+        if padding:
+            self._sections.append(content.new_zeros(padding))
+        self._bytes[kind] = self._bytes.get(kind, 0) + content.shape[0] + padding
+
+    def message(self, device: torch.device) -> Message:
+        """All sections so far."""
+        if not self._sections:
+            return Message(torch.empty(0, dtype=torch.uint8, device=device), {})
+        return Message(torch.cat(self._sections), self._bytes)
+
+
+class MessageReader:
+    """Takes sections from the front of a message."""
+
+    def __init__(self, content: UInt8[Tensor, " bytes"]) -> None:
+        self._content = content
+        self._position = 0
+
+    def take(self, num: int, dtype: torch.dtype) -> Tensor:
+        """The next section, of `num` numbers."""
+        size = num * dtype.itemsize
+        section = self._content[self._position : self._position + size]
+        self._position += size + -size % _ALIGNMENT
+        return section.view(dtype)
+
+
+class Packing:
+    """Writes and reads the messages of one store.
+
+    Args:
+        layout: Where its tables lie.
+        num_owners: How many ranks keep rows.
+        wire: How vectors are written.
+    """
+
+    def __init__(self, layout: RowLayout, num_owners: int, wire: Wire) -> None:
+        self._layout = layout
+        self._num_owners = num_owners
+        self._wire = wire
+        fits = layout.num_rows // num_owners <= _MAX_INT32
+        self._position_type = torch.int32 if fits else torch.int64
+
+    def put_update(
+        self, writer: MessageWriter, update: RowUpdate, exact: bool, rule: UpdateRule | None
+    ) -> None:
+        """Write an update for one owner, unrounded if `exact`."""
+        self._put_ids(writer, update.ids)
+        writer.put("clocks", update.ticks.to(torch.int32))
+        for part in update.gradients:
+            self._put_vectors(writer, "gradients", part.float(), exact)
+        if rule is not None and self._has_squares(rule):
+            several = update.ticks > 1  # the owner squares the others itself
+            assert update.squares is not None or not bool(several.any())
+            flags = several.split([part.shape[0] for part in update.gradients])
+            for part, flag in zip(update.squares or (), flags, strict=update.squares is not None):
+                self._put_vectors(writer, "gradients", part[flag], exact)
+
+    def take_update(
+        self, reader: MessageReader, num: int, owner: int, exact: bool, rule: UpdateRule | None
+    ) -> RowUpdate:
+        """Read what `put_update` wrote for `num` rows of this owner."""
+        ids = self._take_ids(reader, num, owner)
+        ticks = reader.take(num, torch.int32).long()
+        sizes = self._layout.group_sizes(ids)
+        gradients = tuple(
+            self._take_vectors(reader, size, group.dim, exact)
+            for size, group in zip(sizes, self._layout.groups, strict=True)
+        )
+        squares: list[Tensor] = []
+        if rule is not None and self._has_squares(rule):
+            for part, flag in zip(gradients, (ticks > 1).split(sizes), strict=True):
+                square = rule.square(part)
+                assert square is not None
+                num_several = int(flag.sum())
+                square[flag] = self._take_vectors(reader, num_several, square.shape[1], exact)
+                squares.append(square)
+        return RowUpdate(ids, gradients, ticks, tuple(squares) or None)
+
+    def put_question(
+        self, writer: MessageWriter, ids: Int64[Tensor, " n"], clocks: Int64[Tensor, " n"] | None
+    ) -> None:
+        """Write which rows are asked of an owner, and with which clocks."""
+        self._put_ids(writer, ids)
+        if clocks is not None:
+            writer.put("clocks", clocks.clamp_max(_MAX_INT32).to(torch.int32))
+
+    def take_question(
+        self, reader: MessageReader, num: int, owner: int, has_clocks: bool
+    ) -> tuple[Int64[Tensor, " n"], Int64[Tensor, " n"] | None]:
+        """Read what `put_question` wrote."""
+        ids = self._take_ids(reader, num, owner)
+        return ids, reader.take(num, torch.int32).long() if has_clocks else None
+
+    def put_flags(
+        self, writer: MessageWriter, stale: Bool[Tensor, " n"], behind: int | None
+    ) -> None:
+        """Write which rows will follow, a bit each, and how far behind the others are."""
+        worst = -_MAX_INT32 - 1 if behind is None else max(behind, -_MAX_INT32)
+        writer.put("clocks", torch.tensor([worst], dtype=torch.int32, device=stale.device))
+        bits = stale.new_zeros(-(-stale.shape[0] // 8) * 8, dtype=torch.uint8)
+        bits[: stale.shape[0]] = stale
+        places = 1 << torch.arange(8, dtype=torch.uint8, device=stale.device)
+        writer.put("clocks", (bits.view(-1, 8) * places).sum(dim=1, dtype=torch.uint8))
+
+    def take_flags(self, reader: MessageReader, num: int) -> tuple[Bool[Tensor, " n"], int | None]:
+        """Read what `put_flags` wrote."""
+        worst = int(reader.take(1, torch.int32))
+        content = reader.take(-(-num // 8), torch.uint8)
+        places = 1 << torch.arange(8, dtype=torch.uint8, device=content.device)
+        stale = (content.unsqueeze(1) & places).ne(0).view(-1)[:num]
+        return stale, None if worst == -_MAX_INT32 - 1 else worst
+
+    def num_flag_bytes(self, num: int) -> int:
+        """How long the flags for `num` rows are."""
+        size = -(-num // 8)
+        return _ALIGNMENT + size + -size % _ALIGNMENT
+
+    def put_rows(self, writer: MessageWriter, reply: RowReply, exact: bool) -> None:
+        """Write the rows of an answer, their clocks and their state, unrounded if `exact`."""
+        writer.put("clocks", reply.clocks.to(torch.int32))
+        for group, rows in enumerate(reply.rows):
+            self._put_vectors(writer, "rows", rows.float(), exact)
+            for values in (reply.state[group] if reply.state else {}).values():
+                self._put_vectors(writer, "rows", values, exact)
+
+    def take_rows(
+        self, reader: MessageReader, sizes: Sequence[int], rule: UpdateRule | None, exact: bool
+    ) -> tuple[Int64[Tensor, " n"], tuple[Tensor, ...], tuple[dict[str, Tensor], ...]]:
+        """Read what `put_rows` wrote: clocks, rows, state; `rule` is `None` for no state.
+
+        Args:
+            reader: Where from.
+            sizes: How many rows of each group follow.
+            rule: Says what state there is.
+            exact: Whether they were written unrounded.
+        """
+        clocks = reader.take(sum(sizes), torch.int32).long()
+        rows: list[Tensor] = []
+        state: list[dict[str, Tensor]] = []
+        for size, group in zip(sizes, self._layout.groups, strict=True):
+            rows.append(self._take_vectors(reader, size, group.dim, exact).to(group.dtype))
+            widths = {} if rule is None else rule.state_widths(group.dim)
+            state.append({n: self._take_vectors(reader, size, w, exact) for n, w in widths.items()})
+        return clocks, tuple(rows), tuple(state)
+
+    def num_row_bytes(self, sizes: Sequence[int], rule: UpdateRule | None, exact: bool) -> int:
+        """How long an answer with so many rows of each group is."""
+        total = _padded(4 * sum(sizes))
+        for size, group in zip(sizes, self._layout.groups, strict=True):
+            widths = {} if rule is None else rule.state_widths(group.dim)
+            for width in (group.dim, *widths.values()):
+                total += _padded(size * self._wire_for(width, exact).bytes_per_row(width))
+        return total
+
+    def _put_ids(self, writer: MessageWriter, ids: Int64[Tensor, " n"]) -> None:
+        writer.put("ids", (ids // self._num_owners).to(self._position_type))
+
+    def _take_ids(self, reader: MessageReader, num: int, owner: int) -> Int64[Tensor, " n"]:
+        positions = reader.take(num, self._position_type).long()
+        return positions * self._num_owners + Shard(owner, self._num_owners).index
+
+    def _put_vectors(
+        self, writer: MessageWriter, kind: str, vectors: Float[Tensor, "n dim"], exact: bool
+    ) -> None:
+        writer.put(kind, self._wire_for(vectors.shape[1], exact).encode(vectors))
+
+    def _take_vectors(
+        self, reader: MessageReader, num: int, dim: int, exact: bool
+    ) -> Float[Tensor, "n dim"]:
+        wire = self._wire_for(dim, exact)
+        size = wire.bytes_per_row(dim)
+        return wire.decode(reader.take(num * size, torch.uint8).view(num, size), dim)
+
+    def _wire_for(self, dim: int, exact: bool) -> Wire:
+        """Single numbers, such as a row's Adagrad sum, are never rounded."""
+        return _EXACT if exact or dim == 1 else self._wire
+
+    def _has_squares(self, rule: UpdateRule) -> bool:
+        return rule.square(torch.empty(0, 1)) is not None
+
+
+def _padded(size: int) -> int:
+    return size + -size % _ALIGNMENT

@@ -1,0 +1,107 @@
+"""How vectors are written on the wire: as they are, in half the bytes, or in a quarter.
+
+A row of int8 numbers has its own scale, the largest magnitude over 127, so a rounded number is off
+by at most a 254th of the row's largest. Whoever keeps what rounding leaves out of a sum of
+gradients and adds it to the next one (`CachedStore` does) loses nothing in the long run.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from jaxtyping import Float32, UInt8
+from torch import Tensor
+
+from outsize.errors import ConfigError
+
+_SCALE_BYTES = 4
+_LARGEST = 127.0
+
+
+class Wire(ABC):
+    """One way to write vectors of float32 as bytes."""
+
+    @abstractmethod
+    def bytes_per_row(self, dim: int) -> int:
+        """How many bytes a vector takes."""
+
+    @abstractmethod
+    def encode(self, vectors: Float32[Tensor, "n dim"]) -> UInt8[Tensor, "n bytes"]:
+        """Vectors as bytes."""
+
+    @abstractmethod
+    def decode(self, content: UInt8[Tensor, "n bytes"], dim: int) -> Float32[Tensor, "n dim"]:
+        """What the bytes say."""
+
+    def rounded(self, vectors: Float32[Tensor, "n dim"]) -> Float32[Tensor, "n dim"]:
+        """Vectors as they arrive."""
+        return self.decode(self.encode(vectors), vectors.shape[1])
+
+
+class Float32Wire(Wire):
+    """Numbers as they are."""
+
+    def bytes_per_row(self, dim: int) -> int:  # noqa: D102
+        return 4 * dim
+
+    def encode(self, vectors: Float32[Tensor, "n dim"]) -> UInt8[Tensor, "n bytes"]:  # noqa: D102
+        return vectors.contiguous().view(torch.uint8)
+
+    def decode(  # noqa: D102
+        self, content: UInt8[Tensor, "n bytes"], dim: int
+    ) -> Float32[Tensor, "n dim"]:
+        return content.view(torch.float32)
+
+    def rounded(self, vectors: Float32[Tensor, "n dim"]) -> Float32[Tensor, "n dim"]:  # noqa: D102
+        return vectors
+
+
+class BFloat16Wire(Wire):
+    """Each number rounded to bfloat16: off by at most a 256th of itself."""
+
+    def bytes_per_row(self, dim: int) -> int:  # noqa: D102
+        return 2 * dim
+
+    def encode(self, vectors: Float32[Tensor, "n dim"]) -> UInt8[Tensor, "n bytes"]:  # noqa: D102
+        return vectors.to(torch.bfloat16).contiguous().view(torch.uint8)
+
+    def decode(  # noqa: D102
+        self, content: UInt8[Tensor, "n bytes"], dim: int
+    ) -> Float32[Tensor, "n dim"]:
+        return content.view(torch.bfloat16).to(torch.float32)
+
+
+class Int8Wire(Wire):
+    """Each vector as a float32 scale and numbers from -127 to 127."""
+
+    def bytes_per_row(self, dim: int) -> int:  # noqa: D102
+        return _SCALE_BYTES + dim
+
+    def encode(self, vectors: Float32[Tensor, "n dim"]) -> UInt8[Tensor, "n bytes"]:  # noqa: D102
+        scale = vectors.abs().amax(dim=1, keepdim=True) / _LARGEST
+        # A row of zeros has scale 0 and any divisor will do.
+        numbers = (vectors / scale.clamp_min(torch.finfo(torch.float32).tiny)).round_()
+        numbers = numbers.clamp_(-_LARGEST, _LARGEST).to(torch.int8)
+        scale_bytes = scale.reshape(-1).view(torch.uint8).view(len(vectors), _SCALE_BYTES)
+        return torch.cat([scale_bytes, numbers.view(torch.uint8)], dim=1)
+
+    def decode(  # noqa: D102
+        self, content: UInt8[Tensor, "n bytes"], dim: int
+    ) -> Float32[Tensor, "n dim"]:
+        scale = content[:, :_SCALE_BYTES].reshape(-1).view(torch.float32).unsqueeze(1)
+        return content[:, _SCALE_BYTES:].view(torch.int8) * scale
+
+
+WIRES: dict[str, Wire] = {
+    "float32": Float32Wire(),
+    "bfloat16": BFloat16Wire(),
+    "int8": Int8Wire(),
+}
+
+
+def wire_named(name: str) -> Wire:
+    """The wire format of that name, or an error that names those there are."""
+    if name not in WIRES:
+        raise ConfigError(f"wire must be one of {', '.join(WIRES)}, but got {name!r}")
+    return WIRES[name]

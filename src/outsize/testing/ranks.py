@@ -1,0 +1,149 @@
+"""What stores that several ranks share must do, checked by every rank of a group together.
+
+The ranks may be processes (`outsize.collectives.ProcessRanks`) or threads (`run_as_ranks`). Every
+rank draws what all ranks do from seeds, so that each can check its own reads against the writes of
+the others without another message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor
+
+from outsize.collectives import RankGroup
+from outsize.contracts import RowStore, RowUpdate
+from outsize.kernels.row_updates import SGDRule, UpdateRule
+from outsize.spec import Init, TableSpec
+from outsize.stores import CachedStore, ShardedStore
+
+
+@dataclass(frozen=True)
+class TraceStep:
+    """What one rank does in a step.
+
+    Attributes:
+        reads: Rows it reads.
+        writes: Those of them it then updates.
+        flushes: Whether all ranks flush afterwards.
+    """
+
+    reads: Tensor
+    writes: Tensor
+    flushes: bool
+
+
+def draw_trace(seed: int, rank: int, num_rows: int, num_steps: int) -> list[TraceStep]:
+    """Skewed reads and writes of one rank, now and then none at all; all ranks flush together."""
+    mine = Generator().manual_seed(seed * 1000 + rank)
+    ours = Generator().manual_seed(seed)
+    steps: list[TraceStep] = []
+    for _ in range(num_steps):
+        size = int(torch.randint(13, (), generator=mine))
+        reads = (torch.rand(size, generator=mine) ** 2 * num_rows).long().unique()
+        writes = reads[torch.rand(reads.shape[0], generator=mine) < 0.8]
+        steps.append(TraceStep(reads, writes, bool(torch.rand((), generator=ours) < 0.05)))
+    return steps
+
+
+def nothing_is_lost_and_no_read_misses_more_than_its_bounds(
+    ranks: RankGroup,
+    seed: int,
+    read_staleness: float,
+    write_staleness: float,
+    eviction: str,
+    num_slots: int,
+    num_owners: int | None = None,
+    num_rows: int = 40,
+    num_steps: int = 25,
+) -> None:
+    """Every read against the writes of all ranks so far, and the table at the end against all.
+
+    Rank j's updates add 1 to column j of a row, so a row that is read says how many updates of
+    whom it has seen.
+    """
+    spec = TableSpec("rows", num_rows, ranks.size, Init(std=0.0))
+    inner = ShardedStore([spec], group=ranks, num_owners=num_owners)
+    store = CachedStore(inner, num_slots, read_staleness, write_staleness, eviction)
+    store.bind(SGDRule(1.0))
+    traces = [draw_trace(seed, rank, num_rows, num_steps) for rank in range(ranks.size)]
+    written = torch.zeros(num_rows, ranks.size, dtype=torch.int64)
+    others = ranks.size - 1
+    overall = read_staleness + others * write_staleness if others else 0
+    for steps in zip(*traces, strict=True):
+        mine = steps[ranks.rank]
+        missed = written[mine.reads] - store.exchange(None, mine.reads).rows[0].long()
+        assert (missed >= 0).all(), "an update was counted twice"
+        assert (missed[:, ranks.rank] == 0).all(), "a worker missed an update of its own"
+        assert (missed <= read_staleness + write_staleness).all(), "too much missed of one worker"
+        assert (missed.sum(dim=1) <= overall).all(), "too much missed of all others"
+        gradients = torch.zeros(mine.writes.shape[0], ranks.size)
+        gradients[:, ranks.rank] = -float(ranks.size)
+        store.submit(RowUpdate(mine.writes, (gradients,), torch.ones_like(mine.writes)))
+        for rank, step in enumerate(steps):
+            written[step.writes, rank] += 1
+        if mine.flushes:
+            store.flush()
+    store.flush()
+    assert torch.equal(store.read(torch.arange(num_rows)).long(), written), "an update was lost"
+    counts = store.take_counts()
+    lag = counts.largest_lag
+    assert lag is None or lag <= read_staleness, "the lag reported is beyond the bound"
+
+
+def trained_rows(
+    ranks: RankGroup,
+    rule: UpdateRule,
+    *,
+    seed: int = 0,
+    num_owners: int | None = None,
+    cache: tuple[int, float, float, str] | None = None,
+    wire: str = "float32",
+) -> list[Tensor]:
+    """All that a short training reads, and the tables it ends with, for comparisons bit by bit.
+
+    Args:
+        ranks: Who trains.
+        rule: How.
+        seed: Of what is read and of the gradients.
+        num_owners: How many ranks keep rows.
+        cache: `CachedStore`'s room, bounds and policy; `None` for no cache.
+        wire: How rows travel.
+    """
+    specs = [TableSpec("wide", 60, 5), TableSpec("thin", 30, 3), TableSpec("small", 3, 5)]
+    store: RowStore = ShardedStore(specs, group=ranks, num_owners=num_owners, wire=wire)
+    if cache is not None:
+        store = CachedStore(store, *cache)
+    store.bind(rule)
+    generator = Generator().manual_seed(seed * 1000 + ranks.rank)
+    found: list[Tensor] = []
+    for step in draw_trace(seed, ranks.rank, store.layout.num_rows, 25):
+        rows = store.exchange(None, step.reads).rows
+        gradients = tuple(torch.randn(part.shape, generator=generator) for part in rows)
+        store.submit(RowUpdate(step.reads, gradients, torch.ones_like(step.reads)))
+        found += rows
+    store.flush()
+    return [*found, *(store.read(torch.arange(spec.num_rows), spec.name) for spec in specs)]
+
+
+def equal_bits(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:
+    """Whether two lists of tensors are the same to the last bit."""
+    return all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def without_staleness_a_cache_changes_no_bit(
+    ranks: RankGroup, rule: UpdateRule, eviction: str
+) -> None:
+    """With both bounds 0, every read and the final tables are those of training without a cache."""
+    plain = trained_rows(ranks, rule)
+    assert equal_bits(plain, trained_rows(ranks, rule, cache=(20, 0, 0, eviction)))
+
+
+def owners_make_no_difference(ranks: RankGroup, rule: UpdateRule) -> None:
+    """The same workers give the same tables whether one rank keeps all rows or each a share."""
+    everyone = trained_rows(ranks, rule)
+    assert equal_bits(everyone, trained_rows(ranks, rule, num_owners=1))
+    cache = (20, 0, 0, "lru")
+    assert equal_bits(everyone, trained_rows(ranks, rule, num_owners=1, cache=cache))

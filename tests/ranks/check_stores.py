@@ -1,0 +1,125 @@
+"""Run by torchrun: rows in shards, and copies of them, over a real network."""
+
+import math
+import os
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import outsize
+from outsize.collectives import ProcessRanks, gather_rows, process_group, rank, world_size
+from outsize.contracts import RowUpdate
+from outsize.kernels.row_updates import AdagradRule, AdamRule, SGDRule
+from outsize.testing.ranks import (
+    nothing_is_lost_and_no_read_misses_more_than_its_bounds,
+    owners_make_no_difference,
+    without_staleness_a_cache_changes_no_bit,
+)
+
+
+# Derandomized: all ranks draw the same examples.
+@settings(max_examples=15, deadline=None, derandomize=True, database=None)
+@given(
+    seed=st.integers(0, 10_000),
+    read=st.sampled_from([0, 1, 3, 10, math.inf]),
+    write=st.sampled_from([0, 1, 2, 5, math.inf]),
+    eviction=st.sampled_from(sorted(outsize.stores.EVICTION)),
+    num_slots=st.sampled_from([1, 5, 40]),
+    num_owners=st.sampled_from([1, 2, 4]),
+)
+def check_traces(seed, read, write, eviction, num_slots, num_owners):
+    nothing_is_lost_and_no_read_misses_more_than_its_bounds(
+        ProcessRanks(), seed, read, write, eviction, num_slots, num_owners
+    )
+
+
+def check_no_bit_changes():
+    rules = [
+        (SGDRule(0.3), "lru"),
+        (AdagradRule(0.3, row_wise=True), "fading-lfu"),
+        (AdagradRule(0.3), "lfu"),
+        (AdamRule(0.3), "light-lfu"),
+    ]
+    for rule, eviction in rules:
+        without_staleness_a_cache_changes_no_bit(ProcessRanks(), rule, eviction)
+        owners_make_no_difference(ProcessRanks(), rule)
+
+
+def check_only_remote_bytes_are_counted():
+    spec = outsize.TableSpec("rows", 16 * world_size(), 8)
+    store = outsize.ShardedStore([spec])
+    store.bind(SGDRule(1.0))
+    mine = torch.arange(16) * world_size() + rank()
+    store.exchange(None, mine)
+    counts = store.take_counts()
+    assert counts.local == counts.reads == 16
+    assert counts.sent_bytes["rows"] == counts.sent_bytes["ids"] == 0
+    theirs = (torch.arange(16) * world_size() + (rank() + 1) % world_size()).sort().values
+    store.exchange(None, theirs)
+    counts = store.take_counts()
+    assert counts.local == 0
+    assert counts.sent_bytes["rows"] == 16 * 8 * 4
+    assert counts.sent_bytes["ids"] == 16 * 4
+    assert counts.sent_bytes["gradients"] == 0
+
+
+class _Scorer(torch.nn.Module):
+    def __init__(self, embeddings):
+        super().__init__()
+        self.embeddings = embeddings
+        self.linear = torch.nn.Linear(4, 1)
+
+    def forward(self, ids):
+        return self.linear(self.embeddings({"rows": ids})["rows"])
+
+
+def check_ddp_leaves_shards_alone():
+    """A model with sharded rows inside DDP: buffers of ranks stay their own."""
+    spec = outsize.TableSpec("rows", 10, 4)
+    store = outsize.CachedStore(outsize.ShardedStore([spec]), 4, 2, 2)
+    embeddings = outsize.EmbeddingCollection([outsize.FeatureSpec("rows")], store)
+    model = _Scorer(embeddings)
+    rows = outsize.RowSGD(store, learning_rate=0.1)
+    before = [value.clone() for value in store.buffers()]
+    buffers = [name for name, _ in model.named_buffers()]
+    ddp = torch.nn.parallel.DistributedDataParallel
+    ddp._set_params_and_buffers_to_ignore_for_model(model, buffers)
+    wrapped = ddp(model)
+    assert all(torch.equal(a, b) for a, b in zip(before, store.buffers(), strict=True))
+    for _ in range(3):
+        wrapped(torch.tensor([rank(), 7])).sum().backward()
+        rows.step()
+    store.flush()
+    everyone = gather_rows(store.read(torch.arange(10)))
+    assert all(torch.equal(everyone[0], other) for other in everyone)
+
+
+def check_a_rank_may_have_nothing():
+    spec = outsize.TableSpec("rows", 10, 4)
+    store = outsize.ShardedStore([spec])
+    rows = outsize.RowAdagrad(store, learning_rate=0.1)
+    embeddings = outsize.EmbeddingCollection([outsize.FeatureSpec("rows")], store)
+    before = store.read(torch.arange(10))
+    for _ in range(3):
+        ids = torch.tensor([3, 5]) if rank() == 0 else torch.empty(0, dtype=torch.int64)
+        embeddings({"rows": ids})["rows"].sum().backward()
+        rows.step()
+    changed = (store.read(torch.arange(10)) != before).any(dim=1)
+    assert changed.nonzero().flatten().tolist() == [3, 5]
+    store.submit(None)
+    store.submit(None if rank() else RowUpdate(
+        torch.tensor([1]), (torch.ones(1, 4),), torch.ones(1, dtype=torch.int64)
+    ))  # fmt: skip
+    store.flush()
+    assert (store.read(torch.tensor([1])) != before[1]).any()
+
+
+with process_group(torch.device("cpu")):
+    check_only_remote_bytes_are_counted()
+    check_a_rank_may_have_nothing()
+    check_ddp_leaves_shards_alone()
+    check_no_bit_changes()
+    check_traces()
+    print(f"rank {rank()} of {world_size()} is content", flush=True)
+os._exit(0)

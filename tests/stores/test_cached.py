@@ -1,0 +1,255 @@
+"""A cache in front of rows: what it may miss, what it never loses, what it costs."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import outsize
+from outsize.contracts import RowUpdate
+from outsize.errors import ConfigError
+from outsize.kernels.row_updates import AdagradRule, AdamRule, SGDRule
+from outsize.stores import EVICTION, CachedStore, LocalStore, ShardedStore
+from outsize.testing import STORE_CHECKS
+from outsize.testing.ranks import (
+    nothing_is_lost_and_no_read_misses_more_than_its_bounds,
+    owners_make_no_difference,
+    trained_rows,
+    without_staleness_a_cache_changes_no_bit,
+)
+from outsize.testing.thread_ranks import run_as_ranks
+
+SPEC = outsize.TableSpec("rows", 20, 3)
+
+
+@pytest.mark.parametrize("check", STORE_CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize(
+    ("num_rows", "read", "write", "eviction"),
+    [
+        (2, 0, 0, "lru"),
+        (2, 4, 2, "lfu"),
+        (3, 0, 3, "light-lfu"),
+        (1000, 0, 0, "fading-lfu"),
+        (1000, 4, 2, "lru"),
+        (1000, math.inf, math.inf, "lfu"),
+    ],
+)
+def test_a_cache_keeps_the_contract_of_a_store(num_rows, read, write, eviction, check):
+    check(lambda specs: CachedStore(LocalStore(specs), num_rows, read, write, eviction))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    size=st.integers(1, 4),
+    read=st.sampled_from([0, 1, 3, 10, math.inf]),
+    write=st.sampled_from([0, 1, 2, 5, math.inf]),
+    eviction=st.sampled_from(sorted(EVICTION)),
+    num_slots=st.sampled_from([1, 5, 40]),
+)
+def test_nothing_is_lost_and_no_read_misses_more_than_its_bounds(
+    seed, size, read, write, eviction, num_slots
+):
+    check = nothing_is_lost_and_no_read_misses_more_than_its_bounds
+    run_as_ranks(size, lambda ranks: check(ranks, seed, read, write, eviction, num_slots))
+
+
+@pytest.mark.parametrize(
+    ("rule", "eviction"),
+    [
+        (SGDRule(0.3), "lru"),
+        (AdagradRule(0.3, row_wise=True), "lfu"),
+        (AdagradRule(0.3), "fading-lfu"),
+        (AdamRule(0.3), "light-lfu"),
+    ],
+)
+def test_without_staleness_a_cache_changes_no_bit(rule, eviction):
+    run_as_ranks(3, lambda ranks: without_staleness_a_cache_changes_no_bit(ranks, rule, eviction))
+
+
+@pytest.mark.parametrize("rule", [SGDRule(0.3), AdagradRule(0.3, row_wise=True)])
+def test_owners_make_no_difference(rule):
+    run_as_ranks(4, lambda ranks: owners_make_no_difference(ranks, rule))
+
+
+def push(store, row, value, ticks=1):
+    ids = torch.tensor([row])
+    gradients = (torch.full((1, SPEC.dim), float(value)),)
+    store.submit(RowUpdate(ids, gradients, torch.tensor([ticks])))
+
+
+def read(store, *rows):
+    return store.exchange(None, torch.tensor(rows, dtype=torch.int64)).rows[0]
+
+
+def test_updates_wait_until_there_are_more_than_the_write_bound():
+    inner = LocalStore([SPEC])
+    store = CachedStore(inner, 20, 0, 2)
+    store.bind(SGDRule(1.0))
+    before = read(store, 3).clone()
+    for step in range(1, 4):
+        push(store, 3, 1.0)
+        torch.testing.assert_close(read(store, 3), before - step)  # own writes are seen at once
+        seen = inner.read(torch.tensor([3]))
+        torch.testing.assert_close(seen, before - (step if step > 2 else 0))
+    assert inner.exchange(None, torch.tensor([3])).clocks.item() == 3
+
+
+def test_a_dirty_row_that_gave_way_is_read_back_with_its_own_updates():
+    store = CachedStore(LocalStore([SPEC]), 1, math.inf, math.inf, "lru")
+    store.bind(AdagradRule(0.5))
+    before = read(store, 3).clone()
+    push(store, 3, 2.0)
+    read(store, 4)  # takes the only place
+    assert store.take_counts().evictions == 1
+    torch.testing.assert_close(read(store, 3), before - 0.5)
+
+
+def test_sums_over_batches_bring_their_squares_along():
+    inner = LocalStore([SPEC])
+    store = CachedStore(inner, 20, math.inf, math.inf)
+    store.bind(AdagradRule(1.0, eps=0.0))
+    before = read(store, 3).clone()
+    push(store, 3, 3.0)
+    push(store, 3, 4.0)
+    store.flush()
+    torch.testing.assert_close(inner.read(torch.tensor([3])), before - 7.0 / 5.0)
+
+
+def test_a_copy_read_anew_shows_pending_updates_on_top_of_what_others_did():
+    inner = LocalStore([SPEC])
+    first, second = CachedStore(inner, 20, 0, 9), CachedStore(inner, 20, 0, 9)
+    for store in (first, second):
+        store.bind(SGDRule(1.0))
+    before = read(first, 3).clone()
+    read(second, 3)
+    push(first, 3, 1.0)
+    push(second, 3, 10.0)
+    second.flush()
+    torch.testing.assert_close(read(first, 3), before - 11.0)
+    torch.testing.assert_close(inner.read(torch.tensor([3])), before - 10.0)
+
+
+def distance(first, second):
+    return sum(float((a - b).abs().sum()) for a, b in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("wire", ["bfloat16", "int8"])
+def test_what_rounding_leaves_out_is_sent_later(wire):
+    """With room for all rows, the final tables differ by no more than float32 sums do."""
+    rule = SGDRule(0.1)
+
+    def tables(ranks, **options):
+        return trained_rows(ranks, rule, cache=(93, 0, 0, "lru"), **options)[-3:]
+
+    exact = run_as_ranks(2, tables)[0]
+    rounded = run_as_ranks(2, lambda ranks: tables(ranks, wire=wire))[0]
+    plain = run_as_ranks(2, lambda ranks: trained_rows(ranks, rule, wire=wire)[-3:])[0]
+    assert distance(exact, rounded) < 1e-3
+    assert distance(exact, plain) > 1e-2, "nobody keeps it without a cache"
+
+
+@pytest.mark.parametrize("wire", ["bfloat16", "int8"])
+@pytest.mark.parametrize("rule", [AdagradRule(0.1), AdagradRule(0.1, row_wise=True)])
+def test_a_rounding_wire_leaves_adagrad_close_to_itself(wire, rule):
+    """Numbers that were rounded to nothing again and again must not explode in a flush."""
+    cache = (93, 3, 3, "lru")
+    exact, rounded = (
+        run_as_ranks(2, lambda ranks, wire=w: trained_rows(ranks, rule, cache=cache, wire=wire))[0]
+        for w in ("float32", wire)
+    )
+    num_values = sum(table.numel() for table in exact[-3:])
+    assert distance(exact[-3:], rounded[-3:]) / num_values < 0.003  # of moves of up to 0.1 a step
+
+
+def test_rows_whose_clocks_cost_more_than_they_save_are_given_up():
+    """Without staleness a row that others change every step is never valid: asking is in vain."""
+
+    def train(ranks):
+        spec = outsize.TableSpec("rows", 8, 16)
+        store = CachedStore(ShardedStore([spec], group=ranks), 8, 0, 0, "lru")
+        store.bind(SGDRule(0.1))
+        ids = torch.tensor([0, 1, 3 - ranks.rank])  # two rows are everyone's, one this rank's
+        for _ in range(40):
+            rows = store.exchange(None, ids).rows[0]
+            store.submit(RowUpdate(ids, (torch.ones_like(rows),), torch.ones_like(ids)))
+        (copies,) = store.copies
+        return copies.find(torch.arange(8)).tolist()
+
+    for rank, slots in enumerate(run_as_ranks(2, train)):
+        own, shared = 3 - rank, 1 - rank  # both with the other rank as owner
+        assert slots[shared] == -2
+        assert slots[own] >= 0
+
+
+def test_a_flush_gives_rows_a_new_chance_and_reads_everything_anew():
+    inner = LocalStore([SPEC])
+    store = CachedStore(inner, 20, math.inf, math.inf)
+    store.bind(SGDRule(1.0))
+    read(store, 1, 2)
+    inner.add(torch.tensor([2]), torch.ones(1, 3))
+    old = read(store, 2).clone()
+    store.flush()
+    torch.testing.assert_close(read(store, 2), old - 1.0)
+
+
+def test_reading_for_evaluation_leaves_no_trace():
+    inner = LocalStore([SPEC])
+    store = CachedStore(inner, 2, 5, 5, "lru")
+    store.bind(AdagradRule(0.5))
+    read(store, 1, 2)
+    push(store, 1, 3.0)
+    before = {name: value.clone() for name, value in store.state_dict().items()}
+    found = store.read(torch.tensor([1, 7]))
+    assert all(torch.equal(before[name], value) for name, value in store.state_dict().items())
+    assert torch.equal(found[:1], read(store, 1))
+
+
+def test_a_cache_of_a_cache_answers_with_clocks_and_state():
+    inner = CachedStore(LocalStore([SPEC]), 10, 3, 3)
+    store = CachedStore(inner, 5, 3, 3)
+    store.bind(AdagradRule(0.5))
+    before = read(store, 1).clone()
+    for _ in range(5):
+        push(store, 1, 1.0)
+    after = read(store, 1)
+    store.flush()
+    torch.testing.assert_close(inner.inner.read(torch.tensor([1])), read(store, 1))
+    assert (after < before).all()
+
+
+def test_who_has_copies_survives_a_round_trip_and_values_do_not():
+    inner = LocalStore([SPEC])
+    store, other = (CachedStore(inner, 4, 9, 9, "lfu") for _ in range(2))
+    for cache in (store, other):
+        cache.bind(SGDRule(1.0))
+    for rows in ((1, 2), (2, 3), (2, 5)):
+        read(store, *rows)
+    store.flush()
+    other.load_rank_state({name: value.clone() for name, value in store.rank_state().items()})
+    for rows in ((2, 7), (1, 8), (2, 9), (3, 10)):
+        assert torch.equal(read(store, *rows), read(other, *rows))
+        assert torch.equal(store.copies[0].ids, other.copies[0].ids)
+    assert store.take_counts().evictions == other.take_counts().evictions > 0
+
+
+def test_impossible_caches_are_refused_in_words():
+    inner = LocalStore([SPEC])
+    with pytest.raises(ConfigError, match="at least one row"):
+        CachedStore(inner, 0)
+    with pytest.raises(ConfigError, match=r"read_staleness .* -1"):
+        CachedStore(inner, 5, -1)
+    with pytest.raises(ConfigError, match=r"write_staleness .* 1\.5"):
+        CachedStore(inner, 5, 1, 1.5)
+    with pytest.raises(ConfigError, match="lru, lfu"):
+        CachedStore(inner, 5, eviction="random")
+    with pytest.raises(ConfigError, match="write_staleness = 0"):
+        CachedStore(inner, 5).bind(AdamRule(0.1))
+    with pytest.raises(ConfigError, match="no optimizer yet"):
+        push(CachedStore(LocalStore([SPEC]), 5), 1, 1.0)
+    with pytest.raises(ConfigError, match="between 1 and the 1 ranks"):
+        ShardedStore([SPEC], num_owners=2)
+    with pytest.raises(ConfigError, match="float32, bfloat16, int8"):
+        ShardedStore([SPEC], wire="int4")
