@@ -25,14 +25,13 @@ from torch import Tensor
 
 import outsize
 from outsize.checkpoint import (
-    append_line,
     latest_checkpoint,
     list_checkpoints,
     load_checkpoint,
     save_checkpoint,
-    write_text_atomically,
 )
 from outsize.errors import CheckpointError, WriteError
+from outsize.files import append_line, write_text_atomically
 
 FILES = ("state.safetensors", "state.json", "manifest.json")
 NUMBERS = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32)

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from outsize.checkpoint import append_line, write_text_atomically
 from outsize.errors import ConfigError, DataError, WriteError
+from outsize.files import append_line, write_text_atomically
 from outsize.training.config import RunConfig
 from outsize.training.strict_toml import decode, encode, flatten, read_toml, to_toml
 
