@@ -1,10 +1,11 @@
 """Checkpoints: folders that are complete or absent, verified before they are believed.
 
 A checkpoint is a tree of tensors and plain values (numbers, strings, lists, dicts), written as
-`state.safetensors` (every tensor) and `state.json` (the tree with tensors by name), with
-`manifest.json` holding the size and SHA-256 of both. The folder is written under another name,
-synced and renamed, so a crash at any moment leaves either the whole checkpoint or none of it.
-Nothing is pickled, and nothing that was pickled is ever read.
+`state.safetensors` (every tensor) and `state.json` (the tree with tensors by name), beside any
+other files that ranks write (see `outsize.row_files`), with `manifest.json` holding the size and
+SHA-256 of each. The folder is written under another name by all ranks together, synced and renamed,
+so a crash at any moment leaves either the whole checkpoint or none of it. Nothing is pickled, and
+nothing that was pickled is ever read.
 """
 
 from __future__ import annotations
@@ -12,74 +13,77 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from outsize.collectives import failing_together, gather_values, rank, value_of_first
 from outsize.errors import CheckpointError
 from outsize.files import (
     SAFETENSORS_TYPES,
     flaw_of,
     reason_of,
-    whole_folder,
+    sync_folder,
     write_json,
     write_tensors,
 )
 
-FORMAT = 1
+FORMAT = 2
+WriteFiles = Callable[[Path], Mapping[str, Mapping[str, Any]]]
 _TENSOR_KEY = "__tensor__"
 _STEP_FOLDER = re.compile(r"step-(\d{10})")
 
 
-def save_checkpoint(root: Path, step: int, state: Mapping[str, Any], keep: int = 3) -> Path:
-    """Write `root/step-…` atomically, then remove all but the newest `keep`.
+def save_checkpoint(
+    root: Path,
+    step: int,
+    state: Mapping[str, Any],
+    keep: int = 3,
+    write_more: WriteFiles = lambda folder: {},
+) -> Path:
+    """Write `root/step-…` atomically, then remove all but the newest `keep`; entered by all ranks.
 
     Args:
-        root: The folder that holds a run's checkpoints; made if need be.
+        root: The folder that holds a run's checkpoints; made if need be. All ranks must see it.
         step: The step the state belongs to.
-        state: A tree of dicts (with string keys), lists, tensors and plain values.
+        state: A tree of dicts (with string keys), lists, tensors and plain values; the first
+            rank's is written.
         keep: How many checkpoints to keep, at least 1.
+        write_more: Writes further files of this rank, as for `write_together`.
     """
     final = root / f"step-{step:010d}"
-    if final.exists():  # a run stopped where it had just saved
+    if value_of_first(final.exists()):  # a run stopped where it had just saved
         return final
     tensors: dict[str, Tensor] = {}
     skeleton = _take_tensors(state, "", tensors)
-    try:
-        with whole_folder(final, root / f"{final.name}.partial") as partial:
-            files = {
-                "state.safetensors": write_tensors(partial / "state.safetensors", tensors),
-                "state.json": write_json(partial / "state.json", skeleton),
-            }
-            write_json(partial / "manifest.json", {"format": FORMAT, "files": files})
-    except OSError as error:
-        raise CheckpointError(
-            f"could not write checkpoint {final}: {reason_of(error)}; "
-            "earlier checkpoints are untouched: make room and resume"
-        ) from error
-    for old in list_checkpoints(root)[:-keep]:
-        leftover = old.rename(old.with_name(f"{old.name}.partial"))  # whole or absent, even now
-        shutil.rmtree(leftover, ignore_errors=True)
+
+    def write(folder: Path) -> Mapping[str, Mapping[str, Any]]:
+        files = dict(write_more(folder))
+        if rank() == 0:
+            files["state.safetensors"] = write_tensors(folder / "state.safetensors", tensors)
+            files["state.json"] = write_json(folder / "state.json", skeleton)
+        return files
+
+    write_together(final, write, "earlier checkpoints are untouched: make room and resume")
+    if rank() == 0:
+        for old in list_checkpoints(root)[:-keep]:
+            leftover = old.rename(old.with_name(f"{old.name}.partial"))  # whole or absent, even now
+            shutil.rmtree(leftover, ignore_errors=True)
     return final
 
 
 def load_checkpoint(folder: Path) -> dict[str, Any]:
-    """Read a checkpoint back, on the CPU, after verifying every byte of it."""
-    manifest = _read_manifest(folder)
-    for name, facts in manifest["files"].items():
-        if flaw := flaw_of(folder / name, facts):
-            raise _damaged(folder / name, flaw)
-    from safetensors import SafetensorError, safe_open
-
+    """Read a checkpoint's state back, on the CPU, after verifying every byte of it."""
+    names = ("state.safetensors", "state.json")
+    files = read_manifest(folder, *names)
+    for name in names:
+        require_whole(folder / name, files[name])
     skeleton = json.loads((folder / "state.json").read_text("utf-8"))
-    path = folder / "state.safetensors"
-    try:
-        with safe_open(path, framework="pt", device="cpu") as tensors:
-            restored = _put_tensors(skeleton, tensors)
-    except SafetensorError as error:
-        raise _damaged(path, f"it is no safetensors file ({error})") from None
+    with open_tensors(folder / "state.safetensors") as tensors:
+        restored = _put_tensors(skeleton, tensors)
     assert isinstance(restored, dict)
     return restored
 
@@ -92,12 +96,63 @@ def list_checkpoints(root: Path) -> list[Path]:
 
 
 def latest_checkpoint(root: Path) -> Path | None:
-    """The newest complete checkpoint; leftovers of a crash are removed."""
-    if root.is_dir():
+    """The newest complete checkpoint; leftovers of a crash are removed. Entered by all ranks.
+
+    The first rank looks and removes, while the others wait for what it has found.
+    """
+    found: list[Path] = []
+    if rank() == 0:
         for leftover in root.glob("step-*.partial"):
             shutil.rmtree(leftover, ignore_errors=True)
-    found = list_checkpoints(root)
-    return found[-1] if found else None
+        found = list_checkpoints(root)
+    newest = value_of_first(found[-1].name if found else None)
+    return None if newest is None else root / newest
+
+
+def write_together(final: Path, write: WriteFiles, way_out: str) -> None:
+    """Write a folder with a manifest, all ranks together: it is whole, or there is none of it.
+
+    Where one rank cannot write, all raise a `CheckpointError`.
+
+    Args:
+        final: Must not exist, or be an empty folder, and be the same folder for all ranks.
+        write: Writes this rank's files into the folder it is given, and says for each name its
+            size and SHA-256.
+        way_out: What to say to a user whose disk is full.
+    """
+    partial = final.with_name(f"{final.name}.partial")
+    try:
+        with _writing(final, way_out):
+            if rank() == 0:
+                final.parent.mkdir(parents=True, exist_ok=True)
+                shutil.rmtree(partial, ignore_errors=True)
+                partial.mkdir()
+        with _writing(final, way_out):
+            if not partial.is_dir():
+                raise OSError("rank 0 has made it, and this rank does not see it: share a disk")
+            mine = write(partial)
+        files = {name: facts for part in gather_values(mine) for name, facts in part.items()}
+        with _writing(final, way_out):
+            if rank() == 0:
+                write_json(partial / "manifest.json", {"format": FORMAT, "files": files})
+                sync_folder(partial)
+                partial.rename(final)
+                sync_folder(final.parent)
+    except BaseException:
+        if rank() == 0:
+            shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+@contextmanager
+def _writing(final: Path, way_out: str) -> Iterator[None]:
+    with failing_together(CheckpointError):
+        try:
+            yield
+        except OSError as error:
+            raise CheckpointError(
+                f"could not write checkpoint {final}: {reason_of(error)}; {way_out}"
+            ) from error
 
 
 def _take_tensors(node: Any, path: str, tensors: dict[str, Tensor]) -> Any:
@@ -114,7 +169,7 @@ def _take_tensors(node: Any, path: str, tensors: dict[str, Tensor]) -> Any:
             if key == _TENSOR_KEY:
                 raise TypeError(f"the key {key!r} (at {path!r}) is reserved for checkpoints")
         return {
-            key: _take_tensors(value, f"{path}/{_escape(key)}", tensors)
+            key: _take_tensors(value, f"{path}/{escape(key)}", tensors)
             for key, value in node.items()
         }
     if isinstance(node, list | tuple):
@@ -124,7 +179,7 @@ def _take_tensors(node: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     raise TypeError(f"a checkpoint cannot hold {type(node).__name__} (at {path!r})")
 
 
-def _escape(key: str) -> str:
+def escape(key: str) -> str:
     """A key as a part of a path, so that no two paths are the same (RFC 6901)."""
     return key.replace("~", "~0").replace("/", "~1")
 
@@ -139,14 +194,14 @@ def _put_tensors(node: Any, tensors: Any) -> Any:
     return node
 
 
-def _read_manifest(folder: Path) -> dict[str, Any]:
+def read_manifest(folder: Path, *needed: str) -> dict[str, dict[str, Any]]:
+    """The files of a checkpoint with their size and SHA-256; an error where one is not listed."""
     path = folder / "manifest.json"
     try:
         manifest = json.loads(path.read_text("utf-8"))
-        found = manifest["format"]
-        _ = [(facts["bytes"], facts["sha256"]) for facts in manifest["files"].values()]
-        _ = [manifest["files"][name] for name in ("state.safetensors", "state.json")]
-    except FileNotFoundError:
+        found, files = manifest["format"], dict(manifest["files"])
+        _ = [(facts["bytes"], facts["sha256"]) for facts in files.values()]
+    except (FileNotFoundError, NotADirectoryError):
         if folder.is_dir():
             raise _damaged(path, "it is missing") from None
         raise CheckpointError(f"{folder} is no checkpoint: there is no such folder") from None
@@ -157,12 +212,31 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
             f"checkpoint {folder} has format {found}, but this version reads format {FORMAT}: "
             "resume with the version that wrote it, or start a new run"
         )
-    assert isinstance(manifest, dict)
-    return manifest
+    for name in needed:
+        if name not in files:
+            raise _damaged(path, f"it does not list {name}")
+    return files
+
+
+def require_whole(path: Path, facts: Mapping[str, Any]) -> None:
+    """Refuse a file of a checkpoint that is not the one written."""
+    if flaw := flaw_of(path, facts):
+        raise _damaged(path, flaw)
+
+
+@contextmanager
+def open_tensors(path: Path) -> Iterator[Any]:
+    """A safetensors file of a checkpoint, as `safetensors.safe_open` gives it, on the CPU."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt", device="cpu") as tensors:
+            yield tensors
+    except SafetensorError as error:
+        raise _damaged(path, f"it is no safetensors file ({error})") from None
 
 
 def _damaged(path: Path, fact: str) -> CheckpointError:
-    return CheckpointError(
-        f"checkpoint {path.parent} is damaged: {path.name}: {fact}; "
-        "remove this folder to resume from the one before it"
-    )
+    is_of_run = _STEP_FOLDER.fullmatch(path.parent.name)
+    way_out = "remove this folder to resume from the one before it" if is_of_run else "save it anew"
+    return CheckpointError(f"checkpoint {path.parent} is damaged: {path.name}: {fact}; {way_out}")

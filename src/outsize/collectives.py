@@ -5,9 +5,11 @@ Without a process group everything here is what a single rank would do: nothing 
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -108,3 +110,38 @@ def gather_rows(rows: Tensor) -> list[Tensor]:
     parts = [torch.empty_like(padded) for _ in range(world_size())]
     dist.all_gather(parts, padded)
     return [part[:size] for part, size in zip(parts, sizes, strict=True)]
+
+
+def gather_values(value: Any) -> list[Any]:
+    """What every rank has, in the order of ranks: anything that JSON can hold."""
+    if world_size() == 1:
+        return [value]
+    device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
+    content = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+    everyone = gather_rows(content.to(device))
+    return [json.loads(bytes(part.tolist())) for part in everyone]
+
+
+def value_of_first(value: Any) -> Any:
+    """What the first rank has, on every rank: anything that JSON can hold."""
+    return gather_values(value if rank() == 0 else None)[0]
+
+
+@contextmanager
+def failing_together(kind: type[Exception]) -> Iterator[None]:
+    """Let an error that one rank meets inside be one of all, so that none waits for it in vain.
+
+    Args:
+        kind: What the other ranks raise, with that rank's number and words.
+    """
+    met: Exception | None = None
+    try:
+        yield
+    except Exception as error:
+        met = error
+    words = gather_values(None if met is None else str(met) or type(met).__name__)
+    if met is not None:
+        raise met
+    for other, fact in enumerate(words):
+        if fact is not None:
+            raise kind(f"rank {other}: {fact}")
