@@ -14,6 +14,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
+
+from outsize.errors import LostRanksError
+
+_LOST = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+    "remote process exited",
+)
 
 
 def is_launched_as_rank() -> bool:
@@ -21,20 +31,52 @@ def is_launched_as_rank() -> bool:
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
+def is_restarted() -> bool:
+    """Whether torchrun started this process in place of one that was lost."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
 @contextmanager
 def process_group(device: torch.device) -> Iterator[None]:
-    """Join the other ranks of a launch, where there are any, for as long as the context lasts."""
+    """Join the other ranks of a launch, where there are any, for as long as the context lasts.
+
+    Where another rank is lost meanwhile, what its backend says of it becomes a `LostRanksError`.
+    """
     if not is_launched_as_rank() or dist.is_initialized():
         yield
         return
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    _join("nccl" if device.type == "cuda" else "gloo")
     try:
         yield
         dist.barrier()  # no rank leaves while another still needs it
+    except RuntimeError as error:
+        fact = next((word for word in _LOST if word in str(error)), None)
+        if fact is None:
+            raise
+        raise LostRanksError(
+            f"rank {rank()}: lost the other ranks ({fact}): torchrun restarts them all if it may "
+            "(--max-restarts), or start again with --resume"
+        ) from error
     finally:
         dist.destroy_process_group()
+
+
+def _join(backend: str) -> None:
+    """Join the other ranks, and not those of an attempt before this one.
+
+    torchrun may keep its store over restarts, with the addresses of processes that are gone. Names
+    of this attempt's own lead past them. Machines count restarts each for itself, so this is for
+    ranks of one machine only.
+    """
+    on_one_machine = os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]
+    if not (is_restarted() and on_one_machine):
+        dist.init_process_group(backend)
+        return
+    store, number, count = next(rendezvous("env://"))
+    own = dist.PrefixStore(f"attempt-{os.environ['TORCHELASTIC_RESTART_COUNT']}", store)  # type: ignore[attr-defined]
+    dist.init_process_group(backend, store=own, rank=number, world_size=count)
 
 
 def world_size() -> int:

@@ -1,6 +1,7 @@
 """N ranks with batch B equal one process with batch N·B, with real ranks over gloo."""
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -13,8 +14,9 @@ import torch
 from safetensors.torch import load_file
 
 import outsize
-from outsize.checkpoint import latest_checkpoint, load_checkpoint
-from outsize.training import export_run
+from outsize.checkpoint import latest_checkpoint, list_checkpoints, load_checkpoint
+from outsize.errors import ConfigError
+from outsize.training import export_run, load_config, train
 from outsize.training.run_folder import RunFolder
 
 RUN = """
@@ -186,6 +188,64 @@ def test_a_run_goes_on_with_another_number_of_ranks(run_file, tmp_path):
         torch.testing.assert_close(after[name], before[name], rtol=1e-4, atol=1e-5)
 
 
+def test_a_killed_rank_is_replaced_and_the_run_ends_as_if_it_had_lived(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text(RUN.format(num_train=5_000))
+    words = ["-m", "outsize", "train", path, "--set", "train.batch_size=16", "--set",
+             "train.epochs=1", "--set", "train.validate_every=40"]  # fmt: skip
+    code, _, errors = run(3, *words, "--out", tmp_path / "whole")
+    assert code == 0, errors
+    out = tmp_path / "killed"
+    process = launch(3, *words, "--out", out, options=["--max-restarts", "1"])
+    while not (out / "checkpoint").is_dir() or not list_checkpoints(out / "checkpoint"):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    os.kill(pid_of_rank(process.pid, 1), signal.SIGKILL)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert "torchrun restarted the ranks: going on with the run in" in errors
+    assert "resumed at step" in errors
+    assert "lost the other ranks" in errors
+    assert "Traceback" not in errors
+    assert curve(out) == curve(tmp_path / "whole")
+    expected, found = final_weights(tmp_path / "whole"), final_weights(out)
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def pid_of_rank(launcher, rank):
+    """The process that a launcher started as one of its ranks."""
+    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+    wanted = f"RANK={rank}".encode()
+    (pid,) = [c for c in children if wanted in Path(f"/proc/{c}/environ").read_bytes().split(b"\0")]
+    return int(pid)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_restart_before_the_first_checkpoint_begins_anew(run_file, tmp_path, monkeypatch, begun):
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / "config.toml.partial").write_text("cut sho")
+    if begun:
+        RunFolder(out).begin(load_config(run_file))
+        RunFolder(out).append_metrics({"step": 4, "split": "train", "loss": 9.0})
+        (out / "checkpoint" / "step-0000000006.partial").mkdir(parents=True)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    restarted = train(run_file, out, quiet=True)
+    monkeypatch.delenv("TORCHELASTIC_RESTART_COUNT")
+    assert restarted.steps == train(run_file, tmp_path / "fresh", quiet=True).steps
+    assert curve(out) == curve(tmp_path / "fresh")
+    with pytest.raises(ConfigError, match="already holds a run"):
+        train(run_file, out, quiet=True)
+
+
+def test_a_restart_does_not_take_over_another_run(run_file, tmp_path, monkeypatch):
+    RunFolder(tmp_path / "run").begin(load_config(run_file, ["seed=5"]))
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    with pytest.raises(ConfigError, match="seed was 5 and is now 0"):
+        train(run_file, tmp_path / "run", quiet=True)
+
+
 def test_rows_are_saved_by_four_ranks_and_loaded_by_three_and_by_one(tmp_path):
     script = Path(__file__).parent.parent / "ranks" / "check_row_files.py"
     for ranks, task in ((4, "save"), (3, "load")):
@@ -204,3 +264,19 @@ def test_rows_are_saved_by_four_ranks_and_loaded_by_three_and_by_one(tmp_path):
         assert torch.equal(store.state(0)["sum"][:1003], rows.unsqueeze(1) / 8)
         assert torch.equal(store.read(torch.arange(1003, num_rows), "wide"), fresh)
         assert not store.clocks[1003:num_rows].any()
+
+
+def test_ranks_that_lose_another_say_so_in_one_line(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text(RUN.format(num_train=600_000))
+    process = launch(2, "-m", "outsize", "train", path, "--set", "train.batch_size=16",
+                     "--out", tmp_path / "run")  # fmt: skip
+    while not (tmp_path / "run" / "metrics.jsonl").exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    os.kill(pid_of_rank(process.pid, 0), signal.SIGKILL)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode != 0
+    (line,) = [line for line in errors.splitlines() if line.startswith("outsize: ")]
+    assert line.startswith("outsize: rank 1: lost the other ranks (")
+    assert line.endswith("or start again with --resume")
