@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from outsize.optimizers import RowAdam as RowAdam
     from outsize.optimizers import RowFullAdagrad as RowFullAdagrad
     from outsize.optimizers import RowSGD as RowSGD
+    from outsize.row_files import load_rows as load_rows
+    from outsize.row_files import save_rows as save_rows
     from outsize.spec import FeatureSpec as FeatureSpec
     from outsize.spec import Init as Init
     from outsize.spec import MemoryUse as MemoryUse
@@ -64,7 +66,9 @@ _HOMES = {
     "build_table": "tables",
     "build_tables": "tables",
     "load_exported": "export",
+    "load_rows": "row_files",
     "quantize": "tables",
+    "save_rows": "row_files",
     "train": "training",
 }
 _ROOMS = ("data", "metrics", "models", "tables", "stores", "training")

@@ -1,88 +1,89 @@
 """Checkpoints: folders that are complete or absent, verified before they are believed.
 
 A checkpoint is a tree of tensors and plain values (numbers, strings, lists, dicts), written as
-`state.safetensors` (every tensor) and `state.json` (the tree with tensors by name), with
-`manifest.json` holding the size and SHA-256 of both. The folder is written under another name,
-synced and renamed, so a crash at any moment leaves either the whole checkpoint or none of it.
-Nothing is pickled, and nothing that was pickled is ever read.
+`state.safetensors` (every tensor) and `state.json` (the tree with tensors by name), beside any
+other files that ranks write (see `outsize.row_files`), with `manifest.json` holding the size and
+SHA-256 of each. The folder is written under another name by all ranks together, synced and renamed,
+so a crash at any moment leaves either the whole checkpoint or none of it. Nothing is pickled, and
+nothing that was pickled is ever read.
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import hashlib
 import json
-import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-import torch
 from torch import Tensor
 
-from outsize.errors import CheckpointError, WriteError
+from outsize.collectives import failing_together, gather_values, rank, value_of_first
+from outsize.errors import CheckpointError
+from outsize.files import (
+    SAFETENSORS_TYPES,
+    flaw_of,
+    reason_of,
+    sync_folder,
+    write_json,
+    write_tensors,
+)
 
-FORMAT = 1
+FORMAT = 2
+WriteFiles = Callable[[Path], Mapping[str, Mapping[str, Any]]]
 _TENSOR_KEY = "__tensor__"
 _STEP_FOLDER = re.compile(r"step-(\d{10})")
-_SAFETENSORS_TYPES = {
-    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
-    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",
-    torch.uint8: "U8", torch.uint16: "U16", torch.uint32: "U32", torch.bool: "BOOL",
-}  # fmt: skip
-_CHUNK_BYTES = 1 << 24
 
 
-def save_checkpoint(root: Path, step: int, state: Mapping[str, Any], keep: int = 3) -> Path:
-    """Write `root/step-…` atomically, then remove all but the newest `keep`.
+def save_checkpoint(
+    root: Path,
+    step: int,
+    state: Mapping[str, Any],
+    keep: int = 3,
+    write_more: WriteFiles = lambda folder: {},
+) -> Path:
+    """Write `root/step-…` atomically, then remove all but the newest `keep`; entered by all ranks.
 
     Args:
-        root: The folder that holds a run's checkpoints; made if need be.
+        root: The folder that holds a run's checkpoints; made if need be. All ranks must see it.
         step: The step the state belongs to.
-        state: A tree of dicts (with string keys), lists, tensors and plain values.
+        state: A tree of dicts (with string keys), lists, tensors and plain values; the first
+            rank's is written.
         keep: How many checkpoints to keep, at least 1.
+        write_more: Writes further files of this rank, as for `write_together`.
     """
     final = root / f"step-{step:010d}"
-    if final.exists():  # a run stopped where it had just saved
+    if value_of_first(final.exists()):  # a run stopped where it had just saved
         return final
     tensors: dict[str, Tensor] = {}
     skeleton = _take_tensors(state, "", tensors)
-    try:
-        with whole_folder(final, root / f"{final.name}.partial") as partial:
-            files = {
-                "state.safetensors": write_tensors(partial / "state.safetensors", tensors),
-                "state.json": write_json(partial / "state.json", skeleton),
-            }
-            write_json(partial / "manifest.json", {"format": FORMAT, "files": files})
-    except OSError as error:
-        raise CheckpointError(
-            f"could not write checkpoint {final}: {reason_of(error)}; "
-            "earlier checkpoints are untouched: make room and resume"
-        ) from error
-    for old in list_checkpoints(root)[:-keep]:
-        leftover = old.rename(old.with_name(f"{old.name}.partial"))  # whole or absent, even now
-        shutil.rmtree(leftover, ignore_errors=True)
+
+    def write(folder: Path) -> Mapping[str, Mapping[str, Any]]:
+        files = dict(write_more(folder))
+        if rank() == 0:
+            files["state.safetensors"] = write_tensors(folder / "state.safetensors", tensors)
+            files["state.json"] = write_json(folder / "state.json", skeleton)
+        return files
+
+    write_together(final, write, "earlier checkpoints are untouched: make room and resume")
+    if rank() == 0:
+        for old in list_checkpoints(root)[:-keep]:
+            leftover = old.rename(old.with_name(f"{old.name}.partial"))  # whole or absent, even now
+            shutil.rmtree(leftover, ignore_errors=True)
     return final
 
 
 def load_checkpoint(folder: Path) -> dict[str, Any]:
-    """Read a checkpoint back, on the CPU, after verifying every byte of it."""
-    manifest = _read_manifest(folder)
-    for name, facts in manifest["files"].items():
-        if flaw := flaw_of(folder / name, facts):
-            raise _damaged(folder / name, flaw)
-    from safetensors import SafetensorError, safe_open
-
+    """Read a checkpoint's state back, on the CPU, after verifying every byte of it."""
+    names = ("state.safetensors", "state.json")
+    files = read_manifest(folder, *names)
+    for name in names:
+        require_whole(folder / name, files[name])
     skeleton = json.loads((folder / "state.json").read_text("utf-8"))
-    path = folder / "state.safetensors"
-    try:
-        with safe_open(path, framework="pt", device="cpu") as tensors:
-            restored = _put_tensors(skeleton, tensors)
-    except SafetensorError as error:
-        raise _damaged(path, f"it is no safetensors file ({error})") from None
+    with open_tensors(folder / "state.safetensors") as tensors:
+        restored = _put_tensors(skeleton, tensors)
     assert isinstance(restored, dict)
     return restored
 
@@ -95,70 +96,69 @@ def list_checkpoints(root: Path) -> list[Path]:
 
 
 def latest_checkpoint(root: Path) -> Path | None:
-    """The newest complete checkpoint; leftovers of a crash are removed."""
-    if root.is_dir():
+    """The newest complete checkpoint; leftovers of a crash are removed. Entered by all ranks.
+
+    The first rank looks and removes, while the others wait for what it has found.
+    """
+    found: list[Path] = []
+    if rank() == 0:
         for leftover in root.glob("step-*.partial"):
             shutil.rmtree(leftover, ignore_errors=True)
-    found = list_checkpoints(root)
-    return found[-1] if found else None
+        found = list_checkpoints(root)
+    newest = value_of_first(found[-1].name if found else None)
+    return None if newest is None else root / newest
 
 
-@contextlib.contextmanager
-def whole_folder(final: Path, partial: Path) -> Iterator[Path]:
-    """A folder to write into, which becomes `final` at the end, whole, or leaves nothing.
+def write_together(final: Path, write: WriteFiles, way_out: str) -> None:
+    """Write a folder with a manifest, all ranks together: it is whole, or there is none of it.
+
+    Where one rank cannot write, all raise a `CheckpointError`.
 
     Args:
-        final: Must not exist, or be an empty folder.
-        partial: Its name meanwhile, in the same parent; what a crash left there is removed.
+        final: Must not exist, or be an empty folder, and be the same folder for all ranks.
+        write: Writes this rank's files into the folder it is given, and says for each name its
+            size and SHA-256.
+        way_out: What to say to a user whose disk is full.
     """
-    final.parent.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(partial, ignore_errors=True)
+    partial = final.with_name(f"{final.name}.partial")
     try:
-        partial.mkdir()
-        yield partial
-        sync_folder(partial)
-        partial.rename(final)
-        sync_folder(final.parent)
+        with _writing(final, way_out):
+            if rank() == 0:
+                final.parent.mkdir(parents=True, exist_ok=True)
+                shutil.rmtree(partial, ignore_errors=True)
+                partial.mkdir()
+        with _writing(final, way_out):
+            if not partial.is_dir():
+                raise OSError("rank 0 has made it, and this rank does not see it: share a disk")
+            mine = write(partial)
+        files = {name: facts for part in gather_values(mine) for name, facts in part.items()}
+        with _writing(final, way_out):
+            if rank() == 0:
+                write_json(partial / "manifest.json", {"format": FORMAT, "files": files})
+                sync_folder(partial)
+                partial.rename(final)
+                sync_folder(final.parent)
     except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
+        if rank() == 0:
+            shutil.rmtree(partial, ignore_errors=True)
         raise
 
 
-def write_text_atomically(path: Path, text: str) -> None:
-    """Write a small file so that a reader sees the old content or the new, never a part."""
-    partial = path.with_name(f"{path.name}.partial")
-    try:
-        with partial.open("wb") as file:
-            file.write(text.encode())
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        raise WriteError(f"could not write {path}: {reason_of(error)}") from error
-
-
-def append_line(path: Path, line: str) -> None:
-    """Add a line to a file and sync it; a crash can cut at most this line short."""
-    try:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        raise WriteError(f"could not write to {path}: {reason_of(error)}") from error
-
-
-def reason_of(error: OSError) -> str:
-    """What went wrong with a file, in words."""
-    return "the disk is full" if error.errno == errno.ENOSPC else str(error.strerror or error)
+@contextmanager
+def _writing(final: Path, way_out: str) -> Iterator[None]:
+    with failing_together(CheckpointError):
+        try:
+            yield
+        except OSError as error:
+            raise CheckpointError(
+                f"could not write checkpoint {final}: {reason_of(error)}; {way_out}"
+            ) from error
 
 
 def _take_tensors(node: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     """Replace tensors in a tree by their names, collecting them."""
     if isinstance(node, Tensor):
-        if node.dtype not in _SAFETENSORS_TYPES:
+        if node.dtype not in SAFETENSORS_TYPES:
             raise TypeError(f"a checkpoint cannot hold tensors of {node.dtype} (at {path!r})")
         tensors[path] = node.detach()
         return {_TENSOR_KEY: path}
@@ -169,7 +169,7 @@ def _take_tensors(node: Any, path: str, tensors: dict[str, Tensor]) -> Any:
             if key == _TENSOR_KEY:
                 raise TypeError(f"the key {key!r} (at {path!r}) is reserved for checkpoints")
         return {
-            key: _take_tensors(value, f"{path}/{_escape(key)}", tensors)
+            key: _take_tensors(value, f"{path}/{escape(key)}", tensors)
             for key, value in node.items()
         }
     if isinstance(node, list | tuple):
@@ -179,7 +179,7 @@ def _take_tensors(node: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     raise TypeError(f"a checkpoint cannot hold {type(node).__name__} (at {path!r})")
 
 
-def _escape(key: str) -> str:
+def escape(key: str) -> str:
     """A key as a part of a path, so that no two paths are the same (RFC 6901)."""
     return key.replace("~", "~0").replace("/", "~1")
 
@@ -194,68 +194,14 @@ def _put_tensors(node: Any, tensors: Any) -> Any:
     return node
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Write a safetensors file and say its size and SHA-256.
-
-    It is written a tensor at a time, so that no second copy of the state is made.
-    """
-    header: dict[str, Any] = {}
-    end = 0
-    for name, tensor in tensors.items():
-        start, end = end, end + tensor.numel() * tensor.element_size()
-        header[name] = {
-            "dtype": _SAFETENSORS_TYPES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [start, end],
-        }
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    with path.open("wb") as file:
-        return _write_hashed(file, [len(text).to_bytes(8, "little"), text], tensors)
-
-
-def _write_hashed(
-    file: BinaryIO, head: list[bytes], tensors: Mapping[str, Tensor]
-) -> dict[str, Any]:
-    digest = hashlib.sha256()
-    size = 0
-
-    def put(data: bytes | memoryview) -> None:
-        nonlocal size
-        file.write(data)
-        digest.update(data)
-        size += len(data)
-
-    for piece in head:
-        put(piece)
-    for tensor in tensors.values():
-        for data in _bytes_of(tensor):
-            put(data)
-    file.flush()
-    os.fsync(file.fileno())
-    return {"bytes": size, "sha256": digest.hexdigest()}
-
-
-def _bytes_of(tensor: Tensor) -> Iterator[memoryview]:
-    flat = tensor.contiguous().reshape(-1).view(torch.uint8)
-    for piece in flat.split(_CHUNK_BYTES):
-        yield memoryview(piece.cpu().numpy())
-
-
-def write_json(path: Path, content: Any) -> dict[str, Any]:
-    """Write a JSON file and say its size and SHA-256."""
-    with path.open("wb") as file:
-        return _write_hashed(file, [json.dumps(content, indent=1).encode()], {})
-
-
-def _read_manifest(folder: Path) -> dict[str, Any]:
+def read_manifest(folder: Path, *needed: str) -> dict[str, dict[str, Any]]:
+    """The files of a checkpoint with their size and SHA-256; an error where one is not listed."""
     path = folder / "manifest.json"
     try:
         manifest = json.loads(path.read_text("utf-8"))
-        found = manifest["format"]
-        _ = [(facts["bytes"], facts["sha256"]) for facts in manifest["files"].values()]
-        _ = [manifest["files"][name] for name in ("state.safetensors", "state.json")]
-    except FileNotFoundError:
+        found, files = manifest["format"], dict(manifest["files"])
+        _ = [(facts["bytes"], facts["sha256"]) for facts in files.values()]
+    except (FileNotFoundError, NotADirectoryError):
         if folder.is_dir():
             raise _damaged(path, "it is missing") from None
         raise CheckpointError(f"{folder} is no checkpoint: there is no such folder") from None
@@ -266,34 +212,31 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
             f"checkpoint {folder} has format {found}, but this version reads format {FORMAT}: "
             "resume with the version that wrote it, or start a new run"
         )
-    assert isinstance(manifest, dict)
-    return manifest
+    for name in needed:
+        if name not in files:
+            raise _damaged(path, f"it does not list {name}")
+    return files
 
 
-def flaw_of(path: Path, facts: Mapping[str, Any]) -> str | None:
-    """How a file differs from the size and SHA-256 it was written with; `None` if it does not."""
+def require_whole(path: Path, facts: Mapping[str, Any]) -> None:
+    """Refuse a file of a checkpoint that is not the one written."""
+    if flaw := flaw_of(path, facts):
+        raise _damaged(path, flaw)
+
+
+@contextmanager
+def open_tensors(path: Path) -> Iterator[Any]:
+    """A safetensors file of a checkpoint, as `safetensors.safe_open` gives it, on the CPU."""
+    from safetensors import SafetensorError, safe_open
+
     try:
-        size = path.stat().st_size
-        if size != facts["bytes"]:
-            return f"it has {size:,} bytes where {facts['bytes']:,} were written"
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-    except FileNotFoundError:
-        return "it is missing"
-    return None if digest == facts["sha256"] else "its checksum is not the one written"
+        with safe_open(path, framework="pt", device="cpu") as tensors:
+            yield tensors
+    except SafetensorError as error:
+        raise _damaged(path, f"it is no safetensors file ({error})") from None
 
 
 def _damaged(path: Path, fact: str) -> CheckpointError:
-    return CheckpointError(
-        f"checkpoint {path.parent} is damaged: {path.name}: {fact}; "
-        "remove this folder to resume from the one before it"
-    )
-
-
-def sync_folder(folder: Path) -> None:
-    """Bring the names in a folder to disk, so that a rename survives a crash."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    is_of_run = _STEP_FOLDER.fullmatch(path.parent.name)
+    way_out = "remove this folder to resume from the one before it" if is_of_run else "save it anew"
+    return CheckpointError(f"checkpoint {path.parent} is damaged: {path.name}: {fact}; {way_out}")

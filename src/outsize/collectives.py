@@ -5,15 +5,26 @@ Without a process group everything here is what a single rank would do: nothing 
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.distributed as dist
 from jaxtyping import Int64, UInt8
 from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
+
+from outsize.errors import LostRanksError
+
+_LOST = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+    "remote process exited",
+)
 
 
 def is_launched_as_rank() -> bool:
@@ -21,20 +32,52 @@ def is_launched_as_rank() -> bool:
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
+def is_restarted() -> bool:
+    """Whether torchrun started this process in place of one that was lost."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
 @contextmanager
 def process_group(device: torch.device) -> Iterator[None]:
-    """Join the other ranks of a launch, where there are any, for as long as the context lasts."""
+    """Join the other ranks of a launch, where there are any, for as long as the context lasts.
+
+    Where another rank is lost meanwhile, what its backend says of it becomes a `LostRanksError`.
+    """
     if not is_launched_as_rank() or dist.is_initialized():
         yield
         return
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    _join("nccl" if device.type == "cuda" else "gloo")
     try:
         yield
         dist.barrier()  # no rank leaves while another still needs it
+    except RuntimeError as error:
+        fact = next((word for word in _LOST if word in str(error)), None)
+        if fact is None:
+            raise
+        raise LostRanksError(
+            f"rank {rank()}: lost the other ranks ({fact}): torchrun restarts them all if it may "
+            "(--max-restarts), or start again with --resume"
+        ) from error
     finally:
         dist.destroy_process_group()
+
+
+def _join(backend: str) -> None:
+    """Join the other ranks, and not those of an attempt before this one.
+
+    torchrun may keep its store over restarts, with the addresses of processes that are gone. Names
+    of this attempt's own lead past them. Machines count restarts each for itself, so this is for
+    ranks of one machine only.
+    """
+    on_one_machine = os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]
+    if not (is_restarted() and on_one_machine):
+        dist.init_process_group(backend)
+        return
+    store, number, count = next(rendezvous("env://"))
+    own = dist.PrefixStore(f"attempt-{os.environ['TORCHELASTIC_RESTART_COUNT']}", store)  # type: ignore[attr-defined]
+    dist.init_process_group(backend, store=own, rank=number, world_size=count)
 
 
 def world_size() -> int:
@@ -110,6 +153,41 @@ def gather_rows(rows: Tensor) -> list[Tensor]:
     parts = [torch.empty_like(padded) for _ in range(world_size())]
     dist.all_gather(parts, padded)
     return [part[:size] for part, size in zip(parts, sizes, strict=True)]
+
+
+def gather_values(value: Any) -> list[Any]:
+    """What every rank has, in the order of ranks: anything that JSON can hold."""
+    if world_size() == 1:
+        return [value]
+    device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
+    content = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+    everyone = gather_rows(content.to(device))
+    return [json.loads(bytes(part.tolist())) for part in everyone]
+
+
+def value_of_first(value: Any) -> Any:
+    """What the first rank has, on every rank: anything that JSON can hold."""
+    return gather_values(value if rank() == 0 else None)[0]
+
+
+@contextmanager
+def failing_together(kind: type[Exception]) -> Iterator[None]:
+    """Let an error that one rank meets inside be one of all, so that none waits for it in vain.
+
+    Args:
+        kind: What the other ranks raise, with that rank's number and words.
+    """
+    met: Exception | None = None
+    try:
+        yield
+    except Exception as error:
+        met = error
+    words = gather_values(None if met is None else str(met) or type(met).__name__)
+    if met is not None:
+        raise met
+    for other, fact in enumerate(words):
+        if fact is not None:
+            raise kind(f"rank {other}: {fact}")
 
 
 @runtime_checkable

@@ -41,5 +41,9 @@ class CheckpointError(OutsizeError, RuntimeError):
     """A checkpoint that could not be written, or cannot be trusted."""
 
 
+class LostRanksError(OutsizeError, RuntimeError):
+    """Other ranks of a launch that ended before their work was done."""
+
+
 class CellError(OutsizeError, RuntimeError):
     """Cells of a comparison that failed, after the others were finished."""

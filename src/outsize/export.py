@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from outsize.checkpoint import flaw_of, reason_of, whole_folder, write_json, write_tensors
 from outsize.collection import EmbeddingCollection
 from outsize.errors import ConfigError, ExportError
+from outsize.files import flaw_of, reason_of, whole_folder, write_json, write_tensors
 from outsize.models import CLICK_MODELS, ClickModel, ClickModelConfig
 from outsize.spec import FeatureSpec, Init, TableSpec
 from outsize.tables import build_table

@@ -8,13 +8,17 @@ import torch.distributed as dist
 import outsize
 from outsize.collectives import (
     any_rank,
+    failing_together,
     first_rank_first,
     gather_rows,
+    gather_values,
     process_group,
     rank,
     sum_over_ranks,
+    value_of_first,
     world_size,
 )
+from outsize.errors import CheckpointError
 from outsize.metrics import ClickMetrics
 
 
@@ -30,6 +34,29 @@ def check_flags_and_sums():
     assert any_rank(rank() == 1, cpu)
     assert not any_rank(False, cpu)
     assert sum_over_ranks(torch.tensor(rank())).item() == sum(range(world_size()))
+
+
+def check_values_are_gathered_in_rank_order():
+    mine = {"rank": rank(), "ü": ["x" * 1000 * rank(), None, 0.1]}
+    assert gather_values(mine) == [
+        {"rank": r, "ü": ["x" * 1000 * r, None, 0.1]} for r in range(world_size())
+    ]
+    assert value_of_first(rank() + 5) == 5
+
+
+def check_an_error_of_one_rank_is_one_of_all():
+    with failing_together(CheckpointError):
+        pass
+    met = None
+    try:
+        with failing_together(CheckpointError):
+            if rank() == 1:
+                raise KeyError("lost")
+    except (KeyError, CheckpointError) as error:
+        met = repr(error)
+    expected = KeyError("lost") if rank() == 1 else CheckpointError("rank 1: 'lost'")
+    assert met == repr(expected)
+    assert sum_over_ranks(torch.ones(1)).item() == world_size()  # and all go on together
 
 
 def check_metrics_equal_those_of_one_process(exact_examples):
@@ -90,6 +117,8 @@ def check_one_rank_goes_first():
 with process_group(torch.device("cpu")):
     check_uneven_rows_are_gathered_in_rank_order()
     check_flags_and_sums()
+    check_values_are_gathered_in_rank_order()
+    check_an_error_of_one_rank_is_one_of_all()
     check_metrics_equal_those_of_one_process(exact_examples=10_000)
     check_metrics_equal_those_of_one_process(exact_examples=100)
     check_metrics_equal_those_of_one_process(exact_examples=950)

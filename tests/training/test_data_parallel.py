@@ -1,6 +1,8 @@
 """N ranks with batch B equal one process with batch N·B, with real ranks over gloo."""
 
 import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,8 +11,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
-from outsize.checkpoint import latest_checkpoint, load_checkpoint
+import outsize
+from outsize.checkpoint import latest_checkpoint, list_checkpoints, load_checkpoint
+from outsize.errors import ConfigError
+from outsize.training import export_run, load_config, train
 from outsize.training.run_folder import RunFolder
 
 RUN = """
@@ -37,18 +43,27 @@ every = 6
 """
 
 
-def launch(ranks, *words, **options):
+def launch(ranks, *words, options=()):
     """Start a module on several ranks."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone",
-                "--nproc-per-node", str(ranks)]  # fmt: skip
+                "--nproc-per-node", str(ranks), *options]  # fmt: skip
     return subprocess.Popen([*launcher, *map(str, words)], text=True, stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, **options)  # fmt: skip
+                            stderr=subprocess.PIPE)  # fmt: skip
 
 
 def run(ranks, *words):
     process = launch(ranks, *words)
     output, errors = process.communicate(timeout=120)
     return process.returncode, output, errors
+
+
+def final_weights(folder):
+    """Dense weights and all rows with their state, of the newest checkpoint."""
+    newest = latest_checkpoint(folder / "checkpoint")
+    weights = dict(load_checkpoint(newest)["model"])
+    for path in newest.glob("rows-*.safetensors"):
+        weights |= load_file(path)
+    return weights
 
 
 @pytest.fixture
@@ -99,7 +114,7 @@ def test_n_ranks_equal_one_process_with_n_times_the_batch(run_file, tmp_path, ra
         assert expected.pop("split") == found.pop("split")
         for name in expected.keys() - {"examples_per_s"}:
             assert found[name] == pytest.approx(expected[name], rel=1e-4), name
-    weights = [load_checkpoint(latest_checkpoint(f / "checkpoint"))["model"] for f in (one, many)]
+    weights = [final_weights(folder) for folder in (one, many)]
     for (name, expected), (other, found) in zip(*(sorted(w.items()) for w in weights), strict=True):
         assert name == other
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
@@ -129,12 +144,139 @@ def test_ranks_stopped_by_a_signal_resume_to_the_same_end(tmp_path):
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     assert process.returncode != 0
-    code, _, errors = run(1, *words, "--out", tmp_path / "stopped", "--resume")
-    assert "saved by 2 ranks, and there are 1" in errors
     code, _, errors = run(2, *words, "--out", tmp_path / "stopped", "--resume")
     assert code == 0, errors
-    curves = [
-        [(line["step"], line["split"], line["loss"]) for line in RunFolder(folder).metrics()]
-        for folder in (tmp_path / "whole", tmp_path / "stopped")
-    ]
-    assert curves[0] == curves[1]
+    assert curve(tmp_path / "stopped") == curve(tmp_path / "whole")
+
+
+def curve(folder):
+    return [(line["step"], line["split"], line["loss"]) for line in RunFolder(folder).metrics()]
+
+
+def test_a_run_goes_on_with_another_number_of_ranks(run_file, tmp_path):
+    whole, moved = tmp_path / "whole", tmp_path / "moved"
+    train = [sys.executable, "-m", "outsize", "train", run_file]
+    alone = subprocess.run(
+        [*train, "--out", whole, "--set", "train.batch_size=48"], capture_output=True, text=True
+    )
+    assert alone.returncode == 0, alone.stderr
+    # Three ranks begin and leave a checkpoint in the middle of the first epoch, of 11 batches.
+    code, _, errors = run(3, "-m", "outsize", "train", run_file, "--out", moved,
+                          "--set", "train.batch_size=16", "--set", "checkpoint.keep=9")  # fmt: skip
+    assert code == 0, errors
+    for checkpoint in sorted((moved / "checkpoint").iterdir())[1:]:
+        shutil.rmtree(checkpoint)
+    assert export_run(moved, tmp_path / "exported")["step"] == 6
+    resume = ["--out", moved, "--resume", "--set"]
+    refused = subprocess.run(
+        [*train, *resume, "train.batch_size=16"], capture_output=True, text=True
+    )
+    assert refused.returncode == 2
+    assert (
+        "this run was saved with batches of 48 (3 ranks of 16), and 1 rank of 16 would make 16: "
+        "set train.batch_size=48"
+    ) in refused.stderr
+    code, _, errors = run(2, "-m", "outsize", "train", run_file, *resume, "train.batch_size=24")
+    assert code == 0, errors
+    for expected, found in zip(curve(whole), curve(moved), strict=True):
+        assert found[:2] == expected[:2]
+        assert found[2] == pytest.approx(expected[2], rel=1e-4)
+    assert curve(whole)[-1][0] == 22
+    before, after = final_weights(whole), final_weights(moved)
+    assert before.keys() == after.keys()
+    for name in before:
+        torch.testing.assert_close(after[name], before[name], rtol=1e-4, atol=1e-5)
+
+
+def test_a_killed_rank_is_replaced_and_the_run_ends_as_if_it_had_lived(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text(RUN.format(num_train=5_000))
+    words = ["-m", "outsize", "train", path, "--set", "train.batch_size=16", "--set",
+             "train.epochs=1", "--set", "train.validate_every=40"]  # fmt: skip
+    code, _, errors = run(3, *words, "--out", tmp_path / "whole")
+    assert code == 0, errors
+    out = tmp_path / "killed"
+    process = launch(3, *words, "--out", out, options=["--max-restarts", "1"])
+    while not (out / "checkpoint").is_dir() or not list_checkpoints(out / "checkpoint"):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    os.kill(pid_of_rank(process.pid, 1), signal.SIGKILL)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert "torchrun restarted the ranks: going on with the run in" in errors
+    assert "resumed at step" in errors
+    assert "lost the other ranks" in errors
+    assert "Traceback" not in errors
+    assert curve(out) == curve(tmp_path / "whole")
+    expected, found = final_weights(tmp_path / "whole"), final_weights(out)
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def pid_of_rank(launcher, rank):
+    """The process that a launcher started as one of its ranks."""
+    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+    wanted = f"RANK={rank}".encode()
+    (pid,) = [c for c in children if wanted in Path(f"/proc/{c}/environ").read_bytes().split(b"\0")]
+    return int(pid)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_restart_before_the_first_checkpoint_begins_anew(run_file, tmp_path, monkeypatch, begun):
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / "config.toml.partial").write_text("cut sho")
+    if begun:
+        RunFolder(out).begin(load_config(run_file))
+        RunFolder(out).append_metrics({"step": 4, "split": "train", "loss": 9.0})
+        (out / "checkpoint" / "step-0000000006.partial").mkdir(parents=True)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    restarted = train(run_file, out, quiet=True)
+    monkeypatch.delenv("TORCHELASTIC_RESTART_COUNT")
+    assert restarted.steps == train(run_file, tmp_path / "fresh", quiet=True).steps
+    assert curve(out) == curve(tmp_path / "fresh")
+    with pytest.raises(ConfigError, match="already holds a run"):
+        train(run_file, out, quiet=True)
+
+
+def test_a_restart_does_not_take_over_another_run(run_file, tmp_path, monkeypatch):
+    RunFolder(tmp_path / "run").begin(load_config(run_file, ["seed=5"]))
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    with pytest.raises(ConfigError, match="seed was 5 and is now 0"):
+        train(run_file, tmp_path / "run", quiet=True)
+
+
+def test_rows_are_saved_by_four_ranks_and_loaded_by_three_and_by_one(tmp_path):
+    script = Path(__file__).parent.parent / "ranks" / "check_row_files.py"
+    for ranks, task in ((4, "save"), (3, "load")):
+        code, output, errors = run(ranks, script, task, tmp_path)
+        assert code == 0, errors
+        assert output.count("is content") == ranks
+    for folder, num_rows in (("rows", 1003), ("larger", 1010), ("replicas", 1010)):
+        store = outsize.LocalStore([outsize.TableSpec("wide", num_rows, 4),
+                                    outsize.TableSpec("thin", 21, 2)], seed=1)  # fmt: skip
+        fresh = store.read(torch.arange(1003, num_rows), "wide")
+        outsize.RowAdagrad(store)
+        outsize.load_rows(store, tmp_path / folder)
+        rows = torch.arange(1003)
+        assert torch.equal(store.read(rows, "wide"), rows.unsqueeze(1).expand(-1, 4).float())
+        assert torch.equal(store.clocks[:1003], rows.int() + 1)
+        assert torch.equal(store.state(0)["sum"][:1003], rows.unsqueeze(1) / 8)
+        assert torch.equal(store.read(torch.arange(1003, num_rows), "wide"), fresh)
+        assert not store.clocks[1003:num_rows].any()
+
+
+def test_ranks_that_lose_another_say_so_in_one_line(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text(RUN.format(num_train=600_000))
+    process = launch(2, "-m", "outsize", "train", path, "--set", "train.batch_size=16",
+                     "--out", tmp_path / "run")  # fmt: skip
+    while not (tmp_path / "run" / "metrics.jsonl").exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    os.kill(pid_of_rank(process.pid, 0), signal.SIGKILL)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode != 0
+    (line,) = [line for line in errors.splitlines() if line.startswith("outsize: ")]
+    assert line.startswith("outsize: rank 1: lost the other ranks (")
+    assert line.endswith("or start again with --resume")

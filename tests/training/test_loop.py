@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import outsize
 from outsize.checkpoint import latest_checkpoint, load_checkpoint
@@ -68,7 +69,10 @@ def curve(folder):
 
 
 def final_weights(folder):
-    return load_checkpoint(latest_checkpoint(folder / "checkpoint"))
+    """All that the newest checkpoint holds, rows of all ranks included."""
+    newest = latest_checkpoint(folder / "checkpoint")
+    rows = [load_file(path) for path in sorted(newest.glob("rows-*.safetensors"))]
+    return {**load_checkpoint(newest), "rows": rows}
 
 
 def assert_same_tree(one, other):
@@ -316,14 +320,45 @@ def test_an_id_out_of_range_stops_the_run_in_one_line():
         loop.fit()
 
 
-def test_resuming_with_another_configuration_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ("train.clip_norm=0.5", r"train\.clip_norm was None and is now 0\.5"),
+        ("train.batch_size=32", r"batches of 64 \(1 rank of 64\).* 1 rank of 32 would make 32: "
+                                r"set train\.batch_size=64"),
+    ],
+)  # fmt: skip
+def test_resuming_with_another_configuration_is_refused(tmp_path, setting, expected):
     outsize.train(make_config("train.steps=2"), tmp_path / "run", quiet=True)
-    with pytest.raises(ConfigError, match=r"train\.batch_size was 64 and is now 32") as caught:
+    before = final_weights(tmp_path / "run")
+    with pytest.raises(ConfigError, match=expected) as caught:
         outsize.train(
-            make_config("train.steps=2", "train.batch_size=32"), tmp_path / "run",
-            resume=True, quiet=True,
-        )  # fmt: skip
+            make_config("train.steps=2", setting), tmp_path / "run", resume=True, quiet=True
+        )
     assert "\n" not in str(caught.value)
+    assert_same_tree(final_weights(tmp_path / "run"), before)
+
+
+def test_resuming_before_the_first_checkpoint_begins_anew(tmp_path):
+    RunFolder(tmp_path / "run").begin(make_config("train.steps=2"))
+    RunFolder(tmp_path / "run").append_metrics({"step": 1, "split": "train"})
+    changed = make_config("train.steps=2", "train.batch_size=32")
+    outsize.train(changed, tmp_path / "run", resume=True, quiet=True)
+    outsize.train(changed, tmp_path / "fresh", quiet=True)
+    assert RunFolder(tmp_path / "run").config() == changed
+    assert curve(tmp_path / "run") == curve(tmp_path / "fresh")
+    assert_same_tree(final_weights(tmp_path / "run"), final_weights(tmp_path / "fresh"))
+
+
+def test_updates_held_back_are_applied_before_they_are_measured_and_saved(tmp_path):
+    loop = make_loop(make_config("train.steps=7"), tmp_path / "checkpoint")
+    happened = []
+    evaluate, flush = loop.task.evaluate, loop.task.rows.store.flush
+    loop.task.evaluate = lambda split: happened.append(split) or evaluate(split)
+    loop.task.rows.store.flush = lambda: happened.append("flush") or flush()
+    loop.fit()
+    # A checkpoint after step 6, the end at 7: validation, test and a checkpoint.
+    assert happened == ["flush", "flush", "validation", "test", "flush"]
 
 
 def test_resuming_on_other_data_is_refused(tmp_path):
@@ -343,11 +378,12 @@ def test_resuming_on_other_data_is_refused(tmp_path):
         outsize.train(run, tmp_path / "run", resume=True, quiet=True)
 
 
-def test_resuming_from_a_damaged_checkpoint_is_refused_in_one_line(tmp_path):
+@pytest.mark.parametrize("name", ["state.safetensors", "rows-00000-of-00001.safetensors"])
+def test_resuming_from_a_damaged_checkpoint_is_refused_in_one_line(tmp_path, name):
     config = make_config()
     outsize.train(config, tmp_path / "run", quiet=True)
     newest = latest_checkpoint(tmp_path / "run" / "checkpoint")
-    with (newest / "state.safetensors").open("r+b") as file:
+    with (newest / name).open("r+b") as file:
         file.truncate(100)
     with pytest.raises(CheckpointError, match=r"damaged.*remove this folder") as caught:
         outsize.train(config, tmp_path / "run", resume=True, quiet=True)

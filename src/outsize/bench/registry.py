@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from outsize.bench import dlrm, encode, kmeans, least_squares, recluster, tables
-from outsize.checkpoint import write_text_atomically
 from outsize.errors import ConfigError
+from outsize.files import write_text_atomically
 from outsize.training.environment import environment
 
 

@@ -11,7 +11,6 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from outsize.checkpoint import write_text_atomically
 from outsize.collectives import is_launched_as_rank
 from outsize.compare.factors import factors_of
 from outsize.compare.files import to_csv, to_plain
@@ -25,6 +24,7 @@ from outsize.compare.results import Comparison, best_at_each_budget
 from outsize.compare.run_cell import kept_outcome
 from outsize.compare.words import Text, best_lines, factors_table, kind_lines, losses_table
 from outsize.errors import CellError, ConfigError
+from outsize.files import write_text_atomically
 from outsize.training.build import build_device
 from outsize.training.environment import environment
 

@@ -7,9 +7,9 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from outsize.checkpoint import write_text_atomically
 from outsize.compare.grid import Cell
 from outsize.errors import DataError
+from outsize.files import write_text_atomically
 from outsize.spec import MEMORY_KINDS
 from outsize.training import RunResult
 

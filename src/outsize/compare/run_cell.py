@@ -5,10 +5,10 @@ from __future__ import annotations
 import shutil
 import traceback
 
-from outsize.checkpoint import write_text_atomically
 from outsize.compare.grid import Cell
 from outsize.compare.outcome import Outcome, keep, kept, plain_result
 from outsize.errors import BudgetError, OutsizeError
+from outsize.files import write_text_atomically
 from outsize.training import train
 from outsize.training.run_folder import RunFolder
 

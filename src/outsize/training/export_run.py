@@ -10,7 +10,9 @@ from typing import Any
 from outsize.checkpoint import list_checkpoints, load_checkpoint
 from outsize.errors import CheckpointError, ConfigError
 from outsize.export import require_free, write_exported
+from outsize.row_files import load_rows
 from outsize.training.build import build_model, build_row_optimizer
+from outsize.training.loop_state import load_dense_state
 from outsize.training.run_folder import RunFolder
 
 
@@ -36,14 +38,17 @@ def export_run(run: str | Path, out: str | Path) -> dict[str, Any]:
         )
     state = load_checkpoint(checkpoints[-1])
     model = build_model(config, config.data.build())
-    build_row_optimizer(config, model.embeddings.store)  # its state is part of a store's
+    store = model.embeddings.store
+    build_row_optimizer(config, store)  # its state is saved with the rows
     try:
-        model.load_state_dict(state.pop("model"))
+        load_dense_state(model, store, state.pop("model"))
+        new = {} if store is None else load_rows(store, checkpoints[-1])
+    except CheckpointError:
+        raise
     except RuntimeError:
-        raise CheckpointError(
-            f"checkpoint {checkpoints[-1]} does not fit {folder.config_file}: "
-            "was the file changed after the run began?"
-        ) from None
+        raise _does_not_fit(folder, checkpoints[-1]) from None
+    if any(new.values()):
+        raise _does_not_fit(folder, checkpoints[-1])
     loop = state["loop"]
     training = {
         "step": loop["step"],
@@ -52,6 +57,13 @@ def export_run(run: str | Path, out: str | Path) -> dict[str, Any]:
     }
     written = write_exported(out, model, config.model, training)
     return {**written, "step": loop["step"]}
+
+
+def _does_not_fit(folder: RunFolder, checkpoint: Path) -> CheckpointError:
+    return CheckpointError(
+        f"checkpoint {checkpoint} does not fit {folder.config_file}: "
+        "were the file or the data changed after the run began?"
+    )
 
 
 def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:

@@ -18,12 +18,21 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from outsize.checkpoint import save_checkpoint
-from outsize.collectives import any_rank, barrier, rank, sum_over_ranks, world_size
-from outsize.errors import ConfigError, NonFiniteError
+from outsize.checkpoint import load_checkpoint, save_checkpoint
+from outsize.collectives import any_rank, failing_together, sum_over_ranks, world_size
+from outsize.contracts import RowStore
+from outsize.errors import CheckpointError, ConfigError, NonFiniteError
+from outsize.row_files import load_rows, rows_writer
 from outsize.training.config import RunConfig
 from outsize.training.embeddings_config import recluster_steps
-from outsize.training.loop_state import LoopState, load_plain_state, plain_state
+from outsize.training.loop_state import (
+    LoopState,
+    dense_state,
+    load_dense_state,
+    load_plain_state,
+    plain_state,
+    require_same_batch,
+)
 from outsize.training.tasks import Task
 
 
@@ -222,6 +231,7 @@ class Loop:
             self._save()
 
     def _validate(self) -> None:
+        self._flush()
         self._fold_running_loss()
         paused = time.perf_counter()
         state = self.state
@@ -254,20 +264,32 @@ class Loop:
         state.batch = 0
 
     def _save(self) -> None:
+        self._flush()
         state = self.state_dict()
-        if self._checkpoints is not None and rank() == 0:
-            keep = self.config.checkpoint.keep
-            save_checkpoint(self._checkpoints, self.state.step, state, keep)
-        barrier()
+        if self._checkpoints is None:
+            return
+        step, keep, store = self.state.step, self.config.checkpoint.keep, self._store
+        if store is None:
+            save_checkpoint(self._checkpoints, step, state, keep)
+        else:
+            save_checkpoint(self._checkpoints, step, state, keep, rows_writer(store))
+
+    def load(self, checkpoint: Path) -> None:
+        """Continue from a checkpoint; entered by all ranks, however many wrote it."""
+        with failing_together(CheckpointError):
+            self._load_state(load_checkpoint(checkpoint))
+        if self._store is not None:
+            load_rows(self._store, checkpoint)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything the rest of the run depends on."""
+        """Everything the rest of the run depends on, but the rows of a store."""
         self._fold_running_loss()
         return {
-            "world_size": world_size(),
+            "num_ranks": world_size(),
+            "batch_size": self.config.train.batch_size,
             "data": self.task.fingerprint,
             "loop": asdict(self.state),
-            "model": dict(self.task.model.state_dict()),
+            "model": dense_state(self.task.model, self._store),
             "optimizers": [plain_state(o) for o in self.optimizers],
             "random": {
                 "cpu": torch.get_rng_state(),
@@ -275,25 +297,29 @@ class Loop:
             },
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict`."""
-        if state["world_size"] != world_size():
-            raise ConfigError(
-                f"this run was saved by {state['world_size']} ranks, and there are {world_size()}: "
-                "its batches would differ; resume with as many"
-            )
+    def _load_state(self, state: Mapping[str, Any]) -> None:
+        require_same_batch(state["num_ranks"], state["batch_size"], self.config.train.batch_size)
         if state["data"] != self.task.fingerprint:
             raise ConfigError(
                 "the data has changed since this run was saved, and so have its batches: bring the "
                 "old data back, or start a new run with --out"
             )
         self.state = LoopState.from_dict(state["loop"])
-        self.task.model.load_state_dict(state["model"])
+        load_dense_state(self.task.model, self._store, state["model"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             load_plain_state(optimizer, saved)
         torch.set_rng_state(state["random"]["cpu"])
         if torch.cuda.is_available() and state["random"]["cuda"]:
             torch.cuda.set_rng_state_all(state["random"]["cuda"])
+
+    def _flush(self) -> None:
+        """Apply updates that are held back, so that what is measured is what is saved."""
+        if self._store is not None:
+            self._store.flush()
+
+    @property
+    def _store(self) -> RowStore | None:
+        return None if self.task.rows is None else self.task.rows.store
 
 
 def _values(gradient: Tensor) -> Tensor:

@@ -7,7 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from torch import Tensor, nn
 from torch.optim import Optimizer
+
+from outsize.collectives import world_size
+from outsize.contracts import RowStore
+from outsize.errors import ConfigError
 
 
 @dataclass
@@ -58,3 +63,50 @@ def load_plain_state(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
     ]
     values = {int(key): value for key, value in state["state"].items()}
     optimizer.load_state_dict({"state": values, "param_groups": groups})
+
+
+def require_same_batch(num_ranks: int, batch_size: int, batch_size_now: int) -> None:
+    """Refuse to continue with batches of another size than a run was saved with.
+
+    Args:
+        num_ranks: Ranks that saved it.
+        batch_size: The batch of one of them.
+        batch_size_now: The batch of one rank now.
+    """
+    whole, ranks = num_ranks * batch_size, world_size()
+    if whole == batch_size_now * ranks:
+        return
+    way_out = (
+        f"set train.batch_size={whole // ranks}"
+        if whole % ranks == 0
+        else f"use a number of ranks that divides {whole}"
+    )
+    raise ConfigError(
+        f"this run was saved with batches of {whole} ({_count(num_ranks)} of {batch_size}), and "
+        f"{_count(ranks)} of {batch_size_now} would make {batch_size_now * ranks}: {way_out}"
+    )
+
+
+def _count(num_ranks: int) -> str:
+    return "1 rank" if num_ranks == 1 else f"{num_ranks} ranks"
+
+
+def dense_state(model: nn.Module, store: RowStore | None) -> dict[str, Tensor]:
+    """What a model holds besides the rows of its store."""
+    rows = _prefix(model, store)
+    state = model.state_dict().items()
+    return {name: value for name, value in state if rows is None or not name.startswith(rows)}
+
+
+def load_dense_state(model: nn.Module, store: RowStore | None, state: Mapping[str, Tensor]) -> None:
+    """Give a model what `dense_state` took from one like it; a `RuntimeError` where it differs."""
+    rows = _prefix(model, store)
+    absent, unknown = model.load_state_dict(state, strict=False)
+    odd = [*unknown, *(name for name in absent if rows is None or not name.startswith(rows))]
+    if odd:
+        raise RuntimeError(f"the model and its saved state disagree about {odd[0]!r}")
+
+
+def _prefix(model: nn.Module, store: RowStore | None) -> str | None:
+    """How names of a store's buffers begin."""
+    return next((f"{name}." for name, part in model.named_modules() if part is store), None)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from string import Template
 from typing import Any
 
-from outsize.checkpoint import write_text_atomically
+from outsize.files import write_text_atomically
 from outsize.spec import MEMORY_KINDS, MemoryUse
 from outsize.training.config import RunConfig
 from outsize.training.environment import environment

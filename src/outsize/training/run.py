@@ -14,8 +14,15 @@ from typing import Any
 
 import torch
 
-from outsize.checkpoint import latest_checkpoint, load_checkpoint
-from outsize.collectives import barrier, process_group, rank
+from outsize.checkpoint import latest_checkpoint
+from outsize.collectives import (
+    failing_together,
+    gather_values,
+    is_restarted,
+    process_group,
+    rank,
+    value_of_first,
+)
 from outsize.errors import ConfigError
 from outsize.spec import MemoryUse
 from outsize.training.build import build_dense_optimizer, build_device
@@ -74,7 +81,8 @@ def train(
     """Train a model; started by torchrun, on all its ranks together.
 
     With N ranks, `train.batch_size` is the batch of one rank, and training equals that of one
-    process with a batch N times as large. Rank 0 writes the folder.
+    process with a batch N times as large. Rank 0 writes the folder, and every rank its rows. Where
+    torchrun has restarted the ranks, the run in `out` is resumed without being asked to.
 
     Args:
         config: A run, or the path of its TOML file.
@@ -98,6 +106,12 @@ def train(
         stack.enter_context(_determinism(config.train.deterministic))
         stack.enter_context(process_group(build_device(config.train.device)))
         is_writer = folder is not None and rank() == 0
+        restarted = (
+            folder is not None
+            and any(gather_values(is_restarted()))
+            and bool(value_of_first(folder.config_file.exists()))
+        )
+        resume = resume or restarted
         if folder is not None and resume:
             folder.require_same_run(config)
         task = ClickTask(config)
@@ -105,21 +119,27 @@ def train(
         watcher = _FolderAndProgress(folder if is_writer else None)
         checkpoints = None if folder is None else folder.checkpoints
         loop = Loop(task, config, optimizer, watcher, checkpoints, stopping.is_set)
-        if folder is not None and is_writer:
-            if not resume:
-                folder.begin(config)
-            stack.enter_context(folder.lock())
-        barrier()
+        with failing_together(ConfigError):
+            if folder is not None and is_writer:
+                if not resume:
+                    folder.begin(config)
+                stack.enter_context(folder.lock())
         checkpoint = latest_checkpoint(checkpoints) if checkpoints and resume else None
         if checkpoint is not None:
-            loop.load_state_dict(load_checkpoint(checkpoint))
+            loop.load(checkpoint)
         if folder is not None and is_writer:
+            if resume and checkpoint is None:
+                folder.write_config(config)  # a run without a checkpoint begins anew
             folder.truncate_metrics(loop.state.step)
         watcher.progress = stack.enter_context(
             TrainingProgress(loop.total_steps, loop.state.step, quiet or rank() > 0)
         )
+        if folder is not None and restarted:
+            watcher.say(f"torchrun restarted the ranks: going on with the run in {folder.path}")
         if checkpoint is not None:
             watcher.say(f"resumed at step {loop.state.step:,} from {checkpoint}")
+        elif resume:
+            watcher.say("no checkpoint was written yet: beginning with the first step")
         loop.fit()
     result = RunResult(
         out=None if folder is None else folder.path,

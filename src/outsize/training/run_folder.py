@@ -9,12 +9,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from outsize.checkpoint import append_line, write_text_atomically
 from outsize.errors import ConfigError, DataError, WriteError
+from outsize.files import append_line, write_text_atomically
 from outsize.training.config import RunConfig
 from outsize.training.strict_toml import decode, encode, flatten, read_toml, to_toml
 
-_MAY_CHANGE = ("checkpoint.", "train.log_every", "train.device")
+# The batch of a rank may change with the number of ranks; the loop compares that of all ranks.
+_MAY_CHANGE = ("checkpoint.", "train.log_every", "train.device", "train.batch_size")
 
 
 class RunFolder:
@@ -42,6 +43,10 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise WriteError(f"cannot make {self.path}: {error.strerror or error}") from None
+        self.write_config(config)
+
+    def write_config(self, config: RunConfig) -> None:
+        """Say what a run that starts from its first step is."""
         write_text_atomically(self.config_file, to_toml(encode(config)))
 
     def require_same_run(self, config: RunConfig) -> None:

@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from outsize.checkpoint import reason_of, sync_folder, write_text_atomically
 from outsize.data.encoding import learned
 from outsize.data.encoding.bad_rows import BadRows
 from outsize.data.encoding.encode import encode
@@ -24,6 +23,7 @@ from outsize.data.encoding.progress import encoding_progress, say
 from outsize.data.encoding.recipe import Recipe
 from outsize.data.encoding.sources import find_files, source_facts
 from outsize.errors import DataError, WriteError
+from outsize.files import reason_of, sync_folder, write_text_atomically
 
 _FOLDER = ".outsize-cache"
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from outsize.checkpoint import write_text_atomically
+from outsize.files import write_text_atomically
 
 _ARRAYS, _FACTS = "learned.npz", "learned.json"
 FILES = (_ARRAYS, _FACTS)

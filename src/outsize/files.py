@@ -1,0 +1,156 @@
+"""Files that are whole or absent, and known by size and SHA-256.
+
+Tensors go to safetensors files, a piece at a time; everything else is JSON or text.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+from torch import Tensor
+
+from outsize.errors import WriteError
+
+SAFETENSORS_TYPES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
+    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",
+    torch.uint8: "U8", torch.uint16: "U16", torch.uint32: "U32", torch.bool: "BOOL",
+}  # fmt: skip
+_CHUNK_BYTES = 1 << 24
+
+
+@contextlib.contextmanager
+def whole_folder(final: Path, partial: Path) -> Iterator[Path]:
+    """A folder to write into, which becomes `final` at the end, whole, or leaves nothing.
+
+    Args:
+        final: Must not exist, or be an empty folder.
+        partial: Its name meanwhile, in the same parent; what a crash left there is removed.
+    """
+    final.parent.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        partial.mkdir()
+        yield partial
+        sync_folder(partial)
+        partial.rename(final)
+        sync_folder(final.parent)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def write_text_atomically(path: Path, text: str) -> None:
+    """Write a small file so that a reader sees the old content or the new, never a part."""
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        with partial.open("wb") as file:
+            file.write(text.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink()
+        raise WriteError(f"could not write {path}: {reason_of(error)}") from error
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add a line to a file and sync it; a crash can cut at most this line short."""
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise WriteError(f"could not write to {path}: {reason_of(error)}") from error
+
+
+def reason_of(error: OSError) -> str:
+    """What went wrong with a file, in words."""
+    return "the disk is full" if error.errno == errno.ENOSPC else str(error.strerror or error)
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Write a safetensors file and say its size and SHA-256.
+
+    It is written a tensor at a time, so that no second copy of the state is made.
+    """
+    header: dict[str, Any] = {}
+    end = 0
+    for name, tensor in tensors.items():
+        start, end = end, end + tensor.numel() * tensor.element_size()
+        header[name] = {
+            "dtype": SAFETENSORS_TYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        return _write_hashed(file, [len(text).to_bytes(8, "little"), text], tensors)
+
+
+def _write_hashed(
+    file: BinaryIO, head: list[bytes], tensors: Mapping[str, Tensor]
+) -> dict[str, Any]:
+    digest = hashlib.sha256()
+    size = 0
+
+    def put(data: bytes | memoryview) -> None:
+        nonlocal size
+        file.write(data)
+        digest.update(data)
+        size += len(data)
+
+    for piece in head:
+        put(piece)
+    for tensor in tensors.values():
+        for data in _bytes_of(tensor):
+            put(data)
+    file.flush()
+    os.fsync(file.fileno())
+    return {"bytes": size, "sha256": digest.hexdigest()}
+
+
+def _bytes_of(tensor: Tensor) -> Iterator[memoryview]:
+    flat = tensor.contiguous().reshape(-1).view(torch.uint8)
+    for piece in flat.split(_CHUNK_BYTES):
+        yield memoryview(piece.cpu().numpy())
+
+
+def write_json(path: Path, content: Any) -> dict[str, Any]:
+    """Write a JSON file and say its size and SHA-256."""
+    with path.open("wb") as file:
+        return _write_hashed(file, [json.dumps(content, indent=1).encode()], {})
+
+
+def flaw_of(path: Path, facts: Mapping[str, Any]) -> str | None:
+    """How a file differs from the size and SHA-256 it was written with; `None` if it does not."""
+    try:
+        size = path.stat().st_size
+        if size != facts["bytes"]:
+            return f"it has {size:,} bytes where {facts['bytes']:,} were written"
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        return "it is missing"
+    return None if digest == facts["sha256"] else "its checksum is not the one written"
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring the names in a folder to disk, so that a rename survives a crash."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

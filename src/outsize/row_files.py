@@ -1,0 +1,288 @@
+"""Rows of a store as files: each rank writes those it keeps, any number of ranks reads them.
+
+`rows-00001-of-00004.safetensors` holds what rank 1 of 4 keeps: for each table `<table>/rows`,
+`<table>/clocks` and `<table>/state.<name>` (names of tables escaped as in RFC 6901), and under
+`/rank/<name>` what that rank alone knows. `rows.json` says how large the tables are and which rows
+each rank has: every so many-th from a first one on. A rank that loads finds the rows it keeps in
+whichever files have them, so neither the number of ranks nor the kind of store has to be the same.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from outsize.checkpoint import (
+    WriteFiles,
+    escape,
+    open_tensors,
+    read_manifest,
+    require_whole,
+    write_together,
+)
+from outsize.collectives import failing_together, gather_values, rank, value_of_first, world_size
+from outsize.contracts import RowStore, TablePart
+from outsize.errors import CheckpointError, ConfigError
+from outsize.files import write_json, write_tensors
+
+INDEX = "rows.json"
+_CHUNK_BYTES = 1 << 24
+
+
+def save_rows(store: RowStore, folder: str | Path) -> None:
+    """Write all rows of a store, with their clocks and optimizer state; entered by all ranks.
+
+    Updates that are still held back are applied first. The folder is complete or absent.
+
+    Args:
+        store: What to write.
+        folder: Where to; new, or empty, and the same folder for all ranks.
+    """
+    final = Path(folder).resolve()
+    if value_of_first(final.exists() and (not final.is_dir() or any(final.iterdir()))):
+        raise ConfigError(f"{final} is not empty: choose another folder for the rows")
+    store.flush()
+    write_together(final, rows_writer(store), "nothing is left there: make room and save again")
+
+
+@torch.no_grad()
+def load_rows(
+    store: RowStore,
+    folder: str | Path,
+    *,
+    allow_new: bool = False,
+    allow_dropped: bool = False,
+) -> dict[str, int]:
+    """Bring back rows that any number of ranks saved, into any store; entered by all ranks.
+
+    Every file a rank reads is verified first, and nothing is changed where something does not fit:
+    a table that has fewer rows than were saved, another width or type, or an optimizer with other
+    state. A table may have grown: its new rows keep what they have, which for a store just made are
+    fresh values, clock 0 and fresh optimizer state. What ranks alone know besides rows comes back
+    if there are as many ranks as saved it.
+
+    Args:
+        store: Where to; its optimizer has to be made before.
+        folder: What `save_rows` wrote, or a checkpoint of a run.
+        allow_new: Let tables that were not saved keep what they have.
+        allow_dropped: Leave out saved tables that the store has not.
+
+    Returns:
+        For each table how many of its rows were not saved.
+    """
+    folder = Path(folder)
+    with failing_together(CheckpointError):
+        files = read_manifest(folder, INDEX)
+        require_whole(folder / INDEX, files[INDEX])
+        index = json.loads((folder / INDEX).read_text("utf-8"))
+        _require_fit(index, store, folder, allow_new, allow_dropped)
+        owner = rank() if index["num_ranks"] == world_size() else None
+        for source in _needed(index, store.parts(), owner):
+            path = folder / _file_name(source, index["num_ranks"])
+            if path.name not in files:
+                raise CheckpointError(f"checkpoint {folder} does not list {path.name}")
+            require_whole(path, files[path.name])
+    store.flush()
+    parts = store.parts()
+    for source in _needed(index, parts, owner):
+        with open_tensors(folder / _file_name(source, index["num_ranks"])) as tensors:
+            for part in parts:
+                saved = index["ranks"][source]["tables"].get(part.table)
+                if saved is not None:
+                    _copy_rows(tensors, _rows_of(saved), part)
+            names = index["ranks"][source]["state"]
+            if source == owner and names:
+                store.load_rank_state({name: tensors.get_tensor(_own(name)) for name in names})
+    saved_rows = {name: table["num_rows"] for name, table in index["tables"].items()}
+    return {s.name: s.num_rows - saved_rows.get(s.name, 0) for s in store.layout.specs}
+
+
+def rows_writer(store: RowStore) -> WriteFiles:
+    """What writes a store's rows into a checkpoint; `flush` before. Entered by all ranks."""
+    index = make_index(store, gather_values(describe_rank(store)))
+
+    def write(folder: Path) -> Mapping[str, Mapping[str, Any]]:
+        files = write_rank(folder, store, rank(), world_size())
+        if rank() == 0:
+            files[INDEX] = write_json(folder / INDEX, index)
+        return files
+
+    return write
+
+
+def describe_rank(store: RowStore) -> dict[str, Any]:
+    """Which rows a rank saves, and the names of what it alone knows."""
+    tables = {
+        part.table: {"first": part.first, "every": part.every, "num_rows": part.num_rows}
+        for part in _saved_parts(store)
+    }
+    return {"tables": tables, "state": sorted(store.rank_state())}
+
+
+def make_index(store: RowStore, ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What `rows.json` holds: the tables, and which rows each rank saves.
+
+    Args:
+        store: Any rank's.
+        ranks: What `describe_rank` says on each.
+    """
+    tables: dict[str, Any] = {}
+    for part in store.parts():
+        num_rows = store.layout.spec(part.table).num_rows
+        shares = [r["tables"][part.table] for r in ranks if part.table in r["tables"]]
+        num_saved = sum(share["num_rows"] for share in shares)
+        firsts = [share["first"] for share in shares if share["num_rows"]]
+        if num_saved != num_rows or len(set(firsts)) < len(firsts):
+            raise ConfigError(
+                f"table {part.table!r} has {num_rows:,} rows, but the ranks would save "
+                f"{num_saved:,}: ranks that hold the same rows need a ReplicatedStore"
+            )
+        tables[part.table] = {"num_rows": num_rows, "tensors": _kinds(part)}
+    return {"num_ranks": len(ranks), "tables": tables, "ranks": list(ranks)}
+
+
+def write_rank(folder: Path, store: RowStore, index: int, count: int) -> dict[str, dict[str, Any]]:
+    """Write the file of one of `count` ranks, if it has something to save; its size and SHA-256."""
+    tensors = {
+        _name(part.table, name): tensor
+        for part in _saved_parts(store)
+        for name, tensor in part.tensors.items()
+    }
+    tensors |= {_own(name): tensor for name, tensor in sorted(store.rank_state().items())}
+    if not tensors:
+        return {}
+    name = _file_name(index, count)
+    return {name: write_tensors(folder / name, tensors)}
+
+
+def _require_fit(
+    index: Mapping[str, Any],
+    store: RowStore,
+    folder: Path,
+    allow_new: bool,
+    allow_dropped: bool,
+) -> None:
+    """Refuse what cannot be loaded, naming the table and the way out."""
+    here, saved = {part.table: part for part in store.parts()}, index["tables"]
+    new, dropped = sorted(here.keys() - saved.keys()), sorted(saved.keys() - here.keys())
+    if new and not allow_new:
+        raise CheckpointError(
+            f"table {new[0]!r} is not in {folder}, which holds {', '.join(map(repr, saved))}: "
+            "pass allow_new=True to let it keep fresh rows"
+        )
+    if dropped and not allow_dropped:
+        raise CheckpointError(
+            f"{folder} holds table {dropped[0]!r}, which this store has not: "
+            "pass allow_dropped=True to leave it out"
+        )
+    for table in sorted(here.keys() & saved.keys()):
+        num_rows = store.layout.spec(table).num_rows
+        if num_rows < saved[table]["num_rows"]:
+            raise CheckpointError(
+                f"table {table!r} has {num_rows:,} rows, but {saved[table]['num_rows']:,} are in "
+                f"{folder}: a table may grow and not shrink; make it as large"
+            )
+        _require_same_kinds(table, _kinds(here[table]), saved[table]["tensors"], folder)
+
+
+def _require_same_kinds(
+    table: str, here: Mapping[str, Any], saved: Mapping[str, Any], folder: Path
+) -> None:
+    for name in sorted(here.keys() | saved.keys()):
+        found, expected = here.get(name), saved.get(name)
+        if found == expected:
+            continue
+        way_out = (
+            "make the optimizer that trained these rows, with its settings, before loading"
+            if name.startswith("state.")
+            else "make the table as it was"
+        )
+        raise CheckpointError(
+            f"table {table!r}: {name} {_in_words(found)} in this store, but {_in_words(expected)} "
+            f"in {folder}: {way_out}"
+        )
+
+
+def _in_words(kind: Sequence[Any] | None) -> str:
+    if kind is None:
+        return "is absent"
+    dtype, *shape = kind
+    return f"is {dtype} of width {shape[0]}" if shape else f"is {dtype}"
+
+
+def _kinds(part: TablePart) -> dict[str, list[Any]]:
+    """For each tensor of a table its type and the shape of a line."""
+    return {
+        name: [str(tensor.dtype).removeprefix("torch."), *tensor.shape[1:]]
+        for name, tensor in part.tensors.items()
+    }
+
+
+def _needed(
+    index: Mapping[str, Any], parts: Sequence[TablePart], owner: int | None
+) -> Iterator[int]:
+    """The ranks whose files hold rows of these parts, or what the rank `owner` alone knows."""
+    for source, saved in enumerate(index["ranks"]):
+        has_rows = any(
+            common_rows(_rows_of(saved["tables"][part.table]), _range_of(part))
+            for part in parts
+            if part.table in saved["tables"]
+        )
+        if has_rows or (source == owner and saved["state"]):
+            yield source
+
+
+def _copy_rows(tensors: Any, saved: range, part: TablePart) -> None:
+    """Copy the rows of a part that a file has, a bounded number at a time."""
+    here = _range_of(part)
+    common = common_rows(saved, here)
+    for name, target in part.tensors.items() if common else ():
+        source = tensors.get_slice(_name(part.table, name))
+        line_bytes = max(1, math.prod(target.shape[1:])) * target.element_size()
+        step = common.step // saved.step
+        per_chunk = max(1, _CHUNK_BYTES // (line_bytes * step))
+        for start in range(0, len(common), per_chunk):
+            rows = common[start : start + per_chunk]
+            values: Tensor = source[saved.index(rows[0]) : saved.index(rows[-1]) + 1][::step]
+            first, last = here.index(rows[0]), here.index(rows[-1])
+            target[first : last + 1 : common.step // here.step].copy_(values)
+
+
+def common_rows(one: range, other: range) -> range:
+    """The rows in both of two ascending ranges."""
+    skipped = max(0, -(-(one.start - other.start) // other.step))
+    for row in other[skipped : skipped + one.step]:
+        if row in one:
+            return range(row, min(one.stop, other.stop), math.lcm(one.step, other.step))
+    return range(0)
+
+
+def _saved_parts(store: RowStore) -> list[TablePart]:
+    return store.parts() if store.saves_parts() else []
+
+
+def _rows_of(saved: Mapping[str, int]) -> range:
+    first, every = saved["first"], saved["every"]
+    return range(first, first + every * saved["num_rows"], every)
+
+
+def _range_of(part: TablePart) -> range:
+    return range(part.first, part.first + part.every * part.num_rows, part.every)
+
+
+def _name(table: str, tensor: str) -> str:
+    return f"{escape(table)}/{tensor}"
+
+
+def _own(name: str) -> str:
+    return f"/rank/{escape(name)}"
+
+
+def _file_name(index: int, count: int) -> str:
+    return f"rows-{index:05d}-of-{count:05d}.safetensors"
