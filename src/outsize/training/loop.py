@@ -33,6 +33,7 @@ from outsize.training.loop_state import (
     plain_state,
     require_same_batch,
 )
+from outsize.training.row_counts import add_counts, as_metrics
 from outsize.training.tasks import Task
 
 
@@ -92,6 +93,9 @@ class Loop:
         for _ in self.steps():
             pass
         self._save()
+        if self.state.row_counts:  # what the last flush has sent
+            line = {"step": self.state.step, "split": "rows"}
+            self._watcher.log({**line, **as_metrics(self.state.row_counts)})
 
     def steps(self) -> Iterator[int]:
         """Train a step at a time, with all that follows one; yields the steps taken."""
@@ -205,9 +209,10 @@ class Loop:
             "loss": state.loss_sum / state.loss_count,
             "learning_rate": self.optimizers[0].param_groups[0]["lr"],
             "examples_per_s": round(examples / (now - self._log_started), 1),
+            **as_metrics(add_counts(self._store, state.row_counts)),
         }
         self._log_started = now
-        state.loss_sum, state.loss_count = 0.0, 0
+        state.loss_sum, state.loss_count, state.row_counts = 0.0, 0, {}
         self._watcher.log(line)
 
     def _end_step(self) -> None:
@@ -284,6 +289,7 @@ class Loop:
     def state_dict(self) -> dict[str, Any]:
         """Everything the rest of the run depends on, but the rows of a store."""
         self._fold_running_loss()
+        self.state.row_counts = add_counts(self._store, self.state.row_counts)
         return {
             "num_ranks": world_size(),
             "batch_size": self.config.train.batch_size,

@@ -25,6 +25,7 @@ class LoopState:
         batch: Batches of it already used.
         loss_sum: Sum of training losses since the last log line.
         loss_count: How many those are.
+        row_counts: What rows have cost since then, over all ranks, where that is counted.
         epoch_best: Best validation loss of the current epoch.
         previous_best: Best validation loss of the epoch before.
         best: Metrics of the best validation so far, with its step.
@@ -37,6 +38,7 @@ class LoopState:
     batch: int = 0
     loss_sum: float = 0.0
     loss_count: int = 0
+    row_counts: dict[str, Any] = field(default_factory=dict)
     epoch_best: float = math.inf
     previous_best: float = math.inf
     best: dict[str, float] = field(default_factory=dict)

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from string import Template
 from typing import Any
 
+from outsize.contracts.counts import BYTE_KINDS
 from outsize.files import write_text_atomically
 from outsize.spec import MEMORY_KINDS, MemoryUse
 from outsize.training.config import RunConfig
@@ -45,6 +46,7 @@ def write_report(
         loss=curve_svg(lines, "loss", "log loss"),
         auc=curve_svg(lines, "auc", "AUC"),
         memory=memory_svg(memory),
+        rows=_rows_section(lines),
         evaluations=_evaluations(lines),
         reclusterings=_reclusterings(lines),
         config=html.escape(to_toml(encode(config))),
@@ -99,6 +101,25 @@ def memory_svg(memory: Mapping[str, MemoryUse]) -> str:
     return svg_of(figure)
 
 
+def traffic_svg(lines: Sequence[Mapping[str, Any]]) -> str:
+    """Bytes that a step sends between ranks, by kind, and the hit rate of the cache, over steps."""
+    steps = [line["step"] for line in lines]
+    lengths = [now - before for before, now in zip([0, *steps], steps, strict=False)]
+    figure, axes = figure_and_axes(6.4, 3.4)
+    sent = [[line[f"sent_{kind}"] / n / 1e6 for line, n in zip(lines, lengths, strict=True)]
+            for kind in BYTE_KINDS]  # fmt: skip
+    axes.stackplot(steps, sent, labels=BYTE_KINDS, colors=list(_MEMORY_COLORS.values()), alpha=0.8)
+    axes.set_xlabel("step")
+    axes.set_ylabel("MB a step, all ranks")
+    if any(line["hit_rate"] for line in lines):
+        rate = axes.twinx()
+        rate.plot(steps, [line["hit_rate"] for line in lines], color="#111827", lw=1.2)
+        rate.set_ylim(0, 1)
+        rate.set_ylabel("hit rate (line)")
+    axes.legend(frameon=False, fontsize=8, loc="upper right")
+    return svg_of(figure)
+
+
 def format_bytes(size: float) -> str:
     """A size for people: 23.4 MB."""
     for unit in _UNITS[:-1]:
@@ -132,6 +153,25 @@ def _reclusterings(lines: Sequence[Mapping[str, Any]]) -> str:
     return f"<section><h2>Reclusterings</h2>{_table(rows)}</section><br>" if rows else ""
 
 
+def _rows_section(lines: Sequence[Mapping[str, Any]]) -> str:
+    """What rows of other ranks cost, where there are any."""
+    counted = [line for line in lines if line["split"] == "train" and "sent_rows" in line]
+    if not counted:
+        return ""
+    everything = [line for line in lines if "sent_rows" in line]
+    total = {kind: sum(line[f"sent_{kind}"] for line in everything) for kind in BYTE_KINDS}
+    lags = [line["largest_lag"] for line in counted if line.get("largest_lag") is not None]
+    facts = {f"{kind} sent": format_bytes(size) for kind, size in total.items()}
+    facts["all sent"] = format_bytes(sum(total.values()))
+    facts["hit rate, at the end"] = f"{counted[-1]['hit_rate']:.3f}"
+    facts["evictions"] = f"{sum(line['evictions'] for line in counted):,}"
+    facts["largest lag of a copy that was read"] = f"{max(lags):,}" if lags else "not asked"
+    return (
+        f'<div class="grid"><section><h2>Rows between ranks</h2>{traffic_svg(counted)}</section>'
+        f"<section><h2>Over the whole run</h2>{facts_table(facts)}</section></div>"
+    )
+
+
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:
     names = list(dict.fromkeys(name for row in rows for name in row))
     head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
@@ -154,6 +194,7 @@ _BODY = Template("""<div class="cards">$cards</div>
 <section><h2>Environment</h2>$environment</section>
 </div>
 <section><h2>Evaluations</h2>$evaluations</section><br>
+$rows
 $reclusterings
 <section><h2>Configuration</h2><pre>$config</pre></section>
 """)

@@ -28,6 +28,7 @@ from outsize.spec import MemoryUse
 from outsize.training.build import build_dense_optimizer, build_device
 from outsize.training.config import RunConfig, load_config
 from outsize.training.loop import Loop, Watcher
+from outsize.training.memory import memory_of_all_ranks
 from outsize.training.progress import TrainingProgress
 from outsize.training.run_folder import RunFolder
 from outsize.training.tasks import ClickTask
@@ -43,7 +44,7 @@ class RunResult:
         stopped: "finished", or "early" for early stopping.
         best: Metrics of the best validation, with its step.
         test: Test metrics at that step.
-        memory: What the embeddings cost.
+        memory: What the embeddings cost, on all ranks together.
         elapsed_s: Wall-clock time of this call.
         model: The trained model.
     """
@@ -141,21 +142,21 @@ def train(
         elif resume:
             watcher.say("no checkpoint was written yet: beginning with the first step")
         loop.fit()
+        memory, memory_by_table = memory_of_all_ranks(task.model.embeddings)
     result = RunResult(
         out=None if folder is None else folder.path,
         steps=loop.state.step,
         stopped=loop.state.stopped,
         best=loop.state.best,
         test=loop.state.test,
-        memory=task.model.embeddings.memory_use(),
+        memory=memory,
         elapsed_s=time.perf_counter() - started,
         model=task.model,
     )
     if folder is not None and is_writer:
         from outsize.training.report import write_report  # matplotlib is slow to import
 
-        memory = task.model.embeddings.memory_by_table()
-        write_report(folder, config, result.summary(), memory)
+        write_report(folder, config, result.summary(), memory_by_table)
     return result
 
 

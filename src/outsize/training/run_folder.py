@@ -55,7 +55,8 @@ class RunFolder:
             raise ConfigError(f"{self.path} holds no run to resume: start one without --resume")
         saved = flatten(encode(self.config()))
         asked = flatten(encode(config))
-        for key in sorted(saved.keys() | asked.keys()):
+        keys = saved.keys() | asked.keys()
+        for key in sorted(keys, key=lambda key: (not key.endswith(".kind"), key)):  # kinds explain
             if saved.get(key) != asked.get(key) and not key.startswith(_MAY_CHANGE):
                 raise ConfigError(
                     f"cannot resume {self.path} with another configuration: {key} was "

@@ -1,0 +1,48 @@
+"""What the rows of a run cost, over all ranks, as metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from outsize.collectives import gather_values
+from outsize.contracts import RowStore
+
+
+def add_counts(store: RowStore | None, known: Mapping[str, Any]) -> dict[str, Any]:
+    """Known counts with what all ranks' stores have counted since; entered by all ranks.
+
+    Args:
+        store: This rank's; `None` for none.
+        known: What an earlier call returned, or nothing.
+    """
+    counts = None if store is None else store.take_counts()
+    if counts is None:
+        return dict(known)
+    total = dict(known)
+    for other in gather_values(asdict(counts)):
+        sent, lag = other.pop("sent_bytes"), other.pop("largest_lag")
+        for name, number in {**other, **{f"sent_{k}": size for k, size in sent.items()}}.items():
+            total[name] = total.get(name, 0) + number
+        if lag is not None:
+            total["largest_lag"] = max(lag, total.get("largest_lag", lag))
+    return total
+
+
+def as_metrics(counts: Mapping[str, Any]) -> dict[str, Any]:
+    """Counts as a line of the log has them; nothing where nothing was counted.
+
+    `sent_…` are bytes sent to other ranks, by kind; `hit_rate` is the share of rows of other ranks
+    that were read from a valid copy; `exchange_s` is summed over ranks.
+    """
+    if not counts:
+        return {}
+    names = [name for name in counts if name.startswith("sent_")]
+    metrics: dict[str, Any] = {name: counts[name] for name in sorted(names)}
+    remote = counts["reads"] - counts["local"]
+    metrics["hit_rate"] = counts["hits"] / remote if remote else 0.0
+    metrics |= {name: counts[name] for name in ("reads", "pushes", "evictions")}
+    metrics["largest_lag"] = counts.get("largest_lag")
+    metrics["exchange_s"] = round(counts["exchange_s"], 4)
+    return metrics
