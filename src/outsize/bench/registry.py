@@ -8,7 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from outsize.bench import dlrm, encode, kmeans, least_squares, recluster, tables
+from outsize.bench import (
+    dlrm,
+    encode,
+    kmeans,
+    least_squares,
+    recluster,
+    staleness,
+    staleness_theory,
+    tables,
+)
 from outsize.errors import ConfigError
 from outsize.files import write_text_atomically
 from outsize.training.environment import environment
@@ -35,6 +44,10 @@ BENCHMARKS: dict[str, Benchmark] = {
     "kmeans": Benchmark(kmeans.ABOUT, kmeans.run, kmeans.table),
     "least-squares": Benchmark(least_squares.ABOUT, least_squares.run, least_squares.table),
     "recluster": Benchmark(recluster.ABOUT, recluster.run, recluster.table),
+    "staleness-theory": Benchmark(
+        staleness_theory.ABOUT, staleness_theory.run, staleness_theory.table
+    ),
+    "staleness": Benchmark(staleness.ABOUT, staleness.run, staleness.table),
     "tables": Benchmark(tables.ABOUT, tables.run, tables.table),
 }
 
