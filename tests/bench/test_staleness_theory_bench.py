@@ -46,7 +46,7 @@ def test_every_bound_holds(tmp_path):
     for row in results["gradients"]:
         assert row["left"] <= row["bound_before"] <= row["bound"]
         assert (row["staleness_before"] > 0) == (row["s"] > 0)
-    assert all(slope < -0.4 for slope in results["slopes"].values())
+    assert all(slope["all"] < -0.4 for slope in results["slopes"].values())
 
 
 def test_without_staleness_training_equals_that_without_a_cache(problem, stale):
@@ -116,4 +116,7 @@ def test_the_problem_is_what_it_says(problem):
 
 def test_a_slope_is_that_of_the_logarithms():
     rows = [{"s": 7, "T": t, "left": 3 / math.sqrt(t)} for t in (4, 16, 256)]
-    assert slopes(rows) == {"7": pytest.approx(-0.5)}
+    assert slopes(rows) == {"7": {"all": pytest.approx(-0.5), "last": pytest.approx(-0.5)}}
+    rows[0]["left"] *= 2
+    assert slopes(rows)["7"]["all"] < -0.6
+    assert slopes(rows)["7"]["last"] == pytest.approx(-0.5)
