@@ -20,8 +20,8 @@ class RowUpdate:
         ticks: How many batches each sum covers; the row's clock moves by as much.
         squares: The sum of the rule's `square(g)` over those batches, one tensor a group;
             `None` where every sum covers one batch.
-        exact: Rows whose sum must arrive unrounded, because nobody keeps what rounding leaves out;
-            `None` for none. Without a meaning where nothing is rounded on the way.
+        exact: Rows whose sum must travel as exactly as can be, because nobody keeps what rounding
+            leaves out; `None` for none. Without a meaning where nothing is rounded on the way.
     """
 
     ids: Int64[Tensor, " n"]

@@ -21,7 +21,7 @@ from outsize.stores.wire import Float32Wire, Wire
 
 _ALIGNMENT = 8
 _MAX_INT32 = (1 << 31) - 1
-_EXACT = Float32Wire()
+_SINGLE = Float32Wire()
 
 
 @dataclass(frozen=True)
@@ -76,40 +76,38 @@ class Packing:
     Args:
         layout: Where its tables lie.
         num_owners: How many ranks keep rows.
-        wire: How vectors are written.
     """
 
-    def __init__(self, layout: RowLayout, num_owners: int, wire: Wire) -> None:
+    def __init__(self, layout: RowLayout, num_owners: int) -> None:
         self._layout = layout
         self._num_owners = num_owners
-        self._wire = wire
         fits = layout.num_rows // num_owners <= _MAX_INT32
         self._position_type = torch.int32 if fits else torch.int64
 
     def put_update(
-        self, writer: MessageWriter, update: RowUpdate, exact: bool, rule: UpdateRule | None
+        self, writer: MessageWriter, update: RowUpdate, wire: Wire, rule: UpdateRule | None
     ) -> None:
-        """Write an update for one owner, unrounded if `exact`."""
+        """Write an update for one owner."""
         self._put_ids(writer, update.ids)
         writer.put("clocks", update.ticks.to(torch.int32))
         for part in update.gradients:
-            self._put_vectors(writer, "gradients", part.float(), exact)
+            self._put_vectors(writer, "gradients", part.float(), wire)
         if rule is not None and self._has_squares(rule):
             several = update.ticks > 1  # the owner squares the others itself
             assert update.squares is not None or not bool(several.any())
             flags = several.split([part.shape[0] for part in update.gradients])
             for part, flag in zip(update.squares or (), flags, strict=update.squares is not None):
-                self._put_vectors(writer, "gradients", part[flag], exact)
+                self._put_vectors(writer, "gradients", part[flag], wire)
 
     def take_update(
-        self, reader: MessageReader, num: int, owner: int, exact: bool, rule: UpdateRule | None
+        self, reader: MessageReader, num: int, owner: int, wire: Wire, rule: UpdateRule | None
     ) -> RowUpdate:
         """Read what `put_update` wrote for `num` rows of this owner."""
         ids = self._take_ids(reader, num, owner)
         ticks = reader.take(num, torch.int32).long()
         sizes = self._layout.group_sizes(ids)
         gradients = tuple(
-            self._take_vectors(reader, size, group.dim, exact)
+            self._take_vectors(reader, size, group.dim, wire)
             for size, group in zip(sizes, self._layout.groups, strict=True)
         )
         squares: list[Tensor] = []
@@ -118,7 +116,7 @@ class Packing:
                 square = rule.square(part)
                 assert square is not None
                 num_several = int(flag.sum())
-                square[flag] = self._take_vectors(reader, num_several, square.shape[1], exact)
+                square[flag] = self._take_vectors(reader, num_several, square.shape[1], wire)
                 squares.append(square)
         return RowUpdate(ids, gradients, ticks, tuple(squares) or None)
 
@@ -137,10 +135,9 @@ class Packing:
         ids = self._take_ids(reader, num, owner)
         return ids, reader.take(num, torch.int32).long() if has_clocks else None
 
-    def put_flags(
-        self, writer: MessageWriter, stale: Bool[Tensor, " n"], behind: int | None
-    ) -> None:
+    def put_flags(self, writer: MessageWriter, reply: RowReply) -> None:
         """Write which rows will follow, a bit each, and how far behind the others are."""
+        stale, behind = reply.stale, reply.behind
         worst = -_MAX_INT32 - 1 if behind is None else max(behind, -_MAX_INT32)
         writer.put("clocks", torch.tensor([worst], dtype=torch.int32, device=stale.device))
         bits = stale.new_zeros(-(-stale.shape[0] // 8) * 8, dtype=torch.uint8)
@@ -161,16 +158,16 @@ class Packing:
         size = -(-num // 8)
         return _ALIGNMENT + size + -size % _ALIGNMENT
 
-    def put_rows(self, writer: MessageWriter, reply: RowReply, exact: bool) -> None:
-        """Write the rows of an answer, their clocks and their state, unrounded if `exact`."""
+    def put_rows(self, writer: MessageWriter, reply: RowReply, wire: Wire) -> None:
+        """Write the rows of an answer, their clocks and their state."""
         writer.put("clocks", reply.clocks.to(torch.int32))
         for group, rows in enumerate(reply.rows):
-            self._put_vectors(writer, "rows", rows.float(), exact)
+            self._put_vectors(writer, "rows", rows.float(), wire)
             for values in (reply.state[group] if reply.state else {}).values():
-                self._put_vectors(writer, "rows", values, exact)
+                self._put_vectors(writer, "rows", values, wire)
 
     def take_rows(
-        self, reader: MessageReader, sizes: Sequence[int], rule: UpdateRule | None, exact: bool
+        self, reader: MessageReader, sizes: Sequence[int], rule: UpdateRule | None, wire: Wire
     ) -> tuple[Int64[Tensor, " n"], tuple[Tensor, ...], tuple[dict[str, Tensor], ...]]:
         """Read what `put_rows` wrote: clocks, rows, state; `rule` is `None` for no state.
 
@@ -178,24 +175,24 @@ class Packing:
             reader: Where from.
             sizes: How many rows of each group follow.
             rule: Says what state there is.
-            exact: Whether they were written unrounded.
+            wire: How they were written.
         """
         clocks = reader.take(sum(sizes), torch.int32).long()
         rows: list[Tensor] = []
         state: list[dict[str, Tensor]] = []
         for size, group in zip(sizes, self._layout.groups, strict=True):
-            rows.append(self._take_vectors(reader, size, group.dim, exact).to(group.dtype))
+            rows.append(self._take_vectors(reader, size, group.dim, wire).to(group.dtype))
             widths = {} if rule is None else rule.state_widths(group.dim)
-            state.append({n: self._take_vectors(reader, size, w, exact) for n, w in widths.items()})
+            state.append({n: self._take_vectors(reader, size, w, wire) for n, w in widths.items()})
         return clocks, tuple(rows), tuple(state)
 
-    def num_row_bytes(self, sizes: Sequence[int], rule: UpdateRule | None, exact: bool) -> int:
+    def num_row_bytes(self, sizes: Sequence[int], rule: UpdateRule | None, wire: Wire) -> int:
         """How long an answer with so many rows of each group is."""
         total = _padded(4 * sum(sizes))
         for size, group in zip(sizes, self._layout.groups, strict=True):
             widths = {} if rule is None else rule.state_widths(group.dim)
             for width in (group.dim, *widths.values()):
-                total += _padded(size * self._wire_for(width, exact).bytes_per_row(width))
+                total += _padded(size * wire_for(width, wire).bytes_per_row(width))
         return total
 
     def _put_ids(self, writer: MessageWriter, ids: Int64[Tensor, " n"]) -> None:
@@ -206,23 +203,24 @@ class Packing:
         return positions * self._num_owners + Shard(owner, self._num_owners).index
 
     def _put_vectors(
-        self, writer: MessageWriter, kind: str, vectors: Float[Tensor, "n dim"], exact: bool
+        self, writer: MessageWriter, kind: str, vectors: Float[Tensor, "n dim"], wire: Wire
     ) -> None:
-        writer.put(kind, self._wire_for(vectors.shape[1], exact).encode(vectors))
+        writer.put(kind, wire_for(vectors.shape[1], wire).encode(vectors))
 
     def _take_vectors(
-        self, reader: MessageReader, num: int, dim: int, exact: bool
+        self, reader: MessageReader, num: int, dim: int, wire: Wire
     ) -> Float[Tensor, "n dim"]:
-        wire = self._wire_for(dim, exact)
+        wire = wire_for(dim, wire)
         size = wire.bytes_per_row(dim)
         return wire.decode(reader.take(num * size, torch.uint8).view(num, size), dim)
 
-    def _wire_for(self, dim: int, exact: bool) -> Wire:
-        """Single numbers, such as a row's Adagrad sum, are never rounded."""
-        return _EXACT if exact or dim == 1 else self._wire
-
     def _has_squares(self, rule: UpdateRule) -> bool:
         return rule.square(torch.empty(0, 1)) is not None
+
+
+def wire_for(dim: int, wire: Wire) -> Wire:
+    """How vectors of this width travel: single numbers, such as Adagrad sums, never rounded."""
+    return _SINGLE if dim == 1 else wire
 
 
 def _padded(size: int) -> int:

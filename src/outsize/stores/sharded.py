@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -16,9 +17,18 @@ from outsize.errors import ConfigError
 from outsize.kernels.row_updates import UpdateRule
 from outsize.spec import MemoryUse, TableSpec
 from outsize.stores.local import LocalStore
-from outsize.stores.merging import average_over_workers, no_update
-from outsize.stores.packing import Message, MessageReader, MessageWriter, Packing
-from outsize.stores.wire import WIRES, wire_named
+from outsize.stores.merging import average_over_workers, merge_updates, no_update
+from outsize.stores.packing import Message, MessageReader, MessageWriter, Packing, wire_for
+from outsize.stores.wire import WIRES, Wire, wire_named
+
+
+@dataclass(frozen=True)
+class _Request:
+    """What one rank tells another: what it pushes, what it asks."""
+
+    update: RowUpdate
+    ids: Int64[Tensor, " n"]
+    clocks: Int64[Tensor, " n"] | None
 
 
 class ShardedStore(RowStore):
@@ -62,7 +72,7 @@ class ShardedStore(RowStore):
             )
         self.wire = wire_named(wire)
         self.owned = LocalStore(specs, seed, device, Shard(self.ranks.rank, self.num_owners))
-        self._packing = Packing(self.layout, self.num_owners, self.wire)
+        self._packing = Packing(self.layout, self.num_owners)
         self._held: RowUpdate | None = None
         self._counts = RowCounts()
 
@@ -80,10 +90,10 @@ class ShardedStore(RowStore):
         return ids % self.num_owners != self.ranks.rank
 
     def bytes_per_row(self, dim: int) -> int:  # noqa: D102
-        return (WIRES["float32"] if dim == 1 else self.wire).bytes_per_row(dim)
+        return wire_for(dim, self.wire).bytes_per_row(dim)
 
     def as_sent(self, vectors: Float[Tensor, "n dim"]) -> Float[Tensor, "n dim"]:  # noqa: D102
-        return vectors if vectors.shape[1] == 1 else self.wire.rounded(vectors)
+        return wire_for(vectors.shape[1], self.wire).rounded(vectors)
 
     def submit(self, update: RowUpdate | None) -> None:
         """Keep an update for the next round; a second one before that goes home at once."""
@@ -108,7 +118,7 @@ class ShardedStore(RowStore):
         started = time.perf_counter()
         pushed = update or self._held or no_update(self.layout, ids.device)
         self._held = None
-        reply = self._round(pushed, ids, clocks, exact=False)
+        reply = self._round(pushed, ids, clocks, self.wire)
         self._counts.reads += ids.shape[0]
         self._counts.local += ids.shape[0] - int(self.is_remote(ids).sum())
         self._counts.exchange_s += time.perf_counter() - started
@@ -119,7 +129,8 @@ class ShardedStore(RowStore):
         """Rows for evaluation, never rounded; what that sends is not counted."""
         self.flush()
         counts, self._counts = self._counts, RowCounts()
-        rows = self._round(no_update(self.layout, ids.device), ids, None, exact=True).rows
+        nothing = no_update(self.layout, ids.device)
+        rows = self._round(nothing, ids, None, WIRES["float32"]).rows
         self._counts = counts
         return rows
 
@@ -143,135 +154,188 @@ class ShardedStore(RowStore):
         update: RowUpdate,
         ids: Int64[Tensor, " n"],
         clocks: Int64[Tensor, " n"] | None,
-        exact: bool,
+        wire: Wire,
     ) -> RowReply:
         """Send and receive requests, apply, answer; the order is the same on all ranks."""
         asked = self._by_owner(ids)
-        requests, counts = self._write_requests(update, ids, clocks, asked)
-        theirs = self.ranks.swap_counts(counts)
-        sizes = theirs[:, -1].tolist()
-        received = self._swap(requests, sizes)
-        answers = self._answer(received, theirs.tolist(), clocks is not None)
-        return self._read_answers(answers, ids, asked, clocks is not None, exact)
+        requests = self._requests(update, ids, clocks, asked)
+        messages, counts = self._write_requests(requests)
+        theirs = self.ranks.swap_counts(counts).tolist()
+        received = self._swap(messages, [size for *_, size in theirs])
+        everyone = self._read_requests(received, theirs, clocks is not None)
+        everyone[self.ranks.rank] = requests[self.ranks.rank]  # never packed, so never rounded
+        answers = self._answer(everyone)
+        stale, behind = self._swap_flags(answers, ids, asked, clocks is not None)
+        following = [question[stale[question]] for question in asked]
+        found = self._swap_rows(
+            answers, ids, following, self.rule if clocks is not None else None, wire
+        )
+        return self._in_order(found, stale, following, behind)
 
-    def _write_requests(
+    def _requests(
         self,
         update: RowUpdate,
         ids: Int64[Tensor, " n"],
         clocks: Int64[Tensor, " n"] | None,
         asked: Sequence[Int64[Tensor, " _"]],
-    ) -> tuple[list[Message], Int64[Tensor, "size 4"]]:
-        """One message for each rank, and what it holds: rounded rows, exact rows, questions."""
-        exact = update.exact
-        marked = torch.zeros_like(update.ids, dtype=torch.bool) if exact is None else exact
+    ) -> list[_Request]:
+        """What each rank is told."""
         pushed = self._by_owner(update.ids)
+        self._counts.pushes += update.ids.shape[0]
+        return [
+            _Request(
+                update.take(places), ids[question], None if clocks is None else clocks[question]
+            )
+            for places, question in zip(pushed, asked, strict=True)
+        ]
+
+    def _write_requests(
+        self, requests: Sequence[_Request]
+    ) -> tuple[list[Message], Int64[Tensor, "size 4"]]:
+        """One message for each other rank, and what it holds: rows, rows for good, questions."""
         messages: list[Message] = []
         counts: list[list[int]] = []
-        for receiver, (places, question) in enumerate(zip(pushed, asked, strict=True)):
+        for receiver, request in enumerate(requests):
             writer = MessageWriter()
-            flags = marked[places] | (receiver == self.ranks.rank)
-            for kind, flag in ((False, ~flags), (True, flags)):
-                part = update.take(places[flag])
-                self._packing.put_update(writer, part, kind, self.rule)
-            chosen = None if clocks is None else clocks[question]
-            self._packing.put_question(writer, ids[question], chosen)
-            messages.append(writer.message(ids.device))
-            num_exact = int(flags.sum())
-            numbers = (places.shape[0] - num_exact, num_exact, question.shape[0])
+            numbers = [0, 0, 0]
+            if receiver != self.ranks.rank:
+                for index, (part, wire) in enumerate(self._by_wire(request.update)):
+                    self._packing.put_update(writer, part, wire, self.rule)
+                    numbers[index] = part.ids.shape[0]
+                self._packing.put_question(writer, request.ids, request.clocks)
+                numbers[2] = request.ids.shape[0]
+            messages.append(writer.message(request.ids.device))
             counts.append([*numbers, messages[-1].content.shape[0]])
-        self._counts.pushes += update.ids.shape[0]
-        return messages, torch.tensor(counts, device=ids.device)
+        return messages, torch.tensor(counts, device=requests[0].ids.device)
 
-    def _answer(
+    def _by_wire(self, update: RowUpdate) -> list[tuple[RowUpdate, Wire]]:
+        """The rows that may be rounded, and those of which nobody keeps the rest."""
+        wires = (self.wire, self.wire.finer)
+        if update.exact is None or not bool(update.exact.any()):
+            return list(zip((update, update.take(update.ids[:0])), wires, strict=True))
+        flags = (~update.exact, update.exact)
+        parts = [update.take(flag.nonzero().flatten()) for flag in flags]
+        return list(zip(parts, wires, strict=True))
+
+    def _read_requests(
         self, received: Sequence[Tensor], counts: Sequence[Sequence[int]], has_clocks: bool
-    ) -> list[RowReply]:
-        """Apply all pushes, then answer each rank's question."""
-        updates: list[RowUpdate] = []
-        questions: list[tuple[Tensor, Tensor | None]] = []
-        me = self.ranks.rank
-        for content, (num_rounded, num_exact, num_asked, _) in zip(received, counts, strict=True):
+    ) -> list[_Request]:
+        """What each rank told this one, in the order of ranks."""
+        me, wires = self.ranks.rank, (self.wire, self.wire.finer)
+        requests: list[_Request] = []
+        for content, (*numbers, num_asked, _) in zip(received, counts, strict=True):
             reader = MessageReader(content)
-            for num, exact in ((num_rounded, False), (num_exact, True)):
-                found = self._packing.take_update(reader, num, me, exact, self.rule)
-                if num:
-                    updates.append(found)
-            questions.append(self._packing.take_question(reader, num_asked, me, has_clocks))
+            updates = [
+                self._packing.take_update(reader, num, me, wire, self.rule)
+                for num, wire in zip(numbers, wires, strict=True)
+            ]
+            merged = merge_updates(updates, self.layout, self.rule)
+            question = self._packing.take_question(reader, num_asked, me, has_clocks)
+            requests.append(_Request(merged, *question))
+        return requests
+
+    def _answer(self, requests: Sequence[_Request]) -> list[RowReply]:
+        """Apply all pushes, then answer each rank's question."""
+        updates = [request.update for request in requests if request.update.ids.numel()]
         if updates:
             averaged = average_over_workers(updates, self.num_workers, self.layout, self.rule)
             self.owned.exchange(averaged, averaged.ids[:0])
-        return [self.owned.exchange(None, ids, clocks) for ids, clocks in questions]
+        return [self.owned.exchange(None, request.ids, request.clocks) for request in requests]
 
-    def _read_answers(
+    def _swap_flags(
         self,
         answers: Sequence[RowReply],
         ids: Int64[Tensor, " n"],
         asked: Sequence[Int64[Tensor, " _"]],
         has_clocks: bool,
-        exact: bool,
-    ) -> RowReply:
-        """Send answers back and put those received in the order asked."""
+    ) -> tuple[Bool[Tensor, " n"], int | None]:
+        """Which of the rows asked for will follow, and how far behind the others are at most."""
         stale = torch.ones_like(ids, dtype=torch.bool)
-        behind: list[int] = []
-        if has_clocks:
-            flags = [self._write_flags(answer) for answer in answers]
-            sizes = [self._packing.num_flag_bytes(question.shape[0]) for question in asked]
-            for content, question in zip(self._swap(flags, sizes), asked, strict=True):
+        if not has_clocks:
+            return stale, None
+        me, behind = self.ranks.rank, []
+        messages = [self._write(answer, self._packing.put_flags) for answer in answers]
+        sizes = [self._packing.num_flag_bytes(question.shape[0]) for question in asked]
+        sizes[me] = 0
+        for owner, content in enumerate(self._swap(messages, sizes)):
+            if owner == me:
+                flags, worst = answers[me].stale, answers[me].behind
+            else:
                 reader = MessageReader(content)
-                stale[question], worst = self._packing.take_flags(reader, question.shape[0])
-                behind += [] if worst is None else [worst]
-        rule = self.rule if has_clocks else None
-        following = [question[stale[question]] for question in asked]
+                flags, worst = self._packing.take_flags(reader, asked[owner].shape[0])
+            stale[asked[owner]] = flags
+            behind += [] if worst is None else [worst]
+        return stale, max(behind, default=None)
+
+    def _swap_rows(
+        self,
+        answers: Sequence[RowReply],
+        ids: Int64[Tensor, " n"],
+        following: Sequence[Int64[Tensor, " _"]],
+        rule: UpdateRule | None,
+        wire: Wire,
+    ) -> list[RowReply]:
+        """What each owner sends of the rows asked of it."""
+        me = self.ranks.rank
         by_group = [self.layout.group_sizes(ids[question]) for question in following]
-        unrounded = [exact or other == self.ranks.rank for other in range(self.ranks.size)]
-        rows = [self._write_rows(a, flag) for a, flag in zip(answers, unrounded, strict=True)]
-        sizes = [
-            self._packing.num_row_bytes(each, rule, flag)
-            for each, flag in zip(by_group, unrounded, strict=True)
+        sizes = [self._packing.num_row_bytes(each, rule, wire) for each in by_group]
+        sizes[me] = 0
+        messages = [
+            self._write(answer, lambda writer, reply: self._packing.put_rows(writer, reply, wire))
+            for answer in answers
         ]
-        found = [
-            self._packing.take_rows(MessageReader(content), each, rule, flag)
-            for content, each, flag in zip(
-                self._swap(rows, sizes), by_group, unrounded, strict=True
-            )
-        ]
-        # Lines of all owners, owner by owner, into ascending order of ids.
-        order = torch.cat(following).argsort()
+        found: list[RowReply] = []
+        for owner, content in enumerate(self._swap(messages, sizes)):
+            if owner == me:
+                found.append(answers[me])
+                continue
+            parts = self._packing.take_rows(MessageReader(content), by_group[owner], rule, wire)
+            clocks, rows, state = parts
+            found.append(RowReply(torch.ones_like(clocks, dtype=torch.bool), rows, clocks, state))
+        return found
+
+    def _in_order(
+        self,
+        found: Sequence[RowReply],
+        stale: Bool[Tensor, " n"],
+        following: Sequence[Int64[Tensor, " _"]],
+        behind: int | None,
+    ) -> RowReply:
+        """The lines of all owners, which come owner by owner, in ascending order of ids."""
+        order = torch.cat(list(following)).argsort()
         groups = range(len(self.layout.groups))
+        by_group = [[part.shape[0] for part in owner.rows] for owner in found]
         lines = [_lines(by_group, group, order) for group in groups]
-        state = tuple(
-            {
-                name: torch.cat([owner[2][group][name] for owner in found])[lines[group]]
-                for name in found[0][2][group]
-            }
-            for group in groups
-        )
+
+        def joined(parts: list[Tensor], group: int) -> Tensor:
+            return torch.cat(parts).index_select(0, lines[group])
+
         return RowReply(
             stale,
+            tuple(joined([owner.rows[group] for owner in found], group) for group in groups),
+            torch.cat([owner.clocks for owner in found]).index_select(0, order),
             tuple(
-                torch.cat([owner[1][group] for owner in found])[lines[group]] for group in groups
+                {n: joined([owner.state[group][n] for owner in found], group) for n in state}
+                for group, state in enumerate(found[self.ranks.rank].state)
             ),
-            torch.cat([owner[0] for owner in found])[order],
-            state if has_clocks else (),
-            max(behind, default=None),
+            behind,
         )
 
-    def _write_flags(self, answer: RowReply) -> Message:
+    def _write(self, answer: RowReply, put: Callable[[MessageWriter, RowReply], None]) -> Message:
+        """A message for a rank; what this rank has for itself is not written."""
         writer = MessageWriter()
-        self._packing.put_flags(writer, answer.stale, answer.behind)
-        return writer.message(answer.stale.device)
-
-    def _write_rows(self, answer: RowReply, exact: bool) -> Message:
-        writer = MessageWriter()
-        self._packing.put_rows(writer, answer, exact)
+        put(writer, answer)
         return writer.message(answer.stale.device)
 
     def _swap(self, messages: Sequence[Message], sizes: Sequence[int]) -> list[Tensor]:
-        """Send messages to all ranks, and count what leaves this one."""
+        """Send messages to the other ranks, and count them."""
+        contents = [message.content for message in messages]
+        contents[self.ranks.rank] = contents[self.ranks.rank][:0]
         for receiver, message in enumerate(messages):
             if receiver != self.ranks.rank:
                 for kind, size in message.bytes_by_kind.items():
                     self._counts.sent_bytes[kind] += size
-        return self.ranks.swap_bytes([message.content for message in messages], sizes)
+        return self.ranks.swap_bytes(contents, sizes)
 
     def _by_owner(self, ids: Int64[Tensor, " n"]) -> list[Int64[Tensor, " _"]]:
         """For each rank, which of these ids it owns, as ascending places among them."""
