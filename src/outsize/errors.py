@@ -29,6 +29,10 @@ class NonFiniteError(OutsizeError, ArithmeticError):
     """A loss or gradient that is NaN or infinite."""
 
 
+class OwnerError(OutsizeError, RuntimeError):
+    """A rank that refused a request for its rows, or is out of reach."""
+
+
 class WriteError(OutsizeError, RuntimeError):
     """A file that could not be written."""
 

@@ -8,6 +8,7 @@ from outsize.stores.cached import CachedStore
 from outsize.stores.eviction import EVICTION
 from outsize.stores.local import LocalStore
 from outsize.stores.replicated import ReplicatedStore
+from outsize.stores.served import ServedStore
 from outsize.stores.sharded import ShardedStore
 from outsize.stores.wire import WIRES
 
@@ -27,6 +28,7 @@ STORES: dict[str, Callable[..., RowStore]] = {
     "replicated": replicated_local_store,
     "sharded": ShardedStore,
     "cached": cached_sharded_store,
+    "served": ServedStore,
 }
 
 __all__ = [
@@ -36,6 +38,7 @@ __all__ = [
     "CachedStore",
     "LocalStore",
     "ReplicatedStore",
+    "ServedStore",
     "ShardedStore",
     "cached_sharded_store",
     "replicated_local_store",

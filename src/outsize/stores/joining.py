@@ -1,0 +1,44 @@
+"""The answers of several owners as one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor
+
+from outsize.contracts import RowLayout, RowReply
+
+
+def join_replies(
+    replies: Sequence[RowReply], asked: Sequence[Int64[Tensor, " _"]], layout: RowLayout
+) -> RowReply:
+    """One reply for all ids, in ascending order.
+
+    Args:
+        replies: One from each owner, all asked with clocks or all without.
+        asked: The ids each was asked for, ascending.
+        layout: Of the store.
+    """
+    stale: Bool[Tensor, " n"] = torch.cat([reply.stale for reply in replies])
+    following = [ids[reply.stale] for ids, reply in zip(asked, replies, strict=True)]
+    by_group = zip(*(layout.split(ids) for ids in following), strict=True)
+    orders = [torch.cat(runs).argsort() for runs in by_group]
+    rows = tuple(
+        torch.cat([reply.rows[group] for reply in replies])[order]
+        for group, order in enumerate(orders)
+    )
+    state: tuple[dict[str, Tensor], ...] = ()
+    if replies[0].state:
+        state = tuple(
+            {
+                name: torch.cat([reply.state[group][name] for reply in replies])[order]
+                for name in replies[0].state[group]
+            }
+            for group, order in enumerate(orders)
+        )
+    clocks = torch.cat([reply.clocks for reply in replies])[torch.cat(following).argsort()]
+    behind = [reply.behind for reply in replies if reply.behind is not None]
+    in_order = stale[torch.cat(list(asked)).argsort()]
+    return RowReply(in_order, rows, clocks, state, max(behind, default=None))
