@@ -234,10 +234,11 @@ class CachedStore(RowStore):
         lines = zip(self._groups(), runs, update.gradients, ticks, squares, strict=True)
         for copies, run, gradients, counted, square in lines:
             slots = copies.find(run)
-            here = slots >= 0
-            own = None if square is None else square[here]
-            copies.add(slots[here], gradients[here].float(), counted[here], own)
-            missing.append(~here)
+            here = (slots >= 0).nonzero().flatten()
+            own = None if square is None else square.index_select(0, here)
+            added = gradients.index_select(0, here).float()
+            copies.add(slots[here], added, counted[here], own)
+            missing.append(slots < 0)
         rest = torch.cat(missing).nonzero().flatten()
         if rest.numel():
             self._outbox.append(update.take(rest))

@@ -210,19 +210,18 @@ class RowCopies(nn.Module):
         here = slots >= 0
         renewed = (here & stale).nonzero().flatten()
         self._renew(slots[renewed], rows, line[renewed], clocks[renewed], state)
-        places, others = here.nonzero().flatten(), (~here).nonzero().flatten()
-        own, sent = slots[places], line[others]
+        others = (~here).nonzero().flatten()
+        own, sent = slots.clamp_min(0), line[others]
         seen = self.clocks.index_select(0, own) + self.ticks.index_select(0, own)
 
         def joined(copied: Tensor, arrived: Tensor) -> Tensor:
-            lines = arrived.new_empty(slots.shape[0], arrived.shape[1])
-            lines.index_copy_(0, places, copied.index_select(0, own))
+            lines = copied.index_select(0, own)
             return lines.index_copy_(0, others, arrived.index_select(0, sent))
 
         return (
             joined(self.rows, rows),
             {name: joined(self.get_buffer(f"state_{name}"), v) for name, v in state.items()},
-            clocks.index_copy(0, places, seen),
+            torch.where(here, seen, clocks),
         )
 
     def judge(self, slots: Int64[Tensor, " n"], was_valid: Bool[Tensor, " n"]) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from outsize.contracts import RowLayout, RowReply, RowUpdate, Shard
 from outsize.kernels.row_updates import UpdateRule
+from outsize.stores.merging import merge_updates
 from outsize.stores.wire import Float32Wire, Wire
 
 _ALIGNMENT = 8
@@ -30,6 +31,15 @@ class Message:
 
     content: UInt8[Tensor, " bytes"]
     bytes_by_kind: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class RowRequest:
+    """What one rank tells another: what it pushes, and what it asks with which clocks."""
+
+    update: RowUpdate
+    ids: Int64[Tensor, " n"]
+    clocks: Int64[Tensor, " n"] | None
 
 
 class MessageWriter:
@@ -84,10 +94,46 @@ class Packing:
         fits = layout.num_rows // num_owners <= _MAX_INT32
         self._position_type = torch.int32 if fits else torch.int64
 
-    def put_update(
+    def write_request(
+        self, request: RowRequest, wire: Wire, rule: UpdateRule | None
+    ) -> tuple[Message, tuple[int, int, int]]:
+        """A request as bytes, and what it takes to read it: how many rows, last rows, questions.
+
+        Rows of which nobody keeps what rounding leaves out are written by the finer wire.
+        """
+        writer = MessageWriter()
+        parts = _by_precision(request.update)
+        for part, chosen in zip(parts, (wire, wire.finer), strict=True):
+            self._put_update(writer, part, chosen, rule)
+        self._put_ids(writer, request.ids)
+        if request.clocks is not None:
+            writer.put("clocks", request.clocks.clamp_max(_MAX_INT32).to(torch.int32))
+        numbers = (parts[0].ids.shape[0], parts[1].ids.shape[0], request.ids.shape[0])
+        return writer.message(request.ids.device), numbers
+
+    def read_request(
+        self,
+        content: UInt8[Tensor, " bytes"],
+        numbers: Sequence[int],
+        owner: int,
+        has_clocks: bool,
+        wire: Wire,
+        rule: UpdateRule | None,
+    ) -> RowRequest:
+        """Read what `write_request` wrote for this owner."""
+        reader = MessageReader(content)
+        *sizes, num_asked = numbers
+        updates = [
+            self._take_update(reader, size, owner, chosen, rule)
+            for size, chosen in zip(sizes, (wire, wire.finer), strict=True)
+        ]
+        ids = self._take_ids(reader, num_asked, owner)
+        clocks = reader.take(num_asked, torch.int32).long() if has_clocks else None
+        return RowRequest(merge_updates(updates, self._layout, rule), ids, clocks)
+
+    def _put_update(
         self, writer: MessageWriter, update: RowUpdate, wire: Wire, rule: UpdateRule | None
     ) -> None:
-        """Write an update for one owner."""
         self._put_ids(writer, update.ids)
         writer.put("clocks", update.ticks.to(torch.int32))
         for part in update.gradients:
@@ -99,10 +145,9 @@ class Packing:
             for part, flag in zip(update.squares or (), flags, strict=update.squares is not None):
                 self._put_vectors(writer, "gradients", part[flag], wire)
 
-    def take_update(
+    def _take_update(
         self, reader: MessageReader, num: int, owner: int, wire: Wire, rule: UpdateRule | None
     ) -> RowUpdate:
-        """Read what `put_update` wrote for `num` rows of this owner."""
         ids = self._take_ids(reader, num, owner)
         ticks = reader.take(num, torch.int32).long()
         sizes = self._layout.group_sizes(ids)
@@ -119,21 +164,6 @@ class Packing:
                 square[flag] = self._take_vectors(reader, num_several, square.shape[1], wire)
                 squares.append(square)
         return RowUpdate(ids, gradients, ticks, tuple(squares) or None)
-
-    def put_question(
-        self, writer: MessageWriter, ids: Int64[Tensor, " n"], clocks: Int64[Tensor, " n"] | None
-    ) -> None:
-        """Write which rows are asked of an owner, and with which clocks."""
-        self._put_ids(writer, ids)
-        if clocks is not None:
-            writer.put("clocks", clocks.clamp_max(_MAX_INT32).to(torch.int32))
-
-    def take_question(
-        self, reader: MessageReader, num: int, owner: int, has_clocks: bool
-    ) -> tuple[Int64[Tensor, " n"], Int64[Tensor, " n"] | None]:
-        """Read what `put_question` wrote."""
-        ids = self._take_ids(reader, num, owner)
-        return ids, reader.take(num, torch.int32).long() if has_clocks else None
 
     def put_flags(self, writer: MessageWriter, reply: RowReply) -> None:
         """Write which rows will follow, a bit each, and how far behind the others are."""
@@ -216,6 +246,14 @@ class Packing:
 
     def _has_squares(self, rule: UpdateRule) -> bool:
         return rule.square(torch.empty(0, 1)) is not None
+
+
+def _by_precision(update: RowUpdate) -> tuple[RowUpdate, RowUpdate]:
+    """The rows that may be rounded, and those of which nobody keeps the rest."""
+    if update.exact is None or not bool(update.exact.any()):
+        return update, update.take(update.ids[:0])
+    rounded, last = (flag.nonzero().flatten() for flag in (~update.exact, update.exact))
+    return update.take(rounded), update.take(last)
 
 
 def wire_for(dim: int, wire: Wire) -> Wire:

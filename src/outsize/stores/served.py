@@ -22,12 +22,19 @@ from outsize.contracts import RowCounts, RowReply, RowStore, RowUpdate, Shard, T
 from outsize.errors import ConfigError, NonFiniteError
 from outsize.kernels.row_updates import UpdateRule
 from outsize.spec import MemoryUse, TableSpec
-from outsize.stores.joining import join_replies
 from outsize.stores.local import LocalStore
 from outsize.stores.merging import average_over_workers, no_update
-from outsize.stores.packing import Message, MessageReader, MessageWriter, Packing
+from outsize.stores.owners import join_replies, places_by_owner
+from outsize.stores.packing import (
+    Message,
+    MessageReader,
+    MessageWriter,
+    Packing,
+    RowRequest,
+    wire_for,
+)
 from outsize.stores.request_channel import Request, RequestChannel
-from outsize.stores.wire import WIRES, wire_named
+from outsize.stores.wire import WIRES, Wire, wire_named
 
 
 class ServedStore(RowStore):
@@ -62,7 +69,7 @@ class ServedStore(RowStore):
         self.rank, self.size = rank(), world_size()
         self.wire = wire_named(wire)
         self.owned = LocalStore(specs, seed, device, Shard(self.rank, self.size))
-        self._packing = Packing(self.layout, self.size, self.wire)
+        self._packing = Packing(self.layout, self.size)
         self._counts = RowCounts()
         self._lock = threading.RLock()  # over the owned rows, their rule and the counts
         self.register_load_state_dict_pre_hook(_refuse_rows_of_others)
@@ -101,10 +108,10 @@ class ServedStore(RowStore):
         return ids % self.size != self.rank
 
     def bytes_per_row(self, dim: int) -> int:  # noqa: D102
-        return (WIRES["float32"] if dim == 1 else self.wire).bytes_per_row(dim)
+        return wire_for(dim, self.wire).bytes_per_row(dim)
 
     def as_sent(self, vectors: Float[Tensor, "n dim"]) -> Float[Tensor, "n dim"]:  # noqa: D102
-        return vectors if vectors.shape[1] == 1 else self.wire.rounded(vectors)
+        return wire_for(vectors.shape[1], self.wire).rounded(vectors)
 
     @torch.no_grad()
     def exchange(  # noqa: D102
@@ -116,7 +123,7 @@ class ServedStore(RowStore):
         return self._exchange(update, ids, clocks, counted=True)
 
     def peek(self, ids: Int64[Tensor, " n"]) -> tuple[Float[Tensor, "_ _"], ...]:
-        """Rows for evaluation; what that sends is not counted."""
+        """Rows for evaluation, never rounded; what that sends is not counted."""
         return self._exchange(None, ids, None, counted=False).rows
 
     @torch.no_grad()
@@ -171,7 +178,8 @@ class ServedStore(RowStore):
         replies = [own if owner == self.rank else None for owner in range(self.size)]
         for owner, questions in enumerate(asked):
             if owner != self.rank:
-                replies[owner] = self._read(answers.get(owner), questions, clocks is not None)
+                wire = self._wire(counted)
+                replies[owner] = self._read(answers.get(owner), questions, clocks is not None, wire)
         if counted:
             with self._lock:
                 self._counts.reads += ids.shape[0]
@@ -192,15 +200,14 @@ class ServedStore(RowStore):
             The ids asked of each rank, and this rank's own answer.
         """
         pushed = update or no_update(self.layout, ids.device)
-        places, questions = self._by_owner(pushed.ids), self._by_owner(ids)
+        places, questions = (places_by_owner(i, self.size, self.size) for i in (pushed.ids, ids))
         requests: dict[int, Request] = {}
         for owner in range(self.size):
             if owner == self.rank or not places[owner].numel() + questions[owner].numel():
                 continue
             chosen = None if clocks is None else clocks[questions[owner]]
-            requests[owner] = self._write(
-                pushed.take(places[owner]), ids[questions[owner]], chosen, counted
-            )
+            request = RowRequest(pushed.take(places[owner]), ids[questions[owner]], chosen)
+            requests[owner] = self._write(request, counted)
         if self._channel is not None and requests:
             self._channel.send(requests)
         mine = questions[self.rank]
@@ -212,48 +219,35 @@ class ServedStore(RowStore):
             )
         return [ids[question] for question in questions], own
 
-    def _write(
-        self,
-        update: RowUpdate,
-        ids: Int64[Tensor, " n"],
-        clocks: Int64[Tensor, " n"] | None,
-        counted: bool,
-    ) -> Request:
+    def _write(self, request: RowRequest, counted: bool) -> Request:
         """A request to one owner."""
-        writer = MessageWriter()
-        exact = update.exact
-        flags = torch.zeros_like(update.ids, dtype=torch.bool) if exact is None else exact
-        for kind, flag in ((False, ~flags), (True, flags)):
-            part = update.take(flag.nonzero().flatten())
-            self._packing.put_update(writer, part, kind, self.rule)
-        self._packing.put_question(writer, ids, clocks)
-        message = writer.message(ids.device)
+        message, numbers = self._packing.write_request(request, self.wire, self.rule)
         if counted:
             self._count(message)
-        num_exact = int(flags.sum())
-        options = int(clocks is not None) + 2 * int(counted)
-        numbers = (update.ids.shape[0] - num_exact, num_exact, ids.shape[0], options)
-        return Request(numbers, message.content)
+        options = int(request.clocks is not None) + 2 * int(counted)
+        return Request((*numbers, options), message.content)
+
+    def _wire(self, counted: bool) -> Wire:
+        """How rows travel: unrounded for evaluation, which is what is not counted."""
+        return self.wire if counted else WIRES["float32"]
 
     @torch.no_grad()
     def _serve(self, source: int, request: Request) -> UInt8[Tensor, " bytes"]:
         """Answer another rank; on the channel's thread."""
-        num_rounded, num_exact, num_asked, options = request.numbers
+        *numbers, options = request.numbers
         has_clocks, counted = bool(options & 1), bool(options & 2)
-        reader = MessageReader(request.content.to(self._device()))
+        content = request.content.to(self._device())
         with self._lock:
-            updates = [
-                self._packing.take_update(reader, num, self.rank, exact, self.rule)
-                for num, exact in ((num_rounded, False), (num_exact, True))
-            ]
-            ids, clocks = self._packing.take_question(reader, num_asked, self.rank, has_clocks)
-            reply = self._apply_and_answer(updates, ids, clocks, source)
+            asked = self._packing.read_request(
+                content, numbers, self.rank, has_clocks, self.wire, self.rule
+            )
+            reply = self._apply_and_answer([asked.update], asked.ids, asked.clocks, source)
             writer = MessageWriter()
-            if num_asked:
+            if asked.ids.numel():
                 if has_clocks:
-                    self._packing.put_flags(writer, reply.stale, reply.behind)
-                self._packing.put_rows(writer, reply)
-            message = writer.message(ids.device)
+                    self._packing.put_flags(writer, reply)
+                self._packing.put_rows(writer, reply, self._wire(counted))
+            message = writer.message(content.device)
             if counted:
                 self._count(message)
         return message.content
@@ -284,6 +278,7 @@ class ServedStore(RowStore):
         content: UInt8[Tensor, " bytes"] | None,
         ids: Int64[Tensor, " n"],
         has_clocks: bool,
+        wire: Wire,
     ) -> RowReply:
         """An owner's answer; one that was asked nothing has none."""
         rule = self.rule if has_clocks else None
@@ -294,7 +289,7 @@ class ServedStore(RowStore):
         if has_clocks and ids.numel():
             stale, behind = self._packing.take_flags(reader, ids.shape[0])
         sizes = self.layout.group_sizes(ids[stale])
-        clocks, rows, state = self._packing.take_rows(reader, sizes, rule)
+        clocks, rows, state = self._packing.take_rows(reader, sizes, rule, wire)
         return RowReply(stale, rows, clocks, state if has_clocks else (), behind)
 
     def _collect(self) -> dict[int, UInt8[Tensor, " bytes"]]:
@@ -305,12 +300,6 @@ class ServedStore(RowStore):
         with self._lock:
             for kind, size in message.bytes_by_kind.items():
                 self._counts.sent_bytes[kind] += size
-
-    def _by_owner(self, ids: Int64[Tensor, " n"]) -> list[Int64[Tensor, " _"]]:
-        """For each rank, which of these ids it owns, as ascending places among them."""
-        owners = ids % self.size
-        order = owners.argsort(stable=True)
-        return list(order.split(torch.bincount(owners, minlength=self.size).tolist()))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> RowStore:
         with self._lock:

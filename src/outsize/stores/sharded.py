@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -17,18 +17,17 @@ from outsize.errors import ConfigError
 from outsize.kernels.row_updates import UpdateRule
 from outsize.spec import MemoryUse, TableSpec
 from outsize.stores.local import LocalStore
-from outsize.stores.merging import average_over_workers, merge_updates, no_update
-from outsize.stores.packing import Message, MessageReader, MessageWriter, Packing, wire_for
+from outsize.stores.merging import average_over_workers, no_update
+from outsize.stores.owners import join_replies, places_by_owner
+from outsize.stores.packing import (
+    Message,
+    MessageReader,
+    MessageWriter,
+    Packing,
+    RowRequest,
+    wire_for,
+)
 from outsize.stores.wire import WIRES, Wire, wire_named
-
-
-@dataclass(frozen=True)
-class _Request:
-    """What one rank tells another: what it pushes, what it asks."""
-
-    update: RowUpdate
-    ids: Int64[Tensor, " n"]
-    clocks: Int64[Tensor, " n"] | None
 
 
 class ShardedStore(RowStore):
@@ -157,20 +156,17 @@ class ShardedStore(RowStore):
         wire: Wire,
     ) -> RowReply:
         """Send and receive requests, apply, answer; the order is the same on all ranks."""
-        asked = self._by_owner(ids)
+        asked = places_by_owner(ids, self.num_owners, self.ranks.size)
         requests = self._requests(update, ids, clocks, asked)
-        messages, counts = self._write_requests(requests)
-        theirs = self.ranks.swap_counts(counts).tolist()
-        received = self._swap(messages, [size for *_, size in theirs])
-        everyone = self._read_requests(received, theirs, clocks is not None)
-        everyone[self.ranks.rank] = requests[self.ranks.rank]  # never packed, so never rounded
-        answers = self._answer(everyone)
-        stale, behind = self._swap_flags(answers, ids, asked, clocks is not None)
-        following = [question[stale[question]] for question in asked]
-        found = self._swap_rows(
-            answers, ids, following, self.rule if clocks is not None else None, wire
-        )
-        return self._in_order(found, stale, following, behind)
+        theirs = self._swap_requests(requests, clocks is not None)
+        answers = self._answer(theirs)
+        if clocks is not None:
+            flags = self._swap_flags(answers, requests)
+        else:
+            flags = [(torch.ones_like(r.ids, dtype=torch.bool), None) for r in requests]
+        rule = None if clocks is None else self.rule
+        found = self._swap_rows(answers, requests, flags, rule, wire)
+        return join_replies(found, [request.ids for request in requests], self.layout)
 
     def _requests(
         self,
@@ -178,63 +174,36 @@ class ShardedStore(RowStore):
         ids: Int64[Tensor, " n"],
         clocks: Int64[Tensor, " n"] | None,
         asked: Sequence[Int64[Tensor, " _"]],
-    ) -> list[_Request]:
+    ) -> list[RowRequest]:
         """What each rank is told."""
-        pushed = self._by_owner(update.ids)
+        pushed = places_by_owner(update.ids, self.num_owners, self.ranks.size)
         self._counts.pushes += update.ids.shape[0]
         return [
-            _Request(
-                update.take(places), ids[question], None if clocks is None else clocks[question]
+            RowRequest(
+                update.take(own), ids[question], None if clocks is None else clocks[question]
             )
-            for places, question in zip(pushed, asked, strict=True)
+            for own, question in zip(pushed, asked, strict=True)
         ]
 
-    def _write_requests(
-        self, requests: Sequence[_Request]
-    ) -> tuple[list[Message], Int64[Tensor, "size 4"]]:
-        """One message for each other rank, and what it holds: rows, rows for good, questions."""
-        messages: list[Message] = []
-        counts: list[list[int]] = []
+    def _swap_requests(self, requests: Sequence[RowRequest], has_clocks: bool) -> list[RowRequest]:
+        """What each rank tells this one; its own request stays what it is."""
+        me, device = self.ranks.rank, requests[0].ids.device
+        written = [(MessageWriter().message(device), (0, 0, 0))] * self.ranks.size
         for receiver, request in enumerate(requests):
-            writer = MessageWriter()
-            numbers = [0, 0, 0]
-            if receiver != self.ranks.rank:
-                for index, (part, wire) in enumerate(self._by_wire(request.update)):
-                    self._packing.put_update(writer, part, wire, self.rule)
-                    numbers[index] = part.ids.shape[0]
-                self._packing.put_question(writer, request.ids, request.clocks)
-                numbers[2] = request.ids.shape[0]
-            messages.append(writer.message(request.ids.device))
-            counts.append([*numbers, messages[-1].content.shape[0]])
-        return messages, torch.tensor(counts, device=requests[0].ids.device)
+            if receiver != me:
+                written[receiver] = self._packing.write_request(request, self.wire, self.rule)
+        messages = [message for message, _ in written]
+        lines = [[*numbers, message.content.shape[0]] for message, numbers in written]
+        theirs = self.ranks.swap_counts(torch.tensor(lines, device=device)).tolist()
+        received = self._swap(messages, [size for *_, size in theirs])
+        return [
+            requests[me]
+            if source == me
+            else self._packing.read_request(content, numbers, me, has_clocks, self.wire, self.rule)
+            for source, (content, (*numbers, _)) in enumerate(zip(received, theirs, strict=True))
+        ]
 
-    def _by_wire(self, update: RowUpdate) -> list[tuple[RowUpdate, Wire]]:
-        """The rows that may be rounded, and those of which nobody keeps the rest."""
-        wires = (self.wire, self.wire.finer)
-        if update.exact is None or not bool(update.exact.any()):
-            return list(zip((update, update.take(update.ids[:0])), wires, strict=True))
-        flags = (~update.exact, update.exact)
-        parts = [update.take(flag.nonzero().flatten()) for flag in flags]
-        return list(zip(parts, wires, strict=True))
-
-    def _read_requests(
-        self, received: Sequence[Tensor], counts: Sequence[Sequence[int]], has_clocks: bool
-    ) -> list[_Request]:
-        """What each rank told this one, in the order of ranks."""
-        me, wires = self.ranks.rank, (self.wire, self.wire.finer)
-        requests: list[_Request] = []
-        for content, (*numbers, num_asked, _) in zip(received, counts, strict=True):
-            reader = MessageReader(content)
-            updates = [
-                self._packing.take_update(reader, num, me, wire, self.rule)
-                for num, wire in zip(numbers, wires, strict=True)
-            ]
-            merged = merge_updates(updates, self.layout, self.rule)
-            question = self._packing.take_question(reader, num_asked, me, has_clocks)
-            requests.append(_Request(merged, *question))
-        return requests
-
-    def _answer(self, requests: Sequence[_Request]) -> list[RowReply]:
+    def _answer(self, requests: Sequence[RowRequest]) -> list[RowReply]:
         """Apply all pushes, then answer each rank's question."""
         updates = [request.update for request in requests if request.update.ids.numel()]
         if updates:
@@ -243,124 +212,61 @@ class ShardedStore(RowStore):
         return [self.owned.exchange(None, request.ids, request.clocks) for request in requests]
 
     def _swap_flags(
-        self,
-        answers: Sequence[RowReply],
-        ids: Int64[Tensor, " n"],
-        asked: Sequence[Int64[Tensor, " _"]],
-        has_clocks: bool,
-    ) -> tuple[Bool[Tensor, " n"], int | None]:
-        """Which of the rows asked for will follow, and how far behind the others are at most."""
-        stale = torch.ones_like(ids, dtype=torch.bool)
-        if not has_clocks:
-            return stale, None
-        me, behind = self.ranks.rank, []
-        messages = [self._write(answer, self._packing.put_flags) for answer in answers]
-        sizes = [self._packing.num_flag_bytes(question.shape[0]) for question in asked]
+        self, answers: Sequence[RowReply], requests: Sequence[RowRequest]
+    ) -> list[tuple[Bool[Tensor, " _"], int | None]]:
+        """For each owner, which rows will follow, and how far behind the others are at most."""
+        me = self.ranks.rank
+        messages = self._write(answers, self._packing.put_flags)
+        sizes = [self._packing.num_flag_bytes(request.ids.shape[0]) for request in requests]
         sizes[me] = 0
-        for owner, content in enumerate(self._swap(messages, sizes)):
-            if owner == me:
-                flags, worst = answers[me].stale, answers[me].behind
-            else:
-                reader = MessageReader(content)
-                flags, worst = self._packing.take_flags(reader, asked[owner].shape[0])
-            stale[asked[owner]] = flags
-            behind += [] if worst is None else [worst]
-        return stale, max(behind, default=None)
+        return [
+            (answers[me].stale, answers[me].behind)
+            if owner == me
+            else self._packing.take_flags(MessageReader(content), requests[owner].ids.shape[0])
+            for owner, content in enumerate(self._swap(messages, sizes))
+        ]
 
     def _swap_rows(
         self,
         answers: Sequence[RowReply],
-        ids: Int64[Tensor, " n"],
-        following: Sequence[Int64[Tensor, " _"]],
+        requests: Sequence[RowRequest],
+        flags: Sequence[tuple[Bool[Tensor, " _"], int | None]],
         rule: UpdateRule | None,
         wire: Wire,
     ) -> list[RowReply]:
-        """What each owner sends of the rows asked of it."""
+        """What each owner sends of the rows asked of it; `rule` is `None` for no state."""
         me = self.ranks.rank
-        by_group = [self.layout.group_sizes(ids[question]) for question in following]
+        pairs = zip(requests, flags, strict=True)
+        by_group = [self.layout.group_sizes(request.ids[stale]) for request, (stale, _) in pairs]
         sizes = [self._packing.num_row_bytes(each, rule, wire) for each in by_group]
         sizes[me] = 0
-        messages = [
-            self._write(answer, lambda writer, reply: self._packing.put_rows(writer, reply, wire))
-            for answer in answers
-        ]
+        messages = self._write(answers, partial(self._packing.put_rows, wire=wire))
         found: list[RowReply] = []
         for owner, content in enumerate(self._swap(messages, sizes)):
             if owner == me:
                 found.append(answers[me])
                 continue
-            parts = self._packing.take_rows(MessageReader(content), by_group[owner], rule, wire)
-            clocks, rows, state = parts
-            found.append(RowReply(torch.ones_like(clocks, dtype=torch.bool), rows, clocks, state))
+            reader = MessageReader(content)
+            clocks, rows, state = self._packing.take_rows(reader, by_group[owner], rule, wire)
+            stale, behind = flags[owner]
+            found.append(RowReply(stale, rows, clocks, () if rule is None else state, behind))
         return found
 
-    def _in_order(
-        self,
-        found: Sequence[RowReply],
-        stale: Bool[Tensor, " n"],
-        following: Sequence[Int64[Tensor, " _"]],
-        behind: int | None,
-    ) -> RowReply:
-        """The lines of all owners, which come owner by owner, in ascending order of ids."""
-        order = torch.cat(list(following)).argsort()
-        groups = range(len(self.layout.groups))
-        by_group = [[part.shape[0] for part in owner.rows] for owner in found]
-        lines = [_lines(by_group, group, order) for group in groups]
-
-        def joined(parts: list[Tensor], group: int) -> Tensor:
-            return torch.cat(parts).index_select(0, lines[group])
-
-        return RowReply(
-            stale,
-            tuple(joined([owner.rows[group] for owner in found], group) for group in groups),
-            torch.cat([owner.clocks for owner in found]).index_select(0, order),
-            tuple(
-                {n: joined([owner.state[group][n] for owner in found], group) for n in state}
-                for group, state in enumerate(found[self.ranks.rank].state)
-            ),
-            behind,
-        )
-
-    def _write(self, answer: RowReply, put: Callable[[MessageWriter, RowReply], None]) -> Message:
-        """A message for a rank; what this rank has for itself is not written."""
-        writer = MessageWriter()
-        put(writer, answer)
-        return writer.message(answer.stale.device)
+    def _write(
+        self, answers: Sequence[RowReply], put: Callable[[MessageWriter, RowReply], None]
+    ) -> list[Message]:
+        """A message for each rank: nothing for this one."""
+        messages: list[Message] = []
+        for receiver, answer in enumerate(answers):
+            writer = MessageWriter()
+            if receiver != self.ranks.rank:
+                put(writer, answer)
+            messages.append(writer.message(answer.stale.device))
+        return messages
 
     def _swap(self, messages: Sequence[Message], sizes: Sequence[int]) -> list[Tensor]:
         """Send messages to the other ranks, and count them."""
-        contents = [message.content for message in messages]
-        contents[self.ranks.rank] = contents[self.ranks.rank][:0]
-        for receiver, message in enumerate(messages):
-            if receiver != self.ranks.rank:
-                for kind, size in message.bytes_by_kind.items():
-                    self._counts.sent_bytes[kind] += size
-        return self.ranks.swap_bytes(contents, sizes)
-
-    def _by_owner(self, ids: Int64[Tensor, " n"]) -> list[Int64[Tensor, " _"]]:
-        """For each rank, which of these ids it owns, as ascending places among them."""
-        owners = ids % self.num_owners
-        order = owners.argsort(stable=True)
-        sizes = torch.bincount(owners, minlength=self.ranks.size).tolist()
-        return list(order.split(sizes))
-
-
-def _lines(by_group: Sequence[Sequence[int]], group: int, order: Tensor) -> Tensor:
-    """Where the rows of a group, in ascending order of ids, lie in the owners' lines together.
-
-    Args:
-        by_group: For each owner, how many rows of each group it sent.
-        group: Which group.
-        order: Lines of all groups, owner by owner, in ascending order of ids.
-    """
-    if len(by_group[0]) == 1:
-        return order
-    # The line of a row among all lines → its line among those of its group.
-    owners = torch.tensor(by_group, device=order.device)
-    belongs = torch.repeat_interleave(
-        torch.arange(len(by_group[0]), device=order.device).repeat(len(by_group)),
-        owners.flatten(),
-    )
-    mine = belongs == group
-    place = mine.cumsum(0) - 1
-    return place[order[mine[order]]]
+        for message in messages:
+            for kind, size in message.bytes_by_kind.items():
+                self._counts.sent_bytes[kind] += size
+        return self.ranks.swap_bytes([message.content for message in messages], sizes)

@@ -16,10 +16,17 @@ from outsize.errors import ConfigError
 from outsize.models import ClickModel
 from outsize.optimizers import ROW_OPTIMIZERS, RowOptimizer
 from outsize.spec import Init, TableSpec
-from outsize.stores import CachedStore, LocalStore, ShardedStore, replicated_local_store
+from outsize.stores import (
+    CachedStore,
+    LocalStore,
+    ServedStore,
+    ShardedStore,
+    replicated_local_store,
+)
 from outsize.tables.build import build_tables, options_of
 from outsize.training.config import OptimizerConfig, RunConfig
 from outsize.training.embeddings_config import StoreConfig
+from outsize.training.served_weights import ServedWeights
 
 
 def build_device(name: str) -> torch.device:
@@ -65,7 +72,8 @@ def build_store(wanted: StoreConfig, specs: Sequence[TableSpec], seed: int) -> R
     """Where the rows of a run live."""
     if wanted.store == "local":
         return (replicated_local_store if world_size() > 1 else LocalStore)(specs, seed=seed)
-    store: RowStore = ShardedStore(specs, seed=seed, wire=wanted.wire)
+    kind = ServedStore if wanted.store == "served" else ShardedStore
+    store: RowStore = kind(specs, seed=seed, wire=wanted.wire)
     cache = wanted.cache
     if cache.share:
         num_rows = max(len(store.layout.groups), round(cache.share * store.layout.num_rows))
@@ -87,6 +95,14 @@ def build_dense_optimizer(config: OptimizerConfig, model: nn.Module) -> Optimize
     if config.kind == "adagrad":
         return Adagrad(model.parameters(), lr=rate, weight_decay=decay)
     return SGD(model.parameters(), lr=rate, weight_decay=decay, momentum=config.momentum)
+
+
+def build_optimizer(config: RunConfig, model: nn.Module) -> Optimizer:
+    """The optimizer of every parameter of a run's model, wherever the parameters live."""
+    if config.is_asynchronous:
+        wanted = config.optimizer
+        return ServedWeights(list(model.parameters()), wanted.kind, wanted.learning_rate)
+    return build_dense_optimizer(config.optimizer, model)
 
 
 def build_row_optimizer(config: RunConfig, store: RowStore | None) -> RowOptimizer | None:

@@ -13,6 +13,7 @@ from outsize.models import CLICK_MODELS, ClickModelConfig
 from outsize.training.bounds import require_at_least
 from outsize.training.embeddings_config import StoreConfig, TablesConfig
 from outsize.training.schedule import ScheduleConfig
+from outsize.training.served_weights import require_served
 from outsize.training.strict_toml import choice, decode, override, read_toml
 
 
@@ -122,6 +123,18 @@ class RunConfig:
     def __post_init__(self) -> None:
         if not -(1 << 63) <= self.seed < 1 << 63:
             raise ConfigError(f"seed must be a 64-bit integer, but got {self.seed}")
+        if self.is_asynchronous:
+            require_served(self.optimizer.kind)
+            if self.optimizer.momentum or self.optimizer.weight_decay:
+                raise ConfigError(
+                    "asynchronous training (embeddings.store = 'served') has no momentum and no "
+                    "weight_decay: leave them out of [optimizer]"
+                )
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether each rank trains at its own pace, all parameters being served."""
+        return isinstance(self.embeddings, StoreConfig) and self.embeddings.store == "served"
 
 
 def load_config(path: str | Path, settings: Sequence[str] = ()) -> RunConfig:

@@ -62,15 +62,16 @@ class StoreConfig:
 
     Attributes:
         dim: Width of a row.
-        store: Where rows live: "local", on every rank; or "sharded", each with one rank.
+        store: Where rows live: "local", on every rank; "sharded", each with one rank; or "served",
+            each by the rank that owns it, in asynchronous training.
         wire: How rows and gradients travel between ranks: "float32", "bfloat16" or "int8".
-        cache: Copies of rows of other ranks, for `store = "sharded"`.
+        cache: Copies of rows of other ranks, for `store = "sharded"` or "served".
         init_std: Standard deviation of fresh values; by default 1 / sqrt(3 · dim).
         optimizer: How rows are trained.
     """
 
     dim: int = 16
-    store: Literal["local", "sharded"] = "local"
+    store: Literal["local", "sharded", "served"] = "local"
     wire: Literal["float32", "bfloat16", "int8"] = "float32"
     cache: CacheConfig = field(default_factory=CacheConfig)
     init_std: float | None = None

@@ -34,6 +34,7 @@ from outsize.training.loop_state import (
     require_same_batch,
 )
 from outsize.training.row_counts import add_counts, as_metrics
+from outsize.training.served_weights import ServedWeights
 from outsize.training.tasks import Task
 
 
@@ -229,11 +230,22 @@ class Loop:
             state.stopped = "finished"
         if not state.stopped and state.step in self._recluster_steps:
             self._recluster()
-        if not state.stopped and any_rank(self._stop_asked(), self.device):
+        if not state.stopped and self._meets() and any_rank(self._stop_asked(), self.device):
             self._save()
             raise KeyboardInterrupt
         if not state.stopped and state.step % self.config.checkpoint.every == 0:
             self._save()
+
+    def _meets(self) -> bool:
+        """Whether ranks meet after this step; in asynchronous training they rarely do."""
+        return not self.config.is_asynchronous or self.state.step % self.config.train.log_every == 0
+
+    def _flush(self) -> None:
+        """Apply updates that are held back, so that what is measured is what is saved."""
+        if self._store is not None:
+            self._store.flush()
+        if isinstance(self.optimizers[0], ServedWeights):
+            self.optimizers[0].flush()
 
     def _validate(self) -> None:
         self._flush()
@@ -317,11 +329,6 @@ class Loop:
         torch.set_rng_state(state["random"]["cpu"])
         if torch.cuda.is_available() and state["random"]["cuda"]:
             torch.cuda.set_rng_state_all(state["random"]["cuda"])
-
-    def _flush(self) -> None:
-        """Apply updates that are held back, so that what is measured is what is saved."""
-        if self._store is not None:
-            self._store.flush()
 
     @property
     def _store(self) -> RowStore | None:

@@ -66,6 +66,8 @@ class TrainingProgress:
             facts = f"loss {line['loss']:.4f} · {line['examples_per_s']:,.0f} ex/s"
             self._bar.update(self._task, facts=facts)
             return
+        if line["split"] == "rows":
+            return
         if line["split"] == "recluster":
             left = line["mse"] / line["variance"] if line["variance"] else 0.0
             self.say(

@@ -25,7 +25,8 @@ from outsize.collectives import (
 )
 from outsize.errors import ConfigError
 from outsize.spec import MemoryUse
-from outsize.training.build import build_dense_optimizer, build_device
+from outsize.stores import ServedStore
+from outsize.training.build import build_device, build_optimizer
 from outsize.training.config import RunConfig, load_config
 from outsize.training.loop import Loop, Watcher
 from outsize.training.memory import memory_of_all_ranks
@@ -116,7 +117,10 @@ def train(
         if folder is not None and resume:
             folder.require_same_run(config)
         task = ClickTask(config)
-        optimizer = build_dense_optimizer(config.optimizer, task.model)
+        optimizer = build_optimizer(config, task.model)
+        for store in (task.model.embeddings.store, getattr(optimizer, "store", None)):
+            if isinstance(store, ServedStore):
+                stack.enter_context(store)
         watcher = _FolderAndProgress(folder if is_writer else None)
         checkpoints = None if folder is None else folder.checkpoints
         loop = Loop(task, config, optimizer, watcher, checkpoints, stopping.is_set)

@@ -53,7 +53,8 @@ class ClickTask(Task[ClickBatch]):
             self.data: ClickData = config.data.build().to(self.device)
         self.model = build_model(config, self.data).to(self.device)
         self.rows = build_row_optimizer(config, self.model.embeddings.store)
-        self._forward = data_parallel(self.model)
+        is_alone = config.is_asynchronous  # no rank waits for the gradients of another
+        self._forward = self.model if is_alone else data_parallel(self.model)
         self._batch_size = config.train.batch_size * world_size()
         self._eval_batch_size = config.train.eval_batch_size * world_size()
         self._half = config.train.precision == "bfloat16"

@@ -1,4 +1,4 @@
-"""The answers of several owners as one."""
+"""Questions to several owners, and their answers as one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,15 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from outsize.contracts import RowLayout, RowReply
+
+
+def places_by_owner(
+    ids: Int64[Tensor, " n"], num_owners: int, num_ranks: int
+) -> list[Int64[Tensor, " _"]]:
+    """For each rank, which of these ids it owns (see `Shard`), as ascending places among them."""
+    owners = ids % num_owners
+    order = owners.argsort(stable=True)
+    return list(order.split(torch.bincount(owners, minlength=num_ranks).tolist()))
 
 
 def join_replies(
@@ -26,14 +35,16 @@ def join_replies(
     by_group = zip(*(layout.split(ids) for ids in following), strict=True)
     orders = [torch.cat(runs).argsort() for runs in by_group]
     rows = tuple(
-        torch.cat([reply.rows[group] for reply in replies])[order]
+        torch.cat([reply.rows[group] for reply in replies]).index_select(0, order)
         for group, order in enumerate(orders)
     )
     state: tuple[dict[str, Tensor], ...] = ()
     if replies[0].state:
         state = tuple(
             {
-                name: torch.cat([reply.state[group][name] for reply in replies])[order]
+                name: torch.cat([reply.state[group][name] for reply in replies]).index_select(
+                    0, order
+                )
                 for name in replies[0].state[group]
             }
             for group, order in enumerate(orders)
