@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,7 @@ def test_a_folder_in_use_is_refused_to_a_second_process(folder):
     ("config", "key", "was", "now"),
     [
         (RunConfig(seed=5), "seed", "0", "5"),
-        (RunConfig(train=TrainConfig(epochs=5)), "train.epochs", "1", "5"),
+        (RunConfig(train=TrainConfig(batch_size=512)), "train.batch_size", "2048", "512"),
         (RunConfig(train=TrainConfig(clip_norm=0.5)), "train.clip_norm", "None", "0.5"),
         (RunConfig(embeddings=TablesConfig()), "embeddings.kind", "'store'", "'tables'"),
         (RunConfig(data=SyntheticConfig(vocabulary=(3,))), "data.vocabulary", "[]", "[3]"),
@@ -130,13 +131,21 @@ def test_another_configuration_is_refused_with_key_and_both_values(folder, confi
         RunConfig(checkpoint=CheckpointConfig(keep=9)),
         RunConfig(train=TrainConfig(log_every=7)),
         RunConfig(train=TrainConfig(device="cpu")),
-        RunConfig(train=TrainConfig(batch_size=512)),  # the loop compares the batch of all ranks
     ],
 )
 def test_what_does_not_change_the_result_may_change(folder, config):
     folder.require_same_run(config)  # an error otherwise
 
     assert folder.config() == RunConfig()
+
+
+def test_what_a_caller_compares_itself_may_change(folder):
+    other = RunConfig(train=TrainConfig(batch_size=512))
+
+    folder.require_same_run(other, "train.batch_size")  # an error otherwise
+
+    with pytest.raises(ConfigError, match="seed was 0 and is now 5"):
+        folder.require_same_run(replace(other, seed=5), "train.batch_size")
 
 
 @pytest.mark.parametrize("text", ["seed = ", "sede = 1", 'seed = "1"'])

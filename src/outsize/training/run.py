@@ -115,7 +115,8 @@ def train(
         )
         resume = resume or restarted
         if folder is not None and resume:
-            folder.require_same_run(config)
+            # A rank's batch follows the number of ranks; the loop compares the batch of all.
+            folder.require_same_run(config, "train.batch_size")
         task = ClickTask(config)
         optimizer = build_optimizer(config, task.model)
         for store in (task.model.embeddings.store, getattr(optimizer, "store", None)):

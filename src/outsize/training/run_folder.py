@@ -14,8 +14,7 @@ from outsize.files import append_line, write_text_atomically
 from outsize.training.config import RunConfig
 from outsize.training.strict_toml import decode, encode, flatten, read_toml, to_toml
 
-# The batch of a rank may change with the number of ranks; the loop compares that of all ranks.
-_MAY_CHANGE = ("checkpoint.", "train.log_every", "train.device", "train.batch_size")
+_MAY_CHANGE = ("checkpoint.", "train.log_every", "train.device")
 
 
 class RunFolder:
@@ -49,15 +48,20 @@ class RunFolder:
         """Say what a run that starts from its first step is."""
         write_text_atomically(self.config_file, to_toml(encode(config)))
 
-    def require_same_run(self, config: RunConfig) -> None:
-        """Refuse to continue a run under another configuration."""
+    def require_same_run(self, config: RunConfig, *may_change: str) -> None:
+        """Refuse to continue a run under another configuration.
+
+        Args:
+            config: The configuration now.
+            may_change: Keys that may differ, besides those that cannot change the result.
+        """
         if not self.config_file.exists():
             raise ConfigError(f"{self.path} holds no run to resume: start one without --resume")
         saved = flatten(encode(self.config()))
         asked = flatten(encode(config))
         keys = saved.keys() | asked.keys()
         for key in sorted(keys, key=lambda key: (not key.endswith(".kind"), key)):  # kinds explain
-            if saved.get(key) != asked.get(key) and not key.startswith(_MAY_CHANGE):
+            if saved.get(key) != asked.get(key) and not key.startswith((*_MAY_CHANGE, *may_change)):
                 raise ConfigError(
                     f"cannot resume {self.path} with another configuration: {key} was "
                     f"{saved.get(key)!r} and is now {asked.get(key)!r}; "
