@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from outsize.bench.staleness import MODES, run_text, steady_step_s
-from outsize.checkpoint import write_text_atomically
+from outsize.files import write_text_atomically
 from outsize.training.environment import environment
 from outsize.training.run_folder import RunFolder
 
@@ -31,7 +31,7 @@ _HOSTS = ("outsize-a", "outsize-b")
 _LINKS = ("outsize-va", "outsize-vb")
 _ADDRESSES = ("10.91.0.1", "10.91.0.2")
 _PORT = 29_517
-_SHOWN = ("synchronous", "s = 0", "s = 10", "s = 100", "s = 100, int8")
+_SHOWN = ("synchronous", "synchronous, int8", "s = 100", "read 100, write 10, int8")
 
 
 def main() -> None:
@@ -41,6 +41,7 @@ def main() -> None:
     parser.add_argument("--rate", default="1gbit", help="of the link, as tc reads it")
     parser.add_argument("--ranks", type=int, default=1, help="a host")
     parser.add_argument("--batch", type=int, default=512, help="of a rank")
+    parser.add_argument("--dim", type=int, default=128, help="width of a row")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true")
@@ -73,6 +74,7 @@ def train(mode: str, out: Path, given: argparse.Namespace) -> None:
             batch_size=given.batch,
             steps=given.steps,
             skew=1.05,
+            dim=given.dim,
             log_every=max(10, given.steps // 20),
         )
     )
@@ -123,7 +125,8 @@ def report(
     first = statistics.median(seconds[_SHOWN[0]])
     rows = [
         f"Two hosts, {given.ranks} rank(s) each, {given.rate} between them; batch {given.batch} a "
-        f"rank, 26 features of 38,462 rows of 128 numbers (Zipf 1.05), cache of 10% of the rows, "
+        f"rank, 26 features of 38,462 rows of {given.dim} numbers (Zipf 1.05), cache of 10% of "
+        "the rows, "
         f"{given.steps} steps, the first half left out; median of {given.rounds} turns (least to "
         "greatest).\n",
         "| mode | ms a step | speed-up | MB sent a step | hit rate |",

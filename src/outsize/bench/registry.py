@@ -15,7 +15,9 @@ from outsize.bench import (
     least_squares,
     recluster,
     staleness,
+    staleness_epochs,
     staleness_theory,
+    staleness_widths,
     tables,
 )
 from outsize.errors import ConfigError
@@ -44,10 +46,16 @@ BENCHMARKS: dict[str, Benchmark] = {
     "kmeans": Benchmark(kmeans.ABOUT, kmeans.run, kmeans.table),
     "least-squares": Benchmark(least_squares.ABOUT, least_squares.run, least_squares.table),
     "recluster": Benchmark(recluster.ABOUT, recluster.run, recluster.table),
+    "staleness": Benchmark(staleness.ABOUT, staleness.run, staleness.table),
+    "staleness-epochs": Benchmark(
+        staleness_epochs.ABOUT, staleness_epochs.run, staleness_epochs.table
+    ),
     "staleness-theory": Benchmark(
         staleness_theory.ABOUT, staleness_theory.run, staleness_theory.table
     ),
-    "staleness": Benchmark(staleness.ABOUT, staleness.run, staleness.table),
+    "staleness-widths": Benchmark(
+        staleness_widths.ABOUT, staleness_widths.run, staleness_widths.table
+    ),
     "tables": Benchmark(tables.ABOUT, tables.run, tables.table),
 }
 
@@ -72,7 +80,7 @@ def run_benchmark(
 
     if name == "list":
         for key, benchmark in BENCHMARKS.items():
-            say(f"{key:<12} {benchmark.about}")
+            say(f"{key:<18} {benchmark.about}")
         return {"benchmarks": {key: benchmark.about for key, benchmark in BENCHMARKS.items()}}
     if name not in BENCHMARKS:
         raise ConfigError(f"no benchmark {name!r}; there are {', '.join(BENCHMARKS)}")

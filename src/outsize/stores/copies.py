@@ -143,13 +143,13 @@ class RowCopies(nn.Module):
     ) -> None:
         """Apply gradients to copies, and add them to what is pending."""
         self._step(slots, gradients, ticks, squares)
-        _add_to(self.pending, slots, gradients)
-        _add_to(self.ticks, slots, ticks)
-        _add_to(self.balance, slots, torch.full_like(slots, self._bytes_per_row))
+        self.pending.index_add_(0, slots, gradients)
+        self.ticks.index_add_(0, slots, ticks)
+        self.balance.index_add_(0, slots, torch.full_like(slots, self._bytes_per_row))
         assert self._rule is not None
         own = self._rule.square(gradients) if squares is None else squares
         if own is not None:
-            _add_to(self.get_buffer("squares"), slots, own)
+            self.get_buffer("squares").index_add_(0, slots, own)
 
     def due(self, write_staleness: float) -> Int64[Tensor, " _"]:
         """Slots with more ticks than may wait."""
@@ -180,12 +180,12 @@ class RowCopies(nn.Module):
         """
         slots = pushed.slots
         held = self.clocks.index_select(0, slots) >= 0
-        _add_to(self.clocks, slots, torch.where(held, pushed.ticks, 0))
+        self.clocks.index_add_(0, slots, torch.where(held, pushed.ticks, 0))
         rest = pushed.gradients - sent
         self.pending.index_copy_(0, slots, rest)
         self.leftover.index_copy_(0, slots, (rest != 0).any(dim=1))
         self.ticks.index_fill_(0, slots, 0)
-        _add_to(self.balance, slots, torch.full_like(slots, -self._bytes_per_row))
+        self.balance.index_add_(0, slots, torch.full_like(slots, -self._bytes_per_row))
         if pushed.squares is not None:
             self.get_buffer("squares").index_fill_(0, slots, 0.0)
 
@@ -231,8 +231,8 @@ class RowCopies(nn.Module):
             slots: Copies whose owner was asked whether they are still valid.
             was_valid: The answers.
         """
-        _add_to(self.checks, slots, torch.ones_like(slots, dtype=torch.int32))
-        _add_to(self.balance, slots, was_valid * self._bytes_per_row - _CLOCK_BYTES)
+        self.checks.index_add_(0, slots, torch.ones_like(slots, dtype=torch.int32))
+        self.balance.index_add_(0, slots, was_valid * self._bytes_per_row - _CLOCK_BYTES)
         checks, balance = (t.index_select(0, slots) for t in (self.checks, self.balance))
         hopeless = slots[(checks >= _CHECKS_BEFORE_JUDGEMENT) & (balance < 0)]
         if hopeless.numel():
@@ -335,8 +335,3 @@ class RowCopies(nn.Module):
             found = squares_for(self._rule, (mean,), (squares,), several, self._num_workers)
             summed = None if found is None else found[0]
         self._rule.step(rows, state, mean, summed)
-
-
-def _add_to(total: Tensor, slots: Int64[Tensor, " n"], values: Tensor) -> None:
-    """Add to lines that are all different: several times as fast as `index_add_`."""
-    total.index_copy_(0, slots, total.index_select(0, slots) + values)
