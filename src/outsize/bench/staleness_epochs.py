@@ -16,8 +16,8 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
     sizes: dict[str, Any] = {
         "num_ranks": 2 if quick else min(4, default_ranks()),
         "batch_size": 16 if quick else 128,
-        "steps": 6 if quick else 300,
-        "epochs": 2 if quick else 6,
+        "steps": 6 if quick else 250,
+        "epochs": 2 if quick else 4,
         "rows_a_feature": 200 if quick else 38_462,
         "num_test": 500 if quick else 40_000,
     }

@@ -32,8 +32,8 @@ def table(results: dict[str, Any]) -> str:
     """The results as Markdown."""
     sizes, rows = results["sizes"], results["rows"]
     lines = [
-        f"{describe(sizes)}, Zipf {ZIPF}, WDL. Bytes are the mean of {sizes['steps']} steps, the cold "
-        "cache and the last flush included; time is median over the second half.\n",
+        f"{describe(sizes)}, Zipf {ZIPF}, WDL. Bytes are the mean of {sizes['steps']} steps, the "
+        "cold cache and the last flush included; time is the median over the second half.\n",
         "| dim | mode | MB a step | fewer bytes | ms a step | speed-up |",
         "|--:|---|--:|--:|--:|--:|",
     ]
