@@ -158,7 +158,7 @@ def run_text(
     if mode.read is not None:
         write = mode.read if mode.write is None else mode.write
         cache = CacheConfig(_CACHE_SHARE, float(mode.read), float(write))
-    shape = WideDeepConfig.het() if model == "WDL" else DeepFMConfig.het()
+    is_wide = model == "WDL"
     config = RunConfig(
         seed=seed,
         data=SyntheticConfig(
@@ -168,15 +168,17 @@ def run_text(
             vocabulary=(rows_a_feature,) * _NUM_FEATURES,
             skew=skew,
         ),
-        model=shape,
+        model=WideDeepConfig.het() if is_wide else DeepFMConfig.het(),
         embeddings=StoreConfig(
-            dim=dim if model == "WDL" else dim + 1,  # DeepFM's rows hold the id's weight as well
+            dim=dim if is_wide else dim + 1,  # DeepFM's rows hold the id's weight as well
             store=mode.store,
             wire=mode.wire,
             cache=cache,
-            optimizer=RowOptimizerConfig("adagrad", 0.05),
+            init_std=None if is_wide else 0.01,
+            # SGD, as in HET; of rates in powers of four, those that trained best for four epochs.
+            optimizer=RowOptimizerConfig("sgd", 8.0 if is_wide else 0.5),
         ),
-        optimizer=OptimizerConfig("adagrad", 0.01),
+        optimizer=OptimizerConfig("sgd", 0.1),
         train=TrainConfig(
             batch_size=batch_size,
             eval_batch_size=2048,
