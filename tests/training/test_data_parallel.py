@@ -11,59 +11,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from launching import RUN, curve, final_weights, launch, pid_of_rank, run
 
 import outsize
-from outsize.checkpoint import latest_checkpoint, list_checkpoints, load_checkpoint
+from outsize.checkpoint import list_checkpoints
 from outsize.errors import ConfigError
 from outsize.training import export_run, load_config, train
 from outsize.training.run_folder import RunFolder
-
-RUN = """
-[data]
-num_train = {num_train}
-num_validation = 101
-num_test = 55
-num_dense = 3
-num_categorical = 4
-largest_vocabulary = 200
-[model]
-bottom = [8]
-top = [8]
-[embeddings]
-dim = 4
-[train]
-epochs = 2
-validate_every = 7
-log_every = 5
-clip_norm = 0.3
-early_stop = false
-[checkpoint]
-every = 6
-"""
-
-
-def launch(ranks, *words, options=()):
-    """Start a module on several ranks."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone",
-                "--nproc-per-node", str(ranks), *options]  # fmt: skip
-    return subprocess.Popen([*launcher, *map(str, words)], text=True, stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE)  # fmt: skip
-
-
-def run(ranks, *words):
-    process = launch(ranks, *words)
-    output, errors = process.communicate(timeout=120)
-    return process.returncode, output, errors
-
-
-def final_weights(folder):
-    """Dense weights and all rows with their state, of the newest checkpoint."""
-    newest = latest_checkpoint(folder / "checkpoint")
-    weights = dict(load_checkpoint(newest)["model"])
-    for path in newest.glob("rows-*.safetensors"):
-        weights |= load_file(path)
-    return weights
 
 
 @pytest.fixture
@@ -149,10 +103,6 @@ def test_ranks_stopped_by_a_signal_resume_to_the_same_end(tmp_path):
     assert curve(tmp_path / "stopped") == curve(tmp_path / "whole")
 
 
-def curve(folder):
-    return [(line["step"], line["split"], line["loss"]) for line in RunFolder(folder).metrics()]
-
-
 def test_a_run_goes_on_with_another_number_of_ranks(run_file, tmp_path):
     whole, moved = tmp_path / "whole", tmp_path / "moved"
     train = [sys.executable, "-m", "outsize", "train", run_file]
@@ -211,14 +161,6 @@ def test_a_killed_rank_is_replaced_and_the_run_ends_as_if_it_had_lived(tmp_path)
     expected, found = final_weights(tmp_path / "whole"), final_weights(out)
     assert expected.keys() == found.keys()
     assert all(torch.equal(found[name], expected[name]) for name in expected)
-
-
-def pid_of_rank(launcher, rank):
-    """The process that a launcher started as one of its ranks."""
-    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
-    wanted = f"RANK={rank}".encode()
-    (pid,) = [c for c in children if wanted in Path(f"/proc/{c}/environ").read_bytes().split(b"\0")]
-    return int(pid)
 
 
 @pytest.mark.parametrize("begun", [False, True])

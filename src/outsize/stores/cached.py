@@ -3,7 +3,7 @@
 A worker keeps copies of the rows it uses. A copy may be read while its owner is at most
 `read_staleness` updates ahead of it (s_r), and a worker's own updates may wait here until more than
 `write_staleness` batches have touched the row (s_w). The text has one bound s for both; but a push
-of s + 1 ticks then makes every other copy invalid at once, so that the read bound is never used.
+of s + 1 ticks then makes every other copy invalid at once, and the read bound is hardly of use.
 
 The protocol of a round, in an order all ranks agree on:
 
@@ -14,8 +14,9 @@ The protocol of a round, in an order all ranks agree on:
 3. A rank's own pushes count as seen by its copies.
 
 With it a read misses none of its worker's own updates, at most s_r + s_w of any other worker from
-earlier batches, and at most s_r + (N - 1)·s_w of all others. With both bounds 0 training equals
-that without a cache, to the last bit where nothing is rounded on the way.
+earlier batches, and at most s_r + (N - 1)·s_w of all others; where no worker holds back updates of
+rows it owns, as over a `ShardedStore`, at most s_r + (N - 2)·s_w, and an owner (N - 1)·s_w. With
+both bounds 0 training equals that without a cache, to the last bit where nothing is rounded.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ class CachedStore(RowStore):
     `exchange` and `flush` are entered by all ranks together where the inner store's are.
 
     With a wire that rounds, what rounding leaves out of a push stays with the copy and is part of
-    the next one; a copy that gives way, and a flush, push unrounded. A row without a copy has
-    nowhere to keep it.
+    the next one; a copy that gives way, and a flush, push by a finer wire (for int8: 16 bits). A
+    row without a copy has nowhere to keep it.
 
     Args:
         inner: The store to wrap.
@@ -71,8 +72,8 @@ class CachedStore(RowStore):
         inner: RowStore,
         num_rows: int,
         read_staleness: float = 100,
-        write_staleness: float = 100,
-        eviction: str = "lfu",
+        write_staleness: float = 10,
+        eviction: str = "fading-lfu",
     ) -> None:
         super().__init__(inner.layout.specs)
         if num_rows < len(self.layout.groups):
@@ -151,7 +152,7 @@ class CachedStore(RowStore):
 
     @torch.no_grad()
     def flush(self) -> None:
-        """Push everything, unrounded, and read every row anew from now on."""
+        """Push everything, and read every row anew from now on."""
         dirty = [copies.take_pending(copies.dirty()) for copies in self._groups()]
         self.inner.exchange(self._outgoing((), dirty, exact=True), self._no_ids())
         for copies, rows in zip(self._groups(), dirty, strict=True):
@@ -250,8 +251,8 @@ class CachedStore(RowStore):
 
         Args:
             pushed: Updates of copies that stay, one for each group; or none at all.
-            leaving: Updates of copies that do not: they travel unrounded.
-            exact: Send the outbox unrounded, too.
+            leaving: Updates of copies that do not: they travel by the finer wire.
+            exact: Send the outbox by it, too.
         """
         updates = [self._as_update(rows, exact=False) for rows in (pushed,) if rows]
         updates += [self._as_update(rows, exact=True) for rows in (leaving,) if rows]

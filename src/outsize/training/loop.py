@@ -147,22 +147,35 @@ class Loop:
         or checkpoint; none of the three is written from a run that has seen one.
         """
         gradients = [
-            tensor.grad
+            [tensor.grad for group in optimizer.param_groups for tensor in group["params"]
+             if tensor.grad is not None]
             for optimizer in self.optimizers
-            for group in optimizer.param_groups
-            for tensor in group["params"]
-            if tensor.grad is not None
-        ]
-        norm = torch.nn.utils.get_total_norm([_values(g) for g in gradients])
+        ]  # fmt: skip
+        norm = self._joint_norm(*([_values(g) for g in part] for part in gradients))
         limit = self.config.train.clip_norm
         if limit is not None:
             scale = torch.clamp(limit / (norm + 1e-6), max=1.0)
-            for gradient in gradients:
+            for gradient in (gradient for part in gradients for gradient in part):
                 gradient.mul_(scale.to(gradient.device))
         if norm.is_cuda:
             self._add_to_running(norm * 0.0)  # 0, or NaN for a norm that is no number
         elif not (math.isfinite(float(norm)) and math.isfinite(loss.item())):
             self._raise_non_finite()
+
+    def _joint_norm(self, dense: list[Tensor], rows: list[Tensor] | None = None) -> Tensor:
+        """The norm of dense and row gradients together, the same on all ranks where they clip.
+
+        Where each rank has row gradients of its own, a row that several ranks touch in a step
+        counts as if their gradients were at right angles: their mean is known to its owner only.
+        """
+        everything = torch.nn.utils.get_total_norm([*dense, *(rows or [])])
+        num_workers = 1 if self._store is None else self._store.num_workers
+        alone = num_workers == 1 or self.config.is_asynchronous
+        if self.config.train.clip_norm is None or alone:
+            return everything
+        square = torch.nn.utils.get_total_norm(rows or []).to(self.device).square()
+        of_rows = sum_over_ranks(square) / num_workers**2
+        return (torch.nn.utils.get_total_norm(dense).square() + of_rows).sqrt()
 
     def _raise_non_finite(self) -> None:
         names = [

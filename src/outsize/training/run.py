@@ -25,7 +25,7 @@ from outsize.collectives import (
 )
 from outsize.errors import ConfigError
 from outsize.spec import MemoryUse
-from outsize.stores import ServedStore
+from outsize.stores import CachedStore, ServedStore
 from outsize.training.build import build_device, build_optimizer
 from outsize.training.config import RunConfig, load_config
 from outsize.training.loop import Loop, Watcher
@@ -120,6 +120,8 @@ def train(
         task = ClickTask(config)
         optimizer = build_optimizer(config, task.model)
         for store in (task.model.embeddings.store, getattr(optimizer, "store", None)):
+            while isinstance(store, CachedStore):
+                store = store.inner
             if isinstance(store, ServedStore):
                 stack.enter_context(store)
         watcher = _FolderAndProgress(folder if is_writer else None)
