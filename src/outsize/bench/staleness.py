@@ -136,7 +136,7 @@ def run_text(
     num_test: int = 2_000,
     model: str = "WDL",
     seed: int = 0,
-    log_every: int = 25,
+    log_every: int | None = None,
 ) -> str:
     """The run file of a cell.
 
@@ -152,7 +152,7 @@ def run_text(
         num_test: Examples of the test split.
         model: "WDL" or "DFM", in HET's shape.
         seed: Of rows and weights.
-        log_every: Steps between lines of the log.
+        log_every: Steps between lines of the log; by default 25, or four lines in a shorter run.
     """
     cache = CacheConfig()
     if mode.read is not None:
@@ -184,7 +184,7 @@ def run_text(
             eval_batch_size=2048,
             epochs=epochs,
             early_stop=False,
-            log_every=log_every,
+            log_every=log_every or min(25, max(1, steps * epochs // 4)),
             device="cpu",
         ),
         checkpoint=CheckpointConfig(every=1 << 40),
