@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import json
 import os
+import shlex
 import statistics
 import subprocess
 import sys
@@ -143,17 +144,16 @@ def report(
             f"| {first / middle:.2f} | {sent / steps / 1e6:.2f} | {hits or 0:.3f} |"
         )
         results.append({"mode": mode, "step_s": values, "sent_bytes_a_step": sent / steps})
-    command = f"python benchmarks/one_gigabit.py{' --quick' if given.quick else ''}"
+    command = f"python benchmarks/one_gigabit.py {shlex.join(sys.argv[1:])}".strip()
     facts = "".join(f"- {key}: {value}\n" for key, value in environment().items())
     text = f"# Training over {given.rate}\n\n`{command}`\n\n{facts}\n" + "\n".join(rows) + "\n"
     print(text)
     if given.out is not None:
         given.out.mkdir(parents=True, exist_ok=True)
+        stem = f"one-gigabit-{given.dim}-cpu"
         found = {"command": command, "environment": environment(), "results": results}
-        write_text_atomically(
-            given.out / "one-gigabit-cpu.json", json.dumps(found, indent=1) + "\n"
-        )
-        write_text_atomically(given.out / "one-gigabit-cpu.md", text)
+        write_text_atomically(given.out / f"{stem}.json", json.dumps(found, indent=1) + "\n")
+        write_text_atomically(given.out / f"{stem}.md", text)
 
 
 def _ip(*words: str) -> None:

@@ -253,3 +253,12 @@ def test_impossible_caches_are_refused_in_words():
         ShardedStore([SPEC], num_owners=2)
     with pytest.raises(ConfigError, match="float32, bfloat16, int8"):
         ShardedStore([SPEC], wire="int4")
+
+
+def test_a_state_dict_of_one_rank_is_not_given_to_another():
+    def load(ranks):
+        store = ShardedStore([SPEC], group=ranks)
+        with pytest.raises(ConfigError, match="load_rows"):
+            store.load_state_dict(store.state_dict())
+
+    run_as_ranks(2, load)

@@ -61,6 +61,7 @@ MODES: dict[str, Mode] = {
     "read 100, write 10": Mode(read=100, write=10),
     "read 100, write 10, bfloat16": Mode(read=100, write=10, wire="bfloat16"),
     "read 100, write 10, int8": Mode(read=100, write=10, wire="int8"),
+    "s = 10, int8": Mode(read=10, wire="int8"),
     "s = 100, int8": Mode(read=100, wire="int8"),
     "synchronous, int8": Mode(wire="int8"),
     "asynchronous": Mode(store="served"),

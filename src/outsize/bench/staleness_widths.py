@@ -16,7 +16,7 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
     sizes: dict[str, Any] = {
         "num_ranks": 2 if quick else default_ranks(),
         "batch_size": 16 if quick else 128,
-        "steps": 12 if quick else 60,
+        "steps": 12 if quick else 40,
         "rows_a_feature": 100 if quick else 3_846,
         "num_test": 500,
         "log_every": 5,

@@ -183,7 +183,7 @@ class RowCopies(nn.Module):
         self.clocks.index_add_(0, slots, torch.where(held, pushed.ticks, 0))
         rest = pushed.gradients - sent
         self.pending.index_copy_(0, slots, rest)
-        self.leftover.index_copy_(0, slots, (rest != 0).any(dim=1))
+        self.leftover.index_copy_(0, slots, rest.abs().amax(dim=1) > 0)
         self.ticks.index_fill_(0, slots, 0)
         self.balance.index_add_(0, slots, torch.full_like(slots, -self._bytes_per_row))
         if pushed.squares is not None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Int64
-from torch import Tensor
+from torch import Tensor, nn
 
-from outsize.contracts import RowLayout, RowReply
+from outsize.contracts import RowLayout, RowReply, RowStore
+from outsize.errors import ConfigError
 
 
 def places_by_owner(
@@ -53,3 +55,15 @@ def join_replies(
     behind = [reply.behind for reply in replies if reply.behind is not None]
     in_order = stale[torch.cat(list(asked)).argsort()]
     return RowReply(in_order, rows, clocks, state, max(behind, default=None))
+
+
+def refuse_rows_of_others(
+    module: nn.Module, state_dict: dict[str, Any], prefix: str, *unused: Any
+) -> None:
+    """Refuse to load a `state_dict` where ranks share rows: all would get those of one."""
+    assert isinstance(module, RowStore)
+    if module.num_workers > 1 and any(name.startswith(prefix) for name in state_dict):
+        raise ConfigError(
+            f"rows that {module.num_workers} ranks share are loaded by `outsize.load_rows`, each "
+            "rank its own, but a state_dict holds those of one rank"
+        )

@@ -11,20 +11,19 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int64, UInt8
-from torch import Tensor, nn
+from torch import Tensor
 
 from outsize.collectives import rank, world_size
 from outsize.contracts import RowCounts, RowReply, RowStore, RowUpdate, Shard, TablePart
-from outsize.errors import ConfigError, NonFiniteError
+from outsize.errors import NonFiniteError
 from outsize.kernels.row_updates import UpdateRule
 from outsize.spec import MemoryUse, TableSpec
 from outsize.stores.local import LocalStore
 from outsize.stores.merging import average_over_workers, no_update
-from outsize.stores.owners import join_replies, places_by_owner
+from outsize.stores.owners import join_replies, places_by_owner, refuse_rows_of_others
 from outsize.stores.packing import (
     Message,
     MessageReader,
@@ -72,7 +71,7 @@ class ServedStore(RowStore):
         self._packing = Packing(self.layout, self.size)
         self._counts = RowCounts()
         self._lock = threading.RLock()  # over the owned rows, their rule and the counts
-        self.register_load_state_dict_pre_hook(_refuse_rows_of_others)
+        self.register_load_state_dict_pre_hook(refuse_rows_of_others)
         self._channel = RequestChannel(self._serve) if self.size > 1 else None
 
     def __enter__(self) -> ServedStore:
@@ -304,15 +303,3 @@ class ServedStore(RowStore):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> RowStore:
         with self._lock:
             return super()._apply(fn, recurse)
-
-
-def _refuse_rows_of_others(
-    module: nn.Module, state_dict: dict[str, Any], prefix: str, *unused: Any
-) -> None:
-    """A `state_dict` holds one rank's rows, and would give them to all."""
-    assert isinstance(module, ServedStore)
-    if module.size > 1 and any(name.startswith(prefix) for name in state_dict):
-        raise ConfigError(
-            f"rows that {module.size} ranks share are loaded by their parts, each rank its own, "
-            "but a state_dict holds those of one rank"
-        )

@@ -18,7 +18,7 @@ from outsize.kernels.row_updates import UpdateRule
 from outsize.spec import MemoryUse, TableSpec
 from outsize.stores.local import LocalStore
 from outsize.stores.merging import average_over_workers, no_update
-from outsize.stores.owners import join_replies, places_by_owner
+from outsize.stores.owners import join_replies, places_by_owner, refuse_rows_of_others
 from outsize.stores.packing import (
     Message,
     MessageReader,
@@ -72,6 +72,7 @@ class ShardedStore(RowStore):
         self.wire = wire_named(wire)
         self.owned = LocalStore(specs, seed, device, Shard(self.ranks.rank, self.num_owners))
         self._packing = Packing(self.layout, self.num_owners)
+        self.register_load_state_dict_pre_hook(refuse_rows_of_others)
         self._held: RowUpdate | None = None
         self._counts = RowCounts()
 

@@ -103,15 +103,20 @@ class ScaledWire(Wire):
         scale = vectors.abs().amax(dim=1, keepdim=True) / self._largest
         # A row of zeros has scale 0 and any divisor will do.
         numbers = (vectors / scale.clamp_min(torch.finfo(torch.float32).tiny)).round_()
-        numbers = numbers.clamp_(-self._largest, self._largest).to(self._dtype)
-        scale_bytes = scale.reshape(-1).view(torch.uint8).view(len(vectors), _SCALE_BYTES)
-        return torch.cat([scale_bytes, numbers.view(torch.uint8)], dim=1)
+        content = vectors.new_empty(
+            len(vectors), self.bytes_per_row(vectors.shape[1]), dtype=torch.uint8
+        )
+        content[:, :_SCALE_BYTES] = scale.reshape(-1).view(torch.uint8).view(-1, _SCALE_BYTES)
+        content[:, _SCALE_BYTES:].view(self._dtype).copy_(
+            numbers.clamp_(-self._largest, self._largest)
+        )
+        return content
 
     def decode(  # noqa: D102
         self, content: UInt8[Tensor, "n bytes"], dim: int
     ) -> Float32[Tensor, "n dim"]:
         scale = content[:, :_SCALE_BYTES].reshape(-1).view(torch.float32).unsqueeze(1)
-        return content[:, _SCALE_BYTES:].contiguous().view(self._dtype) * scale
+        return content[:, _SCALE_BYTES:].view(self._dtype).to(torch.float32).mul_(scale)
 
     @property
     def finer(self) -> Wire:
