@@ -181,7 +181,8 @@ def check_refusals_reach_the_asker_and_harm_nobody_else():
         store.flush()
         assert torch.equal(everything(store), before)
         # The rows of one rank are not taken for those of another.
-        assert "load_rows" in refusal(ConfigError, lambda: store.load_state_dict(store.state_dict()))
+        words = refusal(ConfigError, lambda: store.load_state_dict(store.state_dict()))
+        assert "load_rows" in words
     refused(lambda: store.read(torch.arange(50), "wide"), "closed")
 
 
