@@ -262,3 +262,15 @@ def test_a_state_dict_of_one_rank_is_not_given_to_another():
             store.load_state_dict(store.state_dict())
 
     run_as_ranks(2, load)
+
+
+def test_what_fails_on_one_rank_fails_for_all():
+    """The checks above assert inside ranks: an assertion there must not get lost."""
+
+    def work(ranks):
+        ranks.swap_counts(torch.zeros(3, 1, dtype=torch.int64))
+        assert ranks.rank != 1, "rank 1 is not content"
+        ranks.swap_counts(torch.zeros(3, 1, dtype=torch.int64))
+
+    with pytest.raises(AssertionError, match="rank 1 is not content"):
+        run_as_ranks(3, work)

@@ -25,6 +25,7 @@ from outsize.data import SyntheticConfig
 from outsize.models import DeepFMConfig, WideDeepConfig
 from outsize.training.config import CheckpointConfig, OptimizerConfig, RunConfig, TrainConfig
 from outsize.training.embeddings_config import CacheConfig, RowOptimizerConfig, StoreConfig
+from outsize.training.row_counts import sent_bytes
 from outsize.training.run_folder import RunFolder
 from outsize.training.strict_toml import encode, to_toml
 
@@ -197,17 +198,6 @@ def steady_step_s(lines: Sequence[Mapping[str, Any]], global_batch: int) -> floa
     """Seconds a step takes: the median over the second half of the training lines."""
     speeds = [line["examples_per_s"] for line in lines if line["split"] == "train"]
     return float(statistics.median(global_batch / speed for speed in speeds[len(speeds) // 2 :]))
-
-
-def sent_bytes(lines: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Bytes sent by training, by kind."""
-    found: dict[str, int] = {}
-    for line in lines:
-        for key, value in line.items():
-            if key.startswith("sent_"):
-                kind = key.removeprefix("sent_")
-                found[kind] = found.get(kind, 0) + int(value)
-    return found
 
 
 def _train(mode: str, say: Callable[[str], None], **settings: Any) -> dict[str, Any]:

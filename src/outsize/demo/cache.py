@@ -24,6 +24,7 @@ from outsize.files import write_text_atomically
 from outsize.training import load_config
 from outsize.training.page import card, figure_and_axes, page, svg_of
 from outsize.training.report import format_bytes
+from outsize.training.row_counts import sent_bytes
 from outsize.training.run_folder import RunFolder
 
 _NUM_RANKS = 2
@@ -112,12 +113,11 @@ def train_on_ranks(run: Path, settings: Sequence[str], out: Path) -> Iterator[in
 
 def summarize(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What a run sent, how well its copies served, and how good the model is."""
-    counted = [line for line in lines if "sent_rows" in line]
-    trained = [line for line in counted if line["split"] == "train"]
+    trained = [line for line in lines if line["split"] == "train"]
     lags = [line["largest_lag"] for line in trained if line["largest_lag"] is not None]
     test = [line for line in lines if line["split"] == "test"][-1]
     return {
-        "sent_bytes": {kind: sum(line[f"sent_{kind}"] for line in counted) for kind in BYTE_KINDS},
+        "sent_bytes": sent_bytes(lines),
         "hit_rate": trained[-1]["hit_rate"],
         "largest_lag": max(lags, default=None),
         "test": {name: value for name, value in test.items() if name not in ("step", "split")},

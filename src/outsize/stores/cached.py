@@ -30,13 +30,13 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
 from outsize.contracts import RowCounts, RowReply, RowStore, RowUpdate, TablePart
-from outsize.contracts.messages import take_lines
 from outsize.errors import ConfigError
 from outsize.kernels.row_updates import UpdateRule
 from outsize.spec import MemoryUse
-from outsize.stores.copies import PendingRows, RowCopies
+from outsize.stores.copies import NEVER_COPIED, PendingRows, RowCopies, under
 from outsize.stores.eviction import EVICTION
 from outsize.stores.merging import merge_updates, no_update
+from outsize.stores.owners import newer_than
 
 
 def require_staleness(name: str, bound: float) -> None:
@@ -134,7 +134,7 @@ class CachedStore(RowStore):
         slots: list[Tensor] = []
         evicted: list[PendingRows] = []
         for copies, run, own in runs:
-            found = torch.where(own, copies.find(run), -3)  # -3: never to be copied
+            found = torch.where(own, copies.find(run), NEVER_COPIED)
             places, gone, num_gone = copies.admit(run[own], found[own])
             slots.append(found.masked_scatter(own, places))
             evicted.append(gone)
@@ -200,9 +200,9 @@ class CachedStore(RowStore):
         return state
 
     def load_rank_state(self, state: Mapping[str, Tensor]) -> None:  # noqa: D102
-        self.inner.load_rank_state(_under("inner.", state))
+        self.inner.load_rank_state(under("inner.", state))
         for index, copies in enumerate(self._groups()):
-            copies.load_directory(_under(f"copies.{index}.", state))
+            copies.load_directory(under(f"copies.{index}.", state))
 
     def memory_by_table(self) -> dict[str, MemoryUse]:
         """What the tables cost in the inner store; copies belong to no table."""
@@ -254,11 +254,11 @@ class CachedStore(RowStore):
             leaving: Updates of copies that do not: they travel by the finer wire.
             exact: Send the outbox by it, too.
         """
-        updates = [self._as_update(rows, exact=False) for rows in (pushed,) if rows]
-        updates += [self._as_update(rows, exact=True) for rows in (leaving,) if rows]
+        updates = [self._as_update(pushed, exact=False)] if pushed else []
+        updates += [self._as_update(leaving, exact=True)] if leaving else []
         updates += [
-            RowUpdate(u.ids, u.gradients, u.ticks, u.squares, torch.full_like(u.ids, exact).bool())
-            for u in self._outbox
+            replace(update, exact=torch.full_like(update.ids, exact, dtype=torch.bool))
+            for update in self._outbox
         ]
         self._outbox.clear()
         updates = updates or [no_update(self.layout, self._device())]
@@ -273,7 +273,7 @@ class CachedStore(RowStore):
             tuple(rows.gradients for rows in groups),
             torch.cat([rows.ticks for rows in groups]),
             squares if len(squares) == len(groups) else None,
-            torch.full_like(ids, exact).bool(),
+            torch.full_like(ids, exact, dtype=torch.bool),
         )
 
     def _read(
@@ -312,7 +312,7 @@ class CachedStore(RowStore):
             if math.isfinite(self.read_staleness):
                 copies.judge(places[was_held], ~stale[was_held])
         rows, state, current = zip(*found, strict=True)
-        return _newer_than(clocks, rows, state, torch.cat(current))
+        return newer_than(clocks, rows, state, torch.cat(current))
 
     def _split(self, ids: Int64[Tensor, " n"]) -> list[Int64[Tensor, " _"]]:
         """Ascending store ids as row numbers within each group."""
@@ -328,27 +328,6 @@ class CachedStore(RowStore):
         return torch.empty(0, dtype=torch.int64, device=self._device())
 
 
-def _newer_than(
-    clocks: Int64[Tensor, " n"] | None,
-    rows: tuple[Float[Tensor, "_ _"], ...],
-    state: tuple[dict[str, Float[Tensor, "_ _"]], ...],
-    current: Int64[Tensor, " n"],
-) -> RowReply:
-    """What someone who holds rows with these clocks is told about rows as they are here now."""
-    if clocks is None:
-        return RowReply(torch.ones_like(current, dtype=torch.bool), rows, current)
-    stale = current > clocks
-    index = stale.nonzero().flatten()
-    newer: tuple[dict[str, Tensor], ...] = tuple({} for _ in state)
-    for name in state[0]:  # the rule's, so the same for all groups
-        for lines, taken in zip(
-            newer, take_lines(tuple(p[name] for p in state), index), strict=True
-        ):
-            lines[name] = taken
-    behind = None if bool(stale.all()) else int((current - clocks)[~stale].max())
-    return RowReply(stale, take_lines(rows, index), current[index], newer, behind)
-
-
 def _joined(inner: RowCounts | None, own: RowCounts) -> RowCounts:
     """What the inner store sent, and what was read here."""
     if inner is None:
@@ -361,7 +340,3 @@ def _joined(inner: RowCounts | None, own: RowCounts) -> RowCounts:
         evictions=inner.evictions + own.evictions,
         exchange_s=inner.exchange_s + own.exchange_s,
     )
-
-
-def _under(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {n.removeprefix(prefix): value for n, value in state.items() if n.startswith(prefix)}

@@ -22,6 +22,7 @@ from outsize.stores.merging import squares_for
 
 _NOT_HERE = -1
 _NOT_WORTH_IT = -2
+NEVER_COPIED = -3  # in the place of a slot, for rows that do not travel
 _CLOCK_BYTES = 4  # what asking with a clock costs more than asking without
 _CHECKS_BEFORE_JUDGEMENT = 16
 
@@ -269,12 +270,7 @@ class RowCopies(nn.Module):
         slots = (self.ids >= 0).nonzero().flatten()
         self.slot_of[self.ids[slots]] = slots.to(torch.int32)
         self.forget_values()
-        policy = {
-            name.removeprefix("policy."): value
-            for name, value in saved.items()
-            if name.startswith("policy.")
-        }
-        self.policy.load_state_dict(policy)
+        self.policy.load_state_dict(under("policy.", saved))
 
     def _empty(self, slots: Int64[Tensor, " n"], mark: int) -> None:
         """Give up copies; their pending updates must be on their way."""
@@ -335,3 +331,8 @@ class RowCopies(nn.Module):
             found = squares_for(self._rule, (mean,), (squares,), several, self._num_workers)
             summed = None if found is None else found[0]
         self._rule.step(rows, state, mean, summed)
+
+
+def under(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The entries of a state whose names begin with a prefix, without it."""
+    return {n.removeprefix(prefix): value for n, value in state.items() if n.startswith(prefix)}

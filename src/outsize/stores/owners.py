@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
 from outsize.contracts import RowLayout, RowReply, RowStore
+from outsize.contracts.messages import take_lines
 from outsize.errors import ConfigError
 
 
@@ -55,6 +56,27 @@ def join_replies(
     behind = [reply.behind for reply in replies if reply.behind is not None]
     in_order = stale[torch.cat(list(asked)).argsort()]
     return RowReply(in_order, rows, clocks, state, max(behind, default=None))
+
+
+def newer_than(
+    clocks: Int64[Tensor, " n"] | None,
+    rows: tuple[Float[Tensor, "_ _"], ...],
+    state: tuple[dict[str, Float[Tensor, "_ _"]], ...],
+    current: Int64[Tensor, " n"],
+) -> RowReply:
+    """What someone who holds rows with these clocks is told about rows as they are here now."""
+    if clocks is None:
+        return RowReply(torch.ones_like(current, dtype=torch.bool), rows, current)
+    stale = current > clocks
+    index = stale.nonzero().flatten()
+    newer: tuple[dict[str, Tensor], ...] = tuple({} for _ in state)
+    for name in state[0]:  # the rule's, so the same for all groups
+        for lines, taken in zip(
+            newer, take_lines(tuple(p[name] for p in state), index), strict=True
+        ):
+            lines[name] = taken
+    behind = None if bool(stale.all()) else int((current - clocks)[~stale].max())
+    return RowReply(stale, take_lines(rows, index), current[index], newer, behind)
 
 
 def refuse_rows_of_others(

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int64, UInt8
 from torch import Tensor
 
-from outsize.contracts import RowLayout, RowReply, RowUpdate, Shard
+from outsize.contracts import RowLayout, RowReply, RowUpdate
 from outsize.kernels.row_updates import UpdateRule
 from outsize.stores.merging import merge_updates
 from outsize.stores.wire import Float32Wire, Wire
@@ -230,7 +230,7 @@ class Packing:
 
     def _take_ids(self, reader: MessageReader, num: int, owner: int) -> Int64[Tensor, " n"]:
         positions = reader.take(num, self._position_type).long()
-        return positions * self._num_owners + Shard(owner, self._num_owners).index
+        return positions * self._num_owners + owner  # see `Shard`
 
     def _put_vectors(
         self, writer: MessageWriter, kind: str, vectors: Float[Tensor, "n dim"], wire: Wire

@@ -12,6 +12,7 @@ from outsize.collectives import gather_rows, rank, world_size
 from outsize.contracts import RowReply, RowStore, RowUpdate, TablePart
 from outsize.kernels.row_updates import UpdateRule
 from outsize.spec import MemoryUse
+from outsize.stores.merging import no_update
 
 
 class ReplicatedStore(RowStore):
@@ -59,14 +60,14 @@ class ReplicatedStore(RowStore):
     def reduce_pending(self) -> None:
         """Average pending gradients over the ranks, once."""
         if not self._pending_is_reduced:
-            update = self._average(self.pending.merge() or self._nothing())
+            update = self._average(self.pending.merge() or no_update(self.layout, self._device()))
             self.pending.replace(update)
             self._pending_is_reduced = True
 
     def submit(self, update: RowUpdate | None) -> None:
         """Apply an update; one made of reduced gradients is the same on all ranks already."""
         if not self._pending_is_reduced:
-            update = self._average(update or self._nothing())
+            update = self._average(update or no_update(self.layout, self._device()))
         self._pending_is_reduced = False
         self.inner.submit(update)
 
@@ -80,11 +81,6 @@ class ReplicatedStore(RowStore):
         """The state of the copy under the names it has without replication."""
         state: dict[str, Any] = self.inner.state_dict(*args, prefix=prefix, **kwargs)
         return state
-
-    def _nothing(self) -> RowUpdate:
-        none = torch.empty(0, dtype=torch.int64, device=self._device())
-        parts = tuple(torch.empty(0, g.dim, device=none.device) for g in self.layout.groups)
-        return RowUpdate(none, parts, none)
 
     def _average(self, update: RowUpdate) -> RowUpdate:
         """The mean over ranks of what they push; a rank without a row counts as zero."""

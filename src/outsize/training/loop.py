@@ -25,6 +25,7 @@ from outsize.errors import CheckpointError, ConfigError, NonFiniteError
 from outsize.row_files import load_rows, rows_writer
 from outsize.training.config import RunConfig
 from outsize.training.embeddings_config import recluster_steps
+from outsize.training.gradient_norm import joint_norm, norm_over_ranks, values_of
 from outsize.training.loop_state import (
     LoopState,
     dense_state,
@@ -146,42 +147,35 @@ class Loop:
         On CUDA the check would stall the device, so NaN is found at the next log line, validation
         or checkpoint; none of the three is written from a run that has seen one.
         """
-        gradients = [
-            [tensor.grad for group in optimizer.param_groups for tensor in group["params"]
-             if tensor.grad is not None]
-            for optimizer in self.optimizers
-        ]  # fmt: skip
-        norm = self._joint_norm(*([_values(g) for g in part] for part in gradients))
+        dense, *others = [
+            [t.grad for group in o.param_groups for t in group["params"] if t.grad is not None]
+            for o in self.optimizers
+        ]
+        rows = others[0] if others else []
+        norm = self._norm([values_of(gradient) for gradient in dense], rows)
         limit = self.config.train.clip_norm
         if limit is not None:
             scale = torch.clamp(limit / (norm + 1e-6), max=1.0)
-            for gradient in (gradient for part in gradients for gradient in part):
+            for gradient in (*dense, *rows):
                 gradient.mul_(scale.to(gradient.device))
         if norm.is_cuda:
             self._add_to_running(norm * 0.0)  # 0, or NaN for a norm that is no number
         elif not (math.isfinite(float(norm)) and math.isfinite(loss.item())):
             self._raise_non_finite()
 
-    def _joint_norm(self, dense: list[Tensor], rows: list[Tensor] | None = None) -> Tensor:
-        """The norm of dense and row gradients together, the same on all ranks where they clip.
-
-        Where each rank has row gradients of its own, a row that several ranks touch in a step
-        counts as if their gradients were at right angles: their mean is known to its owner only.
-        """
-        everything = torch.nn.utils.get_total_norm([*dense, *(rows or [])])
+    def _norm(self, dense: list[Tensor], rows: list[Tensor]) -> Tensor:
+        """What gradients are clipped by and checked with; the same on all ranks where they clip."""
         num_workers = 1 if self._store is None else self._store.num_workers
-        alone = num_workers == 1 or self.config.is_asynchronous
-        if self.config.train.clip_norm is None or alone:
-            return everything
-        square = torch.nn.utils.get_total_norm(rows or []).to(self.device).square()
-        of_rows = sum_over_ranks(square) / num_workers**2
-        return (torch.nn.utils.get_total_norm(dense).square() + of_rows).sqrt()
+        clips = self.config.train.clip_norm is not None and not self.config.is_asynchronous
+        if clips and num_workers > 1:
+            return norm_over_ranks(dense, rows, num_workers, self.device)
+        return joint_norm(dense, rows)
 
     def _raise_non_finite(self) -> None:
         names = [
             name
             for name, parameter in self.task.model.named_parameters()
-            if parameter.grad is not None and not torch.isfinite(_values(parameter.grad)).all()
+            if parameter.grad is not None and not torch.isfinite(values_of(parameter.grad)).all()
         ]
         if self.task.rows is not None:
             pending = self.task.rows.param_groups[0]["params"]
@@ -346,8 +340,3 @@ class Loop:
     @property
     def _store(self) -> RowStore | None:
         return None if self.task.rows is None else self.task.rows.store
-
-
-def _values(gradient: Tensor) -> Tensor:
-    """The numbers of a dense or sparse gradient."""
-    return gradient.coalesce().values() if gradient.is_sparse else gradient

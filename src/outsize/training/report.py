@@ -17,6 +17,7 @@ from outsize.spec import MEMORY_KINDS, MemoryUse
 from outsize.training.config import RunConfig
 from outsize.training.environment import environment
 from outsize.training.page import card, facts_table, figure_and_axes, page, svg_of
+from outsize.training.row_counts import sent_bytes
 from outsize.training.run_folder import RunFolder
 from outsize.training.strict_toml import encode, to_toml
 
@@ -158,8 +159,7 @@ def _rows_section(lines: Sequence[Mapping[str, Any]]) -> str:
     counted = [line for line in lines if line["split"] == "train" and "sent_rows" in line]
     if not counted:
         return ""
-    everything = [line for line in lines if "sent_rows" in line]
-    total = {kind: sum(line[f"sent_{kind}"] for line in everything) for kind in BYTE_KINDS}
+    total = sent_bytes(lines)
     lags = [line["largest_lag"] for line in counted if line.get("largest_lag") is not None]
     facts = {f"{kind} sent": format_bytes(size) for kind, size in total.items()}
     facts["all sent"] = format_bytes(sum(total.values()))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from outsize.collectives import gather_values
 from outsize.contracts import RowStore
+from outsize.contracts.counts import BYTE_KINDS
 
 
 def add_counts(store: RowStore | None, known: Mapping[str, Any]) -> dict[str, Any]:
@@ -46,3 +47,8 @@ def as_metrics(counts: Mapping[str, Any]) -> dict[str, Any]:
     metrics["largest_lag"] = counts.get("largest_lag")
     metrics["exchange_s"] = round(counts["exchange_s"], 4)
     return metrics
+
+
+def sent_bytes(lines: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Bytes sent in all lines of a log together, by kind."""
+    return {kind: sum(line.get(f"sent_{kind}", 0) for line in lines) for kind in BYTE_KINDS}
