@@ -19,6 +19,12 @@ import torch
 REPOSITORY = Path(__file__).parent.parent
 
 
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """What a test draws without a generator of its own is the same in every run."""
+    torch.manual_seed(0)
+
+
 @pytest.fixture
 def unchecked_shapes() -> Iterator[None]:
     """As users run it: signatures are not checked, so our own checks must speak."""

@@ -41,8 +41,9 @@ def test_a_wire_rounds_no_more_than_it_says(name, share):
     largest = vectors.abs() if name == "bfloat16" else vectors.abs().amax(dim=1, keepdim=True)
     assert (error <= share * largest * 1.0001).all()
     assert torch.equal(wire.rounded(vectors), wire.decode(content, 7))
+    # Half of 1/32,767, and float32's own rounding of numbers up to 32,767 on top: below 1/65,000.
     finer = (wire.finer.rounded(vectors) - vectors).abs()
-    assert (finer <= vectors.abs().amax(dim=1, keepdim=True) / 65_534 * 1.0001).all()
+    assert (finer <= vectors.abs().amax(dim=1, keepdim=True) / 65_000).all()
     assert wire.encode(vectors[:0]).shape == (0, wire.bytes_per_row(7))
 
 

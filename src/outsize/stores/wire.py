@@ -120,7 +120,7 @@ class ScaledWire(Wire):
 
     @property
     def finer(self) -> Wire:
-        """16 bits a number: off by at most a 65,534th of the row's largest."""
+        """16 bits a number: off by less than a 65,000th of the row's largest."""
         return ScaledWire(torch.int16)
 
 
