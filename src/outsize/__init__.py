@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from outsize.contracts import RowStore as RowStore
     from outsize.errors import OutsizeError as OutsizeError
     from outsize.export import load_exported as load_exported
+    from outsize.negatives import NEGATIVES as NEGATIVES
+    from outsize.negatives import NegativeCache as NegativeCache
+    from outsize.negatives import NegativeCacheLoss as NegativeCacheLoss
+    from outsize.negatives import cached_softmax as cached_softmax
     from outsize.optimizers import ROW_OPTIMIZERS as ROW_OPTIMIZERS
     from outsize.optimizers import RowAdagrad as RowAdagrad
     from outsize.optimizers import RowAdam as RowAdam
@@ -52,6 +56,9 @@ _HOMES = {
     "Init": "spec",
     "LocalStore": "stores",
     "MemoryUse": "spec",
+    "NEGATIVES": "negatives",
+    "NegativeCache": "negatives",
+    "NegativeCacheLoss": "negatives",
     "OutsizeError": "errors",
     "ROW_OPTIMIZERS": "optimizers",
     "RowAdagrad": "optimizers",
@@ -65,13 +72,14 @@ _HOMES = {
     "TableSpec": "spec",
     "build_table": "tables",
     "build_tables": "tables",
+    "cached_softmax": "negatives",
     "load_exported": "export",
     "load_rows": "row_files",
     "quantize": "tables",
     "save_rows": "row_files",
     "train": "training",
 }
-_ROOMS = ("data", "metrics", "models", "tables", "stores", "training")
+_ROOMS = ("data", "metrics", "models", "negatives", "tables", "stores", "training")
 
 __all__ = [*_HOMES, *_ROOMS, "__version__"]
 

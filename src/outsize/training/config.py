@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from outsize.bounds import require_at_least
 from outsize.data import DATA, ClickDataConfig
 from outsize.errors import ConfigError
 from outsize.models import CLICK_MODELS, ClickModelConfig
-from outsize.training.bounds import require_at_least
 from outsize.training.embeddings_config import StoreConfig, TablesConfig
 from outsize.training.schedule import ScheduleConfig
 from outsize.training.served_weights import require_served

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from outsize.bounds import require_at_least
 from outsize.errors import ConfigError
 from outsize.spec import Budget
 from outsize.stores import EVICTION
 from outsize.stores.cached import require_staleness
 from outsize.tables import TABLES
-from outsize.training.bounds import require_at_least
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,67 @@
+"""Pillar 3: which items train against a query? A cache of stale ones, and what it is compared with.
+
+`NEGATIVES` names every way; all keep the contract of `NegativesLoss`.
+"""
+
+from outsize.negatives.cache import NegativeCache, PushReport
+from outsize.negatives.cache_config import NegativeCacheConfig
+from outsize.negatives.cache_loss import CacheLossReport, Comparison, NegativeCacheLoss, Upkeep
+from outsize.negatives.chunked import in_chunks
+from outsize.negatives.contract import ItemSource, LossReport, NegativesConfig, NegativesLoss
+from outsize.negatives.draw import Draw, HeldItems
+from outsize.negatives.exact import ExactConfig, ExactLoss
+from outsize.negatives.feeds import CorpusFeed, Feed, PositivesFeed, StreamFeed
+from outsize.negatives.hard import TopItemsConfig, TopItemsLoss
+from outsize.negatives.in_batch import InBatchConfig, InBatchLoss, in_batch_logits
+from outsize.negatives.inclusion import log_inclusion
+from outsize.negatives.losses import ESTIMATORS, CachedSoftmax, cached_softmax
+from outsize.negatives.queue import QueueConfig, QueueLoss
+from outsize.negatives.temperature import Temperature
+from outsize.negatives.uniform import UniformConfig, UniformLoss
+
+NEGATIVES: dict[str, type[NegativesConfig]] = {
+    "cache": NegativeCacheConfig,
+    "in-batch": InBatchConfig,
+    "queue": QueueConfig,
+    "uniform": UniformConfig,
+    "top-items": TopItemsConfig,
+    "exact": ExactConfig,
+}
+
+__all__ = [
+    "ESTIMATORS",
+    "NEGATIVES",
+    "CacheLossReport",
+    "CachedSoftmax",
+    "Comparison",
+    "CorpusFeed",
+    "Draw",
+    "ExactConfig",
+    "ExactLoss",
+    "Feed",
+    "HeldItems",
+    "InBatchConfig",
+    "InBatchLoss",
+    "ItemSource",
+    "LossReport",
+    "NegativeCache",
+    "NegativeCacheConfig",
+    "NegativeCacheLoss",
+    "NegativesConfig",
+    "NegativesLoss",
+    "PositivesFeed",
+    "PushReport",
+    "QueueConfig",
+    "QueueLoss",
+    "StreamFeed",
+    "Temperature",
+    "TopItemsConfig",
+    "TopItemsLoss",
+    "UniformConfig",
+    "UniformLoss",
+    "Upkeep",
+    "cached_softmax",
+    "in_batch_logits",
+    "in_chunks",
+    "log_inclusion",
+]

@@ -1,0 +1,342 @@
+"""A cache of item embeddings, most of them stale, that negatives are drawn from.
+
+"Efficient training of retrieval models using negative cache" (Lindgren et al., NeurIPS 2021). An
+item is kept as what it is encoded from and as the embedding it had when it was last encoded. A step
+draws items for its queries (`sample`), encodes those anew so that gradients reach the encoder, and
+writes them back (`commit`); others enter (`push`) and displace the oldest, or the oldest are swept
+(`oldest`, `rewrite`). Nothing else changes a cache: a forward pass may be repeated or thrown away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Float32, Int64
+from torch import Tensor, nn
+
+from outsize.errors import ConfigError, DataError, NonFiniteError
+from outsize.hashing import derive_seed
+from outsize.kernels.softmax_draws import ScoredItems, draw_from_softmax, softmax_mean
+from outsize.negatives.draw import Draw, HeldItems
+from outsize.negatives.item_rows import FeatureShapes, ItemRows
+from outsize.negatives.kept import Precision
+from outsize.negatives.key_index import NO_KEY, KeyIndex
+from outsize.negatives.oldest import NEVER, OldestFirst
+from outsize.spec import MemoryUse
+
+Eviction = Literal["fifo", "lru"]
+_EMPTY = -1  # the stamp of an empty row: the first to be taken
+
+
+@dataclass(frozen=True)
+class PushReport:
+    """What became of pushed items.
+
+    Attributes:
+        num_new: Items that took a row.
+        num_known: Items the cache held already, now rewritten where they were.
+        num_repeated: Items pushed twice in the call (the last counts), or beyond the cache's size.
+    """
+
+    num_new: int
+    num_known: int
+    num_repeated: int
+
+
+class NegativeCache(nn.Module):
+    """Items with their embeddings, a row each; every item at most once, known by its key.
+
+    New items take empty rows first, then those of the items that entered longest ago ("fifo"), or
+    were encoded longest ago ("lru": a drawn item that is rewritten stays). Items that entered in
+    one `push` are of one age, and of those the one in the lowest row goes first. An item that is
+    pushed while it is held is rewritten where it is; under "fifo" it keeps its turn.
+
+    All state is in buffers (and `get_extra_state`), so a cache resumes with the draws it would have
+    made. It follows moves to a device, but keeps its types: `.half()` does not touch it. Under DDP
+    keep it outside of the wrapped module, which would copy rank 0's over all others.
+
+    Args:
+        num_items: The most items held.
+        dim: Width of an embedding.
+        features: What items are encoded from: name → (shape, type) of one item's tensor.
+        precision: How embeddings are kept: "float32", "bfloat16" or "int8" (a scale an item).
+            Queries are rounded to bfloat16 before they meet the latter two.
+        eviction: "fifo" or "lru".
+        corpus_size: How many items there are in all, where the cache holds a uniform sample of
+            them: each then counts for corpus_size / held items, the 1/α of Lemma 4. `None` counts
+            them as they are: a cache of the whole corpus.
+        seed: Seed of the draws.
+
+    Example:
+        >>> cache = outsize.NegativeCache(num_items=1000, dim=8, features={"id": ((), torch.int64)})
+        >>> keys = torch.arange(10)
+        >>> report = cache.push({"id": keys}, torch.randn(10, 8), keys)
+        >>> draw = cache.sample(torch.randn(2, 8), num=4, beta=20.0, exclude=torch.tensor([3, 7]))
+        >>> draw.keys.shape, bool((draw.keys[0] == 3).any())
+        (torch.Size([2, 4]), False)
+    """
+
+    keys: Tensor
+    log_weights: Tensor
+    encoded_at: Tensor
+    stamps: Tensor
+
+    def __init__(
+        self,
+        num_items: int,
+        dim: int,
+        features: FeatureShapes | None = None,
+        precision: Precision = "bfloat16",
+        eviction: Eviction = "fifo",
+        corpus_size: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if num_items < 1 or dim < 1:
+            raise ConfigError(f"a cache needs items and a width, but got {num_items} and {dim}")
+        if eviction not in ("fifo", "lru"):
+            raise ConfigError(f"eviction is 'fifo' or 'lru', but got {eviction!r}")
+        if corpus_size is not None and corpus_size < 1:
+            raise ConfigError(f"corpus_size must be >= 1, but got {corpus_size}")
+        self.num_items = num_items
+        self.dim = dim
+        self.eviction = eviction
+        self.corpus_size = corpus_size
+        self.seed = seed
+        self.clock = 0  # commits so far
+        self._num_pushes = self._num_draws = 0
+        self.items = ItemRows(num_items, dim, features or {}, precision)
+        self.register_buffer("keys", torch.full((num_items,), NO_KEY))
+        self.register_buffer("log_weights", torch.zeros(num_items))
+        self.register_buffer("encoded_at", torch.full((num_items,), NEVER))
+        self.register_buffer("stamps", torch.full((num_items,), _EMPTY))
+        self._derive()
+
+    @property
+    def num_held(self) -> int:
+        """Items held now."""
+        return int((self.keys != NO_KEY).sum())
+
+    @property
+    def alpha(self) -> float:
+        """The share of the corpus that is held, 1 for a cache of all of it."""
+        return 1.0 if self.corpus_size is None else self.num_held / self.corpus_size
+
+    def ages(self) -> Int64[Tensor, " held"]:
+        """Commits since each held item was encoded."""
+        return self.clock - self.encoded_at[self.keys != NO_KEY]
+
+    def memory_use(self) -> MemoryUse:
+        """What the cache costs, all of it kept for items and their keys."""
+        return MemoryUse.of({"cache": self.buffers()})
+
+    def extra_repr(self) -> str:  # noqa: D102
+        return (
+            f"num_items={self.num_items}, dim={self.dim}, eviction={self.eviction!r}, "
+            f"corpus_size={self.corpus_size}"
+        )
+
+    @torch.no_grad()
+    def push(
+        self,
+        features: Mapping[str, Tensor] | None,
+        embeddings: Float[Tensor, "n dim"],
+        keys: Int64[Tensor, " n"],
+        log_weights: Float[Tensor, " n"] | None = None,
+    ) -> PushReport:
+        """Let items in; each counts as encoded now.
+
+        Args:
+            features: What they are encoded from, `(n, …)` by name.
+            embeddings: What that gave.
+            keys: Numbers >= 0 that tell items apart.
+            log_weights: log of how many items of the corpus each stands for, where items enter with
+                unequal chances: −log of the chance to be held (see `log_inclusion`).
+        """
+        self._require_keys(keys, len(embeddings))
+        self.items.require(embeddings, keys, features or {})
+        weights = (
+            torch.zeros_like(keys, dtype=torch.float32) if log_weights is None else log_weights
+        )
+        if not torch.isfinite(weights).all():
+            raise NonFiniteError("log_weights must be finite: leave items of weight 0 out")
+        last = _last_of_each(keys)
+        found = self._index.rows_of(keys[last])
+        known, known_rows = last[found >= 0], found[found >= 0]
+        new = last[found < 0][-self.num_items :]
+        self._num_pushes += 1
+        if self.eviction == "lru":
+            self.stamps[known_rows] = self._num_pushes
+        new_rows = self._by_stamp.take(new.shape[0])
+        self.stamps[new_rows] = self._num_pushes
+        self.keys[new_rows] = keys[new]
+        self._index.add(new_rows)
+        stays = self.keys[known_rows] == keys[known]  # a new item may have taken its row
+        rows = torch.cat((known_rows[stays], new_rows))
+        which = torch.cat((known[stays], new))
+        self.items.write(rows, embeddings[which])
+        self.items.write_features(
+            rows, {n: values[which] for n, values in (features or {}).items()}
+        )
+        self.log_weights[rows] = weights[which].float()
+        self.encoded_at[rows] = self.clock
+        return PushReport(len(new), len(known), len(keys) - len(new) - len(known))
+
+    @torch.no_grad()
+    def sample(
+        self,
+        queries: Float[Tensor, "batch dim"],
+        num: int = 1,
+        beta: float | Tensor = 1.0,
+        exclude: Int64[Tensor, "batch ..."] | None = None,
+        exclude_everywhere: Int64[Tensor, " n"] | None = None,
+        with_mean: bool = False,
+    ) -> Draw:
+        """Draw items from softmax(β · query · embedding + log-weight), exactly, in one pass.
+
+        Args:
+            queries: Encoded queries.
+            num: Draws of each, independent and with replacement; 0 gives the log-partition alone.
+            beta: The inverse temperature β.
+            exclude: Keys that do not count for a query: its own positive `(batch,)`, or a list
+                `(batch, n)` with −1 for nothing.
+            exclude_everywhere: Keys that do not count for any query.
+            with_mean: Also give Σ p̃ⱼ Eⱼ, at the price of a second pass.
+        """
+        scaled = queries.detach().float() * (beta.detach() if isinstance(beta, Tensor) else beta)
+        items = self.scored(exclude_everywhere)
+        excluded = None if exclude is None else self.rows_of(exclude).view(len(queries), -1)
+        generator = self._next_generator()
+        drawn = draw_from_softmax(scaled, items, num, generator, excluded)
+        mean = softmax_mean(scaled, items, drawn.log_partition, excluded) if with_mean else None
+        uniforms = torch.rand(drawn.rows.shape, generator=generator, device=queries.device)
+        return self._draw(drawn.rows, drawn.logits, drawn.log_partition, uniforms, mean)
+
+    @torch.no_grad()
+    def commit(
+        self, draw: Draw | None = None, drawn: Float[Tensor, "batch k dim"] | None = None
+    ) -> None:
+        """End a step: write back what it has encoded anew, and let every item age by one.
+
+        Args:
+            draw: What was drawn.
+            drawn: The drawn items as encoded now; of several encodings of one item the last counts.
+        """
+        self.clock += 1
+        if draw is not None and drawn is not None:
+            self.rewrite(draw.items(), drawn.flatten(0, 1))
+
+    @torch.no_grad()
+    def rewrite(self, items: HeldItems, embeddings: Float[Tensor, "n dim"]) -> None:
+        """Replace the embeddings of held items by those they have now."""
+        holds = (items.rows >= 0) & (self.keys[items.rows.clamp_min(0)] == items.keys)
+        rows = items.rows[holds]
+        last = _last_of_each(rows)
+        kept = embeddings[holds][last]
+        self.items.require(kept, items.keys[holds][last])
+        self.items.write(rows[last], kept)
+        self.encoded_at[rows[last]] = self.clock
+        if self.eviction == "lru":
+            self._num_pushes += 1
+            self.stamps[rows[last]] = self._num_pushes
+
+    @torch.no_grad()
+    def oldest(self, num: int) -> HeldItems:
+        """The `num` items that were encoded longest ago, of equal ones the lower rows first."""
+        return self.held(self._by_encoding.take(num))
+
+    @torch.no_grad()
+    def held(self, rows: Int64[Tensor, " n"]) -> HeldItems:
+        """The items in given rows."""
+        return HeldItems(rows, self.keys[rows], self.items.features_at(rows))
+
+    def rows_of(self, keys: Int64[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
+        """Where items are; −1 for those that are not held, and for −1."""
+        return self._index.rows_of(keys)
+
+    @torch.no_grad()
+    def scored(self, exclude_everywhere: Int64[Tensor, " n"] | None = None) -> ScoredItems:
+        """The cache as the kernels read it: empty rows and excluded items weigh nothing."""
+        is_held = self.keys != NO_KEY
+        weights = self.log_weights
+        if self.corpus_size is not None:
+            weights = weights + torch.log(self.corpus_size / is_held.sum().clamp_min(1))
+        weights = torch.where(is_held, weights, -torch.inf)
+        if exclude_everywhere is not None:
+            rows = self.rows_of(exclude_everywhere)
+            weights[rows[rows >= 0]] = -torch.inf
+        return ScoredItems(self.items.vectors, self.items.scales, weights)
+
+    def get_extra_state(self) -> Tensor:
+        """What counts steps, calls and draws."""
+        return torch.tensor([self.clock, self._num_pushes, self._num_draws, self.seed])
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Go on where another cache was."""
+        self.clock, self._num_pushes, self._num_draws, self.seed = state.tolist()
+        self._derive()
+
+    def _draw(
+        self,
+        rows: Int64[Tensor, "batch k"],
+        logits: Float32[Tensor, "batch k"],
+        log_partition: Float32[Tensor, " batch"],
+        uniforms: Float32[Tensor, "batch k"],
+        mean: Float32[Tensor, "batch dim"] | None,
+    ) -> Draw:
+        place = rows.clamp_min(0)
+        features = self.items.features_at(place.flatten())
+        return Draw(
+            rows=rows,
+            keys=torch.where(rows >= 0, self.keys[place], NO_KEY),
+            features={name: v.unflatten(0, rows.shape) for name, v in features.items()},
+            embeddings=self.items.embeddings_at(place.flatten()).unflatten(0, rows.shape),
+            ages=torch.where(rows >= 0, self.clock - self.encoded_at[place], 0),
+            logits=logits,
+            log_partition=log_partition,
+            uniforms=uniforms,
+            mean_embedding=mean,
+        )
+
+    def _require_keys(self, keys: Tensor, num: int) -> None:
+        if keys.shape != (num,) or keys.dtype != torch.int64:
+            raise DataError(
+                f"keys must be one int64 for each of {num} items, but got {tuple(keys.shape)} of "
+                f"{keys.dtype}"
+            )
+        if num and int(keys.min()) < 0:
+            raise DataError(f"keys must be >= 0, but got {int(keys.min())}")
+
+    def _next_generator(self) -> torch.Generator:
+        """Draws are functions of the seed and of how many came before."""
+        self._num_draws += 1
+        generator = torch.Generator(self.keys.device)
+        return generator.manual_seed(derive_seed(self.seed, "negatives", self._num_draws))
+
+    def _derive(self) -> None:
+        """What follows from the buffers."""
+        self._index = KeyIndex(self.keys)
+        self._by_stamp = OldestFirst(self.stamps)
+        self._by_encoding = OldestFirst(self.encoded_at)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> NegativeCache:
+        """Follow a move to another device; keep every type."""
+
+        def keep_dtype(tensor: Tensor) -> Tensor:
+            moved = fn(tensor)
+            return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
+
+        super()._apply(keep_dtype, recurse)
+        self._derive()
+        return self
+
+
+def _last_of_each(values: Int64[Tensor, " n"]) -> Int64[Tensor, " distinct"]:
+    """Where each distinct value stands last, in the order of those places."""
+    ordered, places = torch.sort(values, stable=True)
+    is_last = torch.ones_like(ordered, dtype=torch.bool)
+    is_last[:-1] = ordered[1:] != ordered[:-1]
+    return places[is_last].sort().values

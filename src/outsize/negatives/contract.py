@@ -1,0 +1,117 @@
+"""What a way to train queries against items promises, whichever items those are."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float, Float32, Int64
+from torch import Tensor, nn
+
+from outsize.bounds import require_at_least
+from outsize.errors import ConfigError
+
+EncodeItems = Callable[[Mapping[str, Tensor]], Tensor]
+
+
+@dataclass(frozen=True)
+class ItemSource:
+    """All items there are, by key, and how they are encoded.
+
+    Attributes:
+        num_items: Keys are 0 … num_items − 1.
+        dim: Width of an embedding.
+        features_of: Keys `(n,)` → what those items are encoded from, `(n, …)` by name.
+        encode: Such features → embeddings `(n, dim)`, with gradients.
+        counts: How often each item is a positive in training, where that is known.
+    """
+
+    num_items: int
+    dim: int
+    features_of: Callable[[Tensor], Mapping[str, Tensor]]
+    encode: EncodeItems
+    counts: Int64[Tensor, " num_items"] | None = None
+
+    @torch.no_grad()
+    def encode_keys(
+        self, keys: Int64[Tensor, " n"], chunk_size: int = 8192
+    ) -> Float32[Tensor, "n dim"]:
+        """Embeddings of items without gradients, a chunk at a time."""
+        parts = [self.encode(self.features_of(chunk)).float() for chunk in keys.split(chunk_size)]
+        return torch.cat(parts) if parts else torch.empty(0, self.dim, device=keys.device)
+
+
+@dataclass(frozen=True)
+class LossReport:
+    """The loss of one batch, and what its commit needs.
+
+    Attributes:
+        loss: What to minimise: the mean over the batch.
+        losses: −log p⁺ of each query among what it was compared with, without a gradient.
+        metrics: What to log of it.
+    """
+
+    loss: Float32[Tensor, ""]
+    losses: Float32[Tensor, " batch"]
+    metrics: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+class NegativesLoss(nn.Module, ABC):
+    """Trains queries against items. A forward pass changes nothing: `begin` and `commit` do."""
+
+    def begin(self) -> None:
+        """Get ready for the first step, such as by encoding all items; by default nothing."""
+        return
+
+    @abstractmethod
+    def forward(
+        self,
+        queries: Float[Tensor, "batch dim"],
+        features: Mapping[str, Tensor],
+        keys: Int64[Tensor, " batch"],
+        known: Int64[Tensor, "batch n"] | None = None,
+    ) -> LossReport:
+        """The loss of a batch.
+
+        Args:
+            queries: Encoded queries, with gradients.
+            features: What the queries' positives are encoded from, `(batch, …)` by name.
+            keys: Keys of the positives.
+            known: Keys of other items that are right for a query, −1 for nothing: they never count
+                as its negatives.
+        """
+
+    def commit(self, report: LossReport) -> None:
+        """Keep what a step has made, once its weights are updated; by default nothing."""
+        return
+
+    def latest_metrics(self) -> dict[str, float]:
+        """What there is to log after a commit, besides the report's; by default nothing."""
+        return {}
+
+
+@dataclass(frozen=True)
+class NegativesConfig(ABC):
+    """How a run finds its negatives.
+
+    Attributes:
+        beta: The inverse temperature β.
+        learn_beta: Train it, starting there.
+        chunk_size: Encode so many queries or items at a time, and once more in the backward pass:
+            a batch of any size in the memory of a chunk, with the same gradients (GradCache).
+    """
+
+    beta: float = 20.0
+    learn_beta: bool = False
+    chunk_size: int | None = None
+
+    def __post_init__(self) -> None:
+        require_at_least(self, 1, "chunk_size")
+        if not self.beta > 0:
+            raise ConfigError(f"beta must be > 0, but got {self.beta}")
+
+    @abstractmethod
+    def build(self, source: ItemSource, seed: int) -> NegativesLoss:
+        """Make the loss."""

@@ -1,0 +1,57 @@
+"""Softmax over all items, each encoded with gradients: what everything else approximates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from outsize.negatives.contract import ItemSource, LossReport, NegativesConfig, NegativesLoss
+from outsize.negatives.temperature import Temperature
+
+
+class ExactLoss(NegativesLoss):
+    """Cross-entropy of each positive among all items; for corpora that can be encoded every step.
+
+    Args:
+        source: All items.
+        temperature: β.
+    """
+
+    def __init__(self, source: ItemSource, temperature: Temperature) -> None:
+        super().__init__()
+        self.temperature = temperature
+        self._source = source
+
+    def forward(  # noqa: D102
+        self,
+        queries: Float[Tensor, "batch dim"],
+        features: Mapping[str, Tensor],
+        keys: Int64[Tensor, " batch"],
+        known: Int64[Tensor, "batch n"] | None = None,
+    ) -> LossReport:
+        beta = self.temperature()
+        everything = torch.arange(self._source.num_items, device=keys.device)
+        items = self._source.encode(self._source.features_of(everything)).float()
+        logits = beta * (queries.float() @ items.T)
+        positive = logits.gather(1, keys.unsqueeze(1)).squeeze(1)
+        if known is not None:
+            others = torch.where(known == keys.unsqueeze(1), -1, known)  # its own positive stays
+            masked = torch.zeros(len(keys), self._source.num_items + 1, dtype=torch.bool)
+            masked = masked.to(keys.device).scatter_(1, others % (self._source.num_items + 1), True)
+            logits = logits.masked_fill(masked[:, :-1], -torch.inf)
+        losses = logits.logsumexp(dim=1) - positive
+        kept = losses.detach()
+        metrics = {"p_positive": torch.exp(-kept).mean(), "beta": beta.detach()}
+        return LossReport(losses.mean(), kept, metrics)
+
+
+@dataclass(frozen=True)
+class ExactConfig(NegativesConfig):
+    """All items, encoded anew each step."""
+
+    def build(self, source: ItemSource, seed: int) -> ExactLoss:  # noqa: D102
+        return ExactLoss(source, Temperature(self.beta, self.learn_beta))

@@ -1,0 +1,141 @@
+"""How items come into a cache: all at the start, a stream of random ones, or the positives."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from outsize.errors import ConfigError
+from outsize.hashing import derive_seed
+from outsize.negatives.cache import NegativeCache, PushReport
+from outsize.negatives.contract import ItemSource
+from outsize.negatives.draw import HeldItems
+from outsize.negatives.inclusion import log_inclusion
+
+_NOTHING = PushReport(0, 0, 0)
+
+
+class Feed(ABC):
+    """Brings items into a cache."""
+
+    def begin(self, cache: NegativeCache) -> None:
+        """Before the first step; by default nothing."""
+        return
+
+    @abstractmethod
+    def feed(self, cache: NegativeCache, positives: HeldItems, embeddings: Tensor) -> PushReport:
+        """After each step.
+
+        Args:
+            cache: What to push into.
+            positives: The step's positives; their rows mean nothing.
+            embeddings: What those were encoded to.
+        """
+
+
+class CorpusFeed(Feed):
+    """Every item from the start: the cache is the corpus (α = 1), and only has to be kept fresh.
+
+    Args:
+        source: All items; the cache must have room for them.
+    """
+
+    def __init__(self, source: ItemSource) -> None:
+        self._source = source
+
+    def begin(self, cache: NegativeCache) -> None:
+        """Encode and push all items."""
+        if cache.num_items < self._source.num_items:
+            raise ConfigError(
+                f"the cache holds {cache.num_items:,} items, but the corpus has "
+                f"{self._source.num_items:,}: make it larger, or feed it a stream"
+            )
+        _push(cache, self._source, torch.arange(self._source.num_items, device=cache.keys.device))
+
+    def feed(  # noqa: D102
+        self, cache: NegativeCache, positives: HeldItems, embeddings: Tensor
+    ) -> PushReport:
+        return _NOTHING
+
+
+class StreamFeed(Feed):
+    """A few random items a step: the cache is a moving uniform sample of the corpus.
+
+    Give the cache the `corpus_size`, and let it evict by "fifo": under "lru" items that are drawn
+    often would stay, and the sample would not be uniform.
+
+    Args:
+        source: What to draw from; it may be larger than any memory.
+        num_new: Items a step.
+        seed: Seed of the random items.
+    """
+
+    def __init__(self, source: ItemSource, num_new: int, seed: int = 0) -> None:
+        if num_new < 1:
+            raise ConfigError(f"a stream needs num_new >= 1, but got {num_new}")
+        self._source = source
+        self._num_new = num_new
+        self._seed = seed
+
+    def begin(self, cache: NegativeCache) -> None:
+        """Fill the cache with random items, each once."""
+        num = min(cache.num_items, self._source.num_items)
+        _push(cache, self._source, self._distinct(num, "fill", 0).to(cache.keys.device))
+
+    def feed(  # noqa: D102
+        self, cache: NegativeCache, positives: HeldItems, embeddings: Tensor
+    ) -> PushReport:
+        generator = torch.Generator().manual_seed(derive_seed(self._seed, "stream", cache.clock))
+        keys = torch.randint(self._source.num_items, (self._num_new,), generator=generator)
+        return _push(cache, self._source, keys.to(cache.keys.device))
+
+    def _distinct(self, num: int, use: str, turn: int) -> Int64[Tensor, " num"]:
+        generator = torch.Generator().manual_seed(derive_seed(self._seed, use, turn))
+        total = self._source.num_items
+        if 8 * num > total:
+            return torch.randperm(total, generator=generator)[:num]
+        found = torch.empty(0, dtype=torch.int64)  # few of many: draw until there are enough
+        while len(found) < num:
+            more = torch.randint(total, (num + 64,), generator=generator)
+            found = torch.unique(torch.cat((found, more)))
+        return found[torch.randperm(len(found), generator=generator)[:num]]
+
+
+class PositivesFeed(Feed):
+    """What the queries of each step are right for, as the public code of the paper does it.
+
+    Popular items are then held more often than others. With their counts they weigh less, each
+    1/chance to be held; without, the softmax is over what is popular.
+
+    Args:
+        counts: How often each item, by key, is a positive.
+        num_held: The cache's size, where counts are given.
+        eviction: The cache's eviction, likewise.
+    """
+
+    def __init__(
+        self,
+        counts: Int64[Tensor, " items"] | None = None,
+        num_held: int = 0,
+        eviction: str = "fifo",
+    ) -> None:
+        self._log_weights: Tensor | None = None
+        if counts is not None:
+            self._log_weights = -log_inclusion(counts, num_held, eviction)
+
+    def feed(  # noqa: D102
+        self, cache: NegativeCache, positives: HeldItems, embeddings: Tensor
+    ) -> PushReport:
+        weights = None
+        if self._log_weights is not None:
+            self._log_weights = self._log_weights.to(positives.keys.device)
+            weights = self._log_weights[positives.keys]
+        return cache.push(positives.features, embeddings, positives.keys, weights)
+
+
+def _push(cache: NegativeCache, source: ItemSource, keys: Int64[Tensor, " n"]) -> PushReport:
+    embeddings = source.encode_keys(keys)
+    return cache.push(source.features_of(keys), embeddings, keys)

@@ -1,0 +1,88 @@
+"""A few items for each query, encoded with gradients."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from outsize.hashing import derive_seed
+from outsize.negatives.contract import ItemSource, LossReport, NegativesLoss
+from outsize.negatives.in_batch import in_batch_logits
+from outsize.negatives.temperature import Temperature
+
+
+class SampledLoss(NegativesLoss):
+    """Cross-entropy of each positive among k chosen items, and the batch where that is wanted.
+
+    Args:
+        source: All items.
+        temperature: β.
+        in_batch: Join the positives of the batch's other queries.
+        seed: Seed of what is chosen.
+    """
+
+    def __init__(
+        self, source: ItemSource, temperature: Temperature, in_batch: bool, seed: int
+    ) -> None:
+        super().__init__()
+        self.temperature = temperature
+        self._source = source
+        self._in_batch = in_batch
+        self._seed = seed
+        self.step = 0
+
+    @abstractmethod
+    def choose(
+        self,
+        queries: Float[Tensor, "batch dim"],
+        wrong: Int64[Tensor, "batch n"],
+        generator: torch.Generator,
+    ) -> Int64[Tensor, "batch k"]:
+        """Keys of negatives for each query, −1 for none; none of `wrong` among them."""
+
+    @property
+    @abstractmethod
+    def log_weight(self) -> float:
+        """The log of how many items each chosen one stands for."""
+
+    def forward(  # noqa: D102
+        self,
+        queries: Float[Tensor, "batch dim"],
+        features: Mapping[str, Tensor],
+        keys: Int64[Tensor, " batch"],
+        known: Int64[Tensor, "batch n"] | None = None,
+    ) -> LossReport:
+        beta = self.temperature()
+        wrong = keys.unsqueeze(1) if known is None else torch.cat((keys.unsqueeze(1), known), 1)
+        generator = torch.Generator(queries.device)
+        generator.manual_seed(derive_seed(self._seed, "choose", self.step))
+        chosen = self.choose(queries.detach().float(), wrong, generator)
+        both = torch.cat((keys, chosen.clamp_min(0).flatten()))
+        distinct, place = torch.unique(both, return_inverse=True)
+        encoded = self._source.encode(self._source.features_of(distinct)).float()[place]
+        own, others = encoded[: len(keys)], encoded[len(keys) :].unflatten(0, chosen.shape)
+        positive = beta * (queries.float() * own).sum(dim=1, keepdim=True)
+        logits = beta * torch.einsum("bd,bkd->bk", queries.float(), others) + self.log_weight
+        parts = [positive, logits.masked_fill(chosen < 0, -torch.inf)]
+        if self._in_batch:
+            parts.append(in_batch_logits(queries, own, beta, keys, known))
+        losses = torch.cat(parts, dim=1).logsumexp(dim=1) - positive.squeeze(1)
+        kept = losses.detach()
+        metrics = {"p_positive": torch.exp(-kept).mean(), "beta": beta.detach()}
+        return LossReport(losses.mean(), kept, metrics)
+
+    def commit(self, report: LossReport) -> None:
+        """Choose others next time."""
+        self.step += 1
+
+    def get_extra_state(self) -> Tensor:
+        """How many steps were taken."""
+        return torch.tensor([self.step, self._seed])
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Go on where another loss was."""
+        self.step, self._seed = state.tolist()

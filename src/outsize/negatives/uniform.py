@@ -1,0 +1,70 @@
+"""Items drawn evenly from all: sampled softmax.
+
+Each of the k drawn counts for as many items as the corpus has over k.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from outsize.bounds import require_at_least
+from outsize.negatives.contract import ItemSource, NegativesConfig
+from outsize.negatives.sampled import SampledLoss
+from outsize.negatives.temperature import Temperature
+
+
+class UniformLoss(SampledLoss):
+    """Sampled softmax with items drawn evenly from all.
+
+    Args:
+        source: All items.
+        temperature: β.
+        num_negatives: Items drawn for each query.
+        seed: Seed of the draws.
+    """
+
+    def __init__(
+        self, source: ItemSource, temperature: Temperature, num_negatives: int, seed: int
+    ) -> None:
+        super().__init__(source, temperature, in_batch=False, seed=seed)
+        self._num = num_negatives
+
+    @property
+    def log_weight(self) -> float:  # noqa: D102
+        return math.log(self._source.num_items / self._num)
+
+    def choose(  # noqa: D102
+        self,
+        queries: Float[Tensor, "batch dim"],
+        wrong: Int64[Tensor, "batch n"],
+        generator: torch.Generator,
+    ) -> Int64[Tensor, "batch k"]:
+        shape, device = (len(queries), self._num), queries.device
+        keys = torch.randint(self._source.num_items, shape, generator=generator, device=device)
+        ordered = wrong.sort(dim=1).values
+        place = torch.searchsorted(ordered, keys).clamp_max_(wrong.shape[1] - 1)
+        return torch.where(ordered.gather(1, place) == keys, -1, keys)
+
+
+@dataclass(frozen=True)
+class UniformConfig(NegativesConfig):
+    """Items drawn evenly from all.
+
+    Attributes:
+        num_negatives: Items drawn for each query.
+    """
+
+    num_negatives: int = 64
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_at_least(self, 1, "num_negatives")
+
+    def build(self, source: ItemSource, seed: int) -> UniformLoss:  # noqa: D102
+        temperature = Temperature(self.beta, self.learn_beta)
+        return UniformLoss(source, temperature, self.num_negatives, seed)
