@@ -55,6 +55,8 @@ class NegativeCacheConfig(NegativesConfig):
         super().__post_init__()
         require_at_least(self, 1, "num_negatives", "num_items", "num_new")
         require_at_least(self, 0, "warmup_steps", "refresh")
+        if self.refresh > 1:
+            raise ConfigError(f"refresh must be from 0 to 1, but got {self.refresh}")
         if self.feed == "corpus" and self.num_items is not None:
             raise ConfigError(
                 "feed = 'corpus' holds all items: leave num_items out, or choose a stream"
