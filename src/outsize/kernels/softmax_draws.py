@@ -1,75 +1,106 @@
-"""Exact draws from a softmax over many items."""
+"""Exact draws from a softmax over many items, in one pass that never holds B × N numbers.
+
+On the CPU the pass is torch over chunks that stay in the cache; on CUDA it is a Triton kernel that
+writes only log-sum-exps of blocks. Both draw exactly from the softmax (Gumbel-Max, which the
+negative cache of Lindgren et al. uses, is the reference), and both give its log-partition.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import importlib.util
+from functools import cache
 
 import torch
 from jaxtyping import Float32, Int64
 from torch import Tensor
 
+from outsize.kernels.logit_tiles import logit_tiles, multiply_to_float32
+from outsize.kernels.scored_items import ScoredItems, SoftmaxDraws, check_queries
+from outsize.kernels.softmax_draws_chunks import draw_by_chunks
 
-@dataclass(frozen=True)
-class ScoredItems:
-    """Items as queries meet them."""
-
-    vectors: Tensor
-    scales: Tensor | None
-    log_weights: Tensor
+__all__ = ["ScoredItems", "SoftmaxDraws", "draw_from_softmax", "softmax_mean"]
 
 
-@dataclass(frozen=True)
-class SoftmaxDraws:
-    """Drawn rows, their logits, and the log-partition of each query."""
-
-    rows: Tensor
-    logits: Tensor
-    log_partition: Tensor
-
-
-def _logits(queries: Tensor, items: ScoredItems, excluded: Tensor | None) -> Tensor:
-    if items.vectors.dtype != torch.float32:
-        queries = queries.to(torch.bfloat16).float()
-    logits = queries @ items.vectors.float().T
-    if items.scales is not None:
-        logits = logits * items.scales
-    logits = logits + items.log_weights
-    if excluded is not None and excluded.shape[1]:
-        wide = torch.cat((logits, torch.zeros_like(logits[:, :1])), dim=1)
-        places = torch.where(excluded >= 0, excluded, logits.shape[1])
-        logits = wide.scatter_(1, places, -torch.inf)[:, :-1]
-    return logits
-
-
+@torch.no_grad()
 def draw_from_softmax(
-    queries: Float32[Tensor, "batch dim"],
+    queries: Float32[Tensor, "num_queries dim"],
     items: ScoredItems,
     num: int,
     generator: torch.Generator,
-    excluded: Int64[Tensor, "batch n"] | None = None,
+    excluded: Int64[Tensor, "num_queries num_excluded"] | None = None,
 ) -> SoftmaxDraws:
-    """Draw `num` items for each query."""
-    logits = _logits(queries, items, excluded)
-    log_partition = logits.logsumexp(dim=1)
-    noise = logits.new_empty(*logits.shape[:1], num, logits.shape[1])
-    noise.exponential_(generator=generator).log_().neg_()
-    rows = (logits.unsqueeze(1) + noise).argmax(dim=2)
-    drawn = logits.gather(1, rows)
-    is_drawn = torch.isfinite(log_partition).unsqueeze(1)
+    """Draw items for each query in proportion to `exp(q·e_j + log_weight_j)`.
+
+    Draws are independent and with replacement. Nothing carries a gradient. A query that is not
+    finite draws nothing and has a log-partition of NaN; one without any item that counts draws
+    nothing and has −inf. The same seed gives the same draws on the same device and sizes.
+
+    Args:
+        queries: Already multiplied by the inverse temperature.
+        items: What is drawn from.
+        num: Draws per query; with 0 there is only the log-partition.
+        generator: On the device of the queries.
+        excluded: Rows that do not count for a query, in any order and number of times. Values
+            that are no row, such as −1, are padding. Rows that no query may draw are better given
+            a log-weight of −inf: the time of an exclusion is per query.
+    """
+    check_queries(queries, items, num, excluded)
+    num_queries = len(queries)
+    if excluded is not None and excluded.shape[1] == 0:
+        excluded = None
+    if num_queries == 0 or items.num_items == 0:
+        nothing = queries.new_full((num_queries, num), -torch.inf)
+        rows = torch.full_like(nothing, -1, dtype=torch.int64)
+        draws = SoftmaxDraws(rows, nothing, queries.new_full((num_queries,), -torch.inf))
+    elif queries.is_cuda and _has_triton():
+        from outsize.kernels.softmax_draws_triton import draw_by_triton
+
+        draws = draw_by_triton(queries, items, num, generator, excluded)
+    else:
+        draws = draw_by_chunks(queries, items, num, generator, excluded)
+    # 0 for a finite query, else NaN; without this a query of −inf could pass for one without items.
+    spoilt = (items.round_queries(queries) * 0).sum(dim=1)
+    log_partition = draws.log_partition + spoilt
+    is_spoilt = log_partition.isnan().unsqueeze(1)
     return SoftmaxDraws(
-        torch.where(is_drawn, rows, -1), torch.where(is_drawn, drawn, -torch.inf), log_partition
+        draws.rows.masked_fill(is_spoilt, -1),
+        draws.logits.masked_fill(is_spoilt, -torch.inf),
+        log_partition,
     )
 
 
+@torch.no_grad()
 def softmax_mean(
-    queries: Float32[Tensor, "batch dim"],
+    queries: Float32[Tensor, "num_queries dim"],
     items: ScoredItems,
-    log_partition: Float32[Tensor, " batch"],
-    excluded: Int64[Tensor, "batch n"] | None = None,
-) -> Float32[Tensor, "batch dim"]:
-    """The mean item of each query."""
-    weights = (_logits(queries, items, excluded) - log_partition.unsqueeze(1)).exp()
-    weights = torch.where(torch.isfinite(log_partition).unsqueeze(1), weights, 0.0)
-    if items.scales is not None:
-        weights = weights * items.scales
-    return weights @ items.vectors.float()
+    log_partition: Float32[Tensor, " num_queries"],
+    excluded: Int64[Tensor, "num_queries num_excluded"] | None = None,
+) -> Float32[Tensor, "num_queries dim"]:
+    """The mean of the items' vectors (scaled) under each query's softmax.
+
+    It is the gradient of the log-partition by the query. Zeros where the log-partition is −inf,
+    NaN where it is NaN.
+
+    Args:
+        queries: Already multiplied by the inverse temperature.
+        items: The items of the softmax.
+        log_partition: As `draw_from_softmax` gave it for the same arguments.
+        excluded: Rows that do not count for a query.
+    """
+    check_queries(queries, items, 0, excluded)
+    mean = torch.zeros_like(queries)
+    if excluded is not None and excluded.shape[1] == 0:
+        excluded = None
+    # exp(logit − inf) is 0 also where the logit is −inf itself.
+    subtracted = log_partition.masked_fill(log_partition == -torch.inf, torch.inf).unsqueeze(1)
+    for tile in logit_tiles(queries, items, excluded):
+        shares = tile.logits.sub_(subtracted[tile.queries]).exp_()
+        if items.scales is not None:
+            shares.mul_(items.scales[tile.items])
+        mean[tile.queries] += multiply_to_float32(shares, tile.vectors)
+    return mean
+
+
+@cache
+def _has_triton() -> bool:
+    return importlib.util.find_spec("triton") is not None

@@ -1,0 +1,35 @@
+"""Drawing an index in proportion to masses given as logarithms, by inversion.
+
+One uniform number of 53 bits chooses where the running sum of masses, in float64, passes it. The
+probabilities are exact to about 2⁻⁵⁰ of the total whatever the masses are, where noise per element
+(Gumbel-Max) costs a random number each and is exact only as far as that number's tail reaches.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float32, Float64, Int64
+from torch import Tensor
+
+
+def pick(
+    log_masses: Float32[Tensor, "lines n"], uniforms: Float64[Tensor, "lines num"]
+) -> Int64[Tensor, "lines num"]:
+    """For each uniform number of a line, an index drawn in proportion to `exp(log_masses)`.
+
+    An index without mass is never drawn. A line without any mass, or with NaN or +inf in it,
+    gives −1.
+
+    Args:
+        log_masses: At least one a line; −inf for no mass.
+        uniforms: In [0, 1).
+    """
+    peak = log_masses.amax(dim=1, keepdim=True)
+    is_drawable = peak.isfinite()
+    masses = torch.where(is_drawable, log_masses - peak, -torch.inf).double().exp_()
+    # A parallel sum may grow by rounding where no mass is added, or shrink: not after this.
+    sums = torch.where(masses > 0, masses.cumsum(dim=1), -1.0).cummax(dim=1).values
+    total = sums[:, -1:].contiguous()
+    below_total = torch.nextafter(total, torch.zeros_like(total))  # u·total may round to the total
+    found = torch.searchsorted(sums, torch.minimum(uniforms * total, below_total), right=True)
+    return torch.where(is_drawable, found, -1)

@@ -1,0 +1,134 @@
+"""Logits of all queries and items, one tile at a time, so that B × N numbers are never held."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Float32, Int64
+from torch import Tensor
+
+from outsize.kernels.scored_items import ScoredItems
+
+# Logits of a tile: on the CPU they should stay in the second-level cache, on CUDA they should fill
+# the device. The vectors of a tile become float32 on the CPU and should stay in a cache too.
+_CPU_LOGITS, _CUDA_LOGITS = 1 << 18, 1 << 25
+_CPU_VECTOR_NUMBERS, _CUDA_VECTOR_NUMBERS = 1 << 20, 1 << 26
+_MAX_QUERIES = 1024
+_LEAST_ITEMS = 256
+
+
+@dataclass(frozen=True)
+class LogitTile:
+    """Some queries against some items.
+
+    Attributes:
+        queries: Which queries.
+        items: Which items.
+        logits: Their logits, −inf where excluded. They may be overwritten, and are by the next
+            tile.
+        vectors: The items' vectors before scaling, in a dtype that can be multiplied.
+    """
+
+    queries: slice
+    items: slice
+    logits: Float32[Tensor, "tile_queries tile_items"]
+    vectors: Float[Tensor, "tile_items dim"]
+
+
+def logit_tiles(
+    queries: Float32[Tensor, "num_queries dim"],
+    items: ScoredItems,
+    excluded: Int64[Tensor, "num_queries num_excluded"] | None,
+) -> Iterator[LogitTile]:
+    """Every tile, items in order; all queries of some items before the next items.
+
+    Every tile but the last of the items has the same number of them, a multiple of 256.
+    """
+    queries = items.round_queries(queries)
+    num_queries = min(len(queries), _MAX_QUERIES)
+    num_items = _items_of_a_tile(queries, num_queries)
+    space = queries.new_empty(num_queries * min(num_items, items.num_items))
+    for start in range(0, items.num_items, num_items):
+        some = slice(start, min(start + num_items, items.num_items))
+        vectors = as_factors(items.vectors[some])
+        for first in range(0, len(queries), num_queries):
+            asking = slice(first, min(first + num_queries, len(queries)))
+            shape = (asking.stop - asking.start, some.stop - some.start)
+            logits = space[: shape[0] * shape[1]].view(shape)
+            _multiply(queries[asking], vectors, logits)
+            if items.scales is not None:
+                logits.mul_(items.scales[some])
+            logits.add_(items.log_weights[some])
+            if excluded is not None:
+                mask_excluded(logits, excluded[asking] - start)
+            yield LogitTile(asking, some, logits, vectors)
+
+
+def mask_excluded(
+    logits: Float32[Tensor, "lines n"], places: Int64[Tensor, "lines num_excluded"]
+) -> None:
+    """Put −inf at these places of each line; places that are not in the line are ignored."""
+    width = logits.shape[1]
+    is_inside = (places >= 0) & (places < width)
+    # A minimum with +inf changes nothing: no wait for the device to say which places are inside.
+    lowered = torch.where(is_inside, -torch.inf, torch.inf).to(logits.dtype)
+    logits.scatter_reduce_(1, places.clamp(0, width - 1), lowered, "amin")
+
+
+def as_factors(vectors: Tensor) -> Tensor:
+    """Vectors in a dtype that a product to float32 takes: bfloat16 on CUDA, float32 elsewhere."""
+    if vectors.dtype != torch.float32 and vectors.is_cuda and _multiplies_to_float32():
+        return vectors.bfloat16()
+    return vectors.float()
+
+
+def multiply_to_float32(left: Float32[Tensor, "n k"], right: Tensor) -> Float32[Tensor, "n m"]:
+    """`left @ right`, to about 16 bits of `left` where `right` is bfloat16."""
+    with _full_precision(left):
+        if right.dtype == torch.float32:
+            return left @ right
+        coarse = left.bfloat16()
+        rest = (left - coarse).bfloat16()
+        product = torch.mm(coarse, right, out_dtype=torch.float32)
+        return product + torch.mm(rest, right, out_dtype=torch.float32)
+
+
+def _multiply(
+    queries: Float32[Tensor, "num_queries dim"],
+    vectors: Float[Tensor, "num_items dim"],
+    out: Float32[Tensor, "num_queries num_items"],
+) -> None:
+    with _full_precision(queries):
+        if vectors.dtype == torch.float32:
+            torch.mm(queries, vectors.t(), out=out)
+        else:  # the queries are rounded already
+            torch.mm(queries.bfloat16(), vectors.t(), out_dtype=torch.float32, out=out)
+
+
+def _multiplies_to_float32() -> bool:
+    """Whether this torch can multiply bfloat16 to float32; older ones round the product."""
+    return "dtype_out" in torch.ops.aten.mm.overloads()
+
+
+def _items_of_a_tile(queries: Float32[Tensor, "num_queries dim"], num_queries: int) -> int:
+    logits = _CUDA_LOGITS if queries.is_cuda else _CPU_LOGITS
+    numbers = _CUDA_VECTOR_NUMBERS if queries.is_cuda else _CPU_VECTOR_NUMBERS
+    num_items = min(logits // max(num_queries, 1), numbers // max(queries.shape[1], 1))
+    return max(_LEAST_ITEMS, num_items // _LEAST_ITEMS * _LEAST_ITEMS)
+
+
+@contextmanager
+def _full_precision(tensor: Tensor) -> Iterator[None]:
+    """Keep autocast and a lowered precision of matrix products (TF32, bfloat16) away."""
+    before = torch.get_float32_matmul_precision()
+    if before != "highest":
+        torch.set_float32_matmul_precision("highest")
+    try:
+        with torch.autocast(tensor.device.type, enabled=False):
+            yield
+    finally:
+        if before != "highest":
+            torch.set_float32_matmul_precision(before)
