@@ -58,10 +58,15 @@ def logit_tiles(
             asking = slice(first, min(first + num_queries, len(queries)))
             shape = (asking.stop - asking.start, some.stop - some.start)
             logits = space[: shape[0] * shape[1]].view(shape)
-            _multiply(queries[asking], vectors, logits)
-            if items.scales is not None:
-                logits.mul_(items.scales[some])
-            logits.add_(items.log_weights[some])
+            weights = items.log_weights[some]
+            if items.scales is None and vectors.dtype == torch.float32:
+                with _full_precision(logits):  # one pass over the logits less
+                    torch.addmm(weights, queries[asking], vectors.t(), out=logits)
+            else:
+                _multiply(queries[asking], vectors, logits)
+                if items.scales is not None:
+                    logits.mul_(items.scales[some])
+                logits.add_(weights)
             if excluded is not None:
                 mask_excluded(logits, excluded[asking] - start)
             yield LogitTile(asking, some, logits, vectors)

@@ -9,7 +9,7 @@ from torch import Tensor
 from outsize.kernels.logit_tiles import logit_tiles
 from outsize.kernels.scored_items import ScoredItems, check_queries
 
-_BLOCK = 64
+_BLOCK = 16
 
 
 @torch.no_grad()

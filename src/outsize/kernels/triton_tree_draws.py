@@ -1,0 +1,191 @@
+"""What follows the pass over all items, in Triton: exclusions, groups of blocks, and the draws.
+
+A draw goes down a tree, a group of blocks, a block, an item, each by inversion of a running sum in
+float64 (see `inversion`): one random number a level and none per item, so that no noise has a
+tail to be cut. The logits of a block are computed again where they are needed.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _block_logits(
+    queries,
+    vectors,
+    scales,
+    log_weights,
+    excluded,
+    num_items,
+    num_excluded,
+    query,
+    block,
+    DIM: tl.constexpr,
+    DEPTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SCALED: tl.constexpr,
+):
+    """The logits of a block, −inf for items that do not count for this query."""
+    item = block.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    is_item = item < num_items
+    products = tl.zeros((BLOCK,), dtype=tl.float32)
+    for start in range(0, DIM, DEPTH):
+        depth = start + tl.arange(0, DEPTH)
+        inside = depth < DIM
+        asking = tl.load(queries + query * DIM + depth, mask=inside, other=0).to(tl.float32)
+        places = vectors + item[:, None] * DIM + depth[None, :]
+        some = tl.load(places, mask=is_item[:, None] & inside[None, :], other=0).to(tl.float32)
+        products += tl.sum(some * asking[None, :], axis=1)
+    if SCALED:
+        products *= tl.load(scales + item, mask=is_item, other=0.0)
+    logits = products + tl.load(log_weights + item, mask=is_item, other=float("-inf"))
+    for start in range(0, num_excluded, 16):
+        place = start + tl.arange(0, 16)
+        rows = tl.load(
+            excluded + query * num_excluded + place, mask=place < num_excluded, other=-1
+        )
+        hits = tl.sum((item[:, None] == rows[None, :]).to(tl.int32), axis=1)
+        logits = tl.where(hits > 0, float("-inf"), logits)
+    return logits
+
+
+@triton.jit
+def _pick(log_masses, uniform, LENGTH: tl.constexpr):
+    """An index in proportion to `exp(log_masses)`, never one without mass; −1 if none has any."""
+    masses = tl.exp(log_masses - tl.max(log_masses, axis=0)).to(tl.float64)
+    sums = tl.cumsum(masses, axis=0)
+    place = tl.arange(0, LENGTH)
+    has_mass = masses > 0
+    # A parallel sum may grow by rounding where no mass is added, and the total may be rounded to:
+    # hence the tests of mass, and the last one that has any as a bound.
+    passed = has_mass & (sums > uniform * tl.sum(masses, axis=0))
+    first = tl.min(tl.where(passed, place, LENGTH), axis=0)
+    return tl.minimum(first, tl.max(tl.where(has_mass, place, -1), axis=0))
+
+
+@triton.jit(do_not_specialize=["num_items", "num_excluded"])
+def mask_blocks_kernel(
+    queries,
+    vectors,
+    scales,
+    log_weights,
+    excluded,
+    masses,
+    num_items,
+    num_excluded,
+    mass_stride,
+    DIM: tl.constexpr,
+    DEPTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SCALED: tl.constexpr,
+):
+    """Compute the mass of the block of one excluded row again, without all that is excluded.
+
+    Several exclusions in a block write the same number.
+    """
+    pair = tl.program_id(0).to(tl.int64)
+    row = tl.load(excluded + pair)
+    if (row >= 0) & (row < num_items):
+        query = pair // num_excluded
+        block = row // BLOCK
+        logits = _block_logits(
+            queries,
+            vectors,
+            scales,
+            log_weights,
+            excluded,
+            num_items,
+            num_excluded,
+            query,
+            block,
+            DIM,
+            DEPTH,
+            BLOCK,
+            SCALED,
+        )
+        peak = tl.max(logits, axis=0)
+        peak = tl.where(peak == float("-inf"), 0.0, peak)
+        mass = peak + tl.log(tl.sum(tl.exp(logits - peak), axis=0))
+        tl.store(masses + query * mass_stride + block, mass)
+
+
+@triton.jit(do_not_specialize=["num_groups"])
+def group_masses_kernel(
+    masses, groups, num_blocks, num_groups, GROUP: tl.constexpr, GROUPS: tl.constexpr
+):
+    """Write the log-sum-exp of each group of blocks; a program takes some groups of a query."""
+    programs = tl.cdiv(num_groups, GROUPS)
+    query = (tl.program_id(0) // programs).to(tl.int64)
+    group = (tl.program_id(0) % programs) * GROUPS + tl.arange(0, GROUPS)
+    block = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
+    log_masses = tl.load(
+        masses + query * num_blocks + block, mask=block < num_blocks, other=float("-inf")
+    )
+    peak = tl.max(log_masses, axis=1)
+    peak = tl.where(peak == float("-inf"), 0.0, peak)
+    mass = peak + tl.log(tl.sum(tl.exp(log_masses - peak[:, None]), axis=1))
+    tl.store(groups + query * num_groups + group, mass, mask=group < num_groups)
+
+
+@triton.jit(do_not_specialize=["num_items", "num_excluded", "num", "num_groups"])
+def draw_kernel(
+    queries,
+    vectors,
+    scales,
+    log_weights,
+    excluded,
+    masses,
+    groups,
+    uniforms,
+    rows,
+    drawn,
+    num_items,
+    num_excluded,
+    num_blocks,
+    num_groups,
+    num,
+    DIM: tl.constexpr,
+    DEPTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    GROUP: tl.constexpr,
+    GROUPS: tl.constexpr,
+    SCALED: tl.constexpr,
+):
+    """One draw of one query: its row and logit, −1 and −inf where there is nothing to draw."""
+    pair = tl.program_id(0).to(tl.int64)
+    query = pair // num
+    place = tl.arange(0, GROUPS)
+    log_masses = tl.load(
+        groups + query * num_groups + place, mask=place < num_groups, other=float("-inf")
+    )
+    group = _pick(log_masses, tl.load(uniforms + pair * 3), GROUPS)
+    is_drawn = group >= 0
+    blocks = tl.maximum(group, 0) * GROUP + tl.arange(0, GROUP)
+    log_masses = tl.load(
+        masses + query * num_blocks + blocks, mask=blocks < num_blocks, other=float("-inf")
+    )
+    inside = _pick(log_masses, tl.load(uniforms + pair * 3 + 1), GROUP)
+    is_drawn &= inside >= 0
+    block = tl.where(is_drawn, group * GROUP + inside, 0)
+    logits = _block_logits(
+        queries,
+        vectors,
+        scales,
+        log_weights,
+        excluded,
+        num_items,
+        num_excluded,
+        query,
+        block,
+        DIM,
+        DEPTH,
+        BLOCK,
+        SCALED,
+    )
+    chosen = _pick(logits, tl.load(uniforms + pair * 3 + 2), BLOCK)
+    is_drawn &= chosen >= 0
+    logit = tl.max(tl.where(tl.arange(0, BLOCK) == chosen, logits, float("-inf")), axis=0)
+    tl.store(rows + pair, tl.where(is_drawn, block.to(tl.int64) * BLOCK + chosen, -1))
+    tl.store(drawn + pair, tl.where(is_drawn, logit, float("-inf")))
