@@ -48,7 +48,7 @@ def logit_tiles(
     Every tile but the last of the items has the same number of them, a multiple of 256.
     """
     queries = items.round_queries(queries)
-    num_queries = min(len(queries), _MAX_QUERIES)
+    num_queries = max(1, min(len(queries), _MAX_QUERIES))
     num_items = _items_of_a_tile(queries, num_queries)
     space = queries.new_empty(num_queries * min(num_items, items.num_items))
     for start in range(0, items.num_items, num_items):
@@ -121,7 +121,7 @@ def _multiplies_to_float32() -> bool:
 def _items_of_a_tile(queries: Float32[Tensor, "num_queries dim"], num_queries: int) -> int:
     logits = _CUDA_LOGITS if queries.is_cuda else _CPU_LOGITS
     numbers = _CUDA_VECTOR_NUMBERS if queries.is_cuda else _CPU_VECTOR_NUMBERS
-    num_items = min(logits // max(num_queries, 1), numbers // max(queries.shape[1], 1))
+    num_items = min(logits // num_queries, numbers // max(queries.shape[1], 1))
     return max(_LEAST_ITEMS, num_items // _LEAST_ITEMS * _LEAST_ITEMS)
 
 

@@ -42,6 +42,4 @@ def draw_by_gumbel_max(
     noise = torch.empty(num, *logits.shape, device=logits.device).exponential_(generator=generator)
     rows = (logits - noise.log_()).argmax(dim=2).t()
     drawn = logits.gather(1, rows)
-    return SoftmaxDraws(
-        torch.where(drawn > -torch.inf, rows, -1), drawn, logits.logsumexp(dim=1)
-    )
+    return SoftmaxDraws(torch.where(drawn > -torch.inf, rows, -1), drawn, logits.logsumexp(dim=1))

@@ -94,7 +94,7 @@ def draw_by_triton(
                 num_groups,
                 num,
                 GROUP=group,
-                GROUPS=triton.next_power_of_2(num_groups),
+                GROUPS=max(16, triton.next_power_of_2(num_groups)),
                 **sizes,
             )
     return SoftmaxDraws(rows, drawn, groups.logsumexp(dim=1))
@@ -114,7 +114,8 @@ def _block_masses(
         processors = _processors(queries.device)
         num_programs = min(num_tiles, tuning.programs_per_processor * processors)
     left, right = queries, vectors
-    if tuning.descriptors:
+    descriptors = tuning.descriptors and all(_can_be_described(each) for each in (left, right))
+    if descriptors:
         left = _descriptor(queries, tuning.query_tile, tuning.depth)
         right = _descriptor(vectors, tuning.item_tile, tuning.depth)
     scales = items.log_weights if items.scales is None else items.scales
@@ -138,7 +139,7 @@ def _block_masses(
         SCALED=items.scales is not None,
         PRECISION="tf32x3" if vectors.dtype == torch.float32 else "tf32",
         FLATTEN=tuning.flatten,
-        DESCRIPTORS=tuning.descriptors,
+        DESCRIPTORS=descriptors,
         num_warps=tuning.num_warps,
         num_stages=tuning.num_stages,
     )
@@ -153,6 +154,11 @@ def group_sizes(num_blocks: int) -> tuple[int, int]:
     return group, -(-num_blocks // group)
 
 
+def _can_be_described(matrix: Tensor) -> bool:
+    """Whether rows start where the tensor memory accelerator can load them."""
+    return matrix.data_ptr() % 16 == 0 and matrix.shape[1] * matrix.element_size() % 16 == 0
+
+
 def _descriptor(matrix: Tensor, height: int, width: int) -> Any:
     from triton.tools.tensor_descriptor import TensorDescriptor
 
@@ -162,7 +168,8 @@ def _descriptor(matrix: Tensor, height: int, width: int) -> Any:
 def _shared_bytes(device: torch.device) -> int:
     if device.type != "cuda":  # the interpreter has no bound
         return 1 << 20
-    return int(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)
+    properties: Any = torch.cuda.get_device_properties(device)  # torch's stubs lack some
+    return int(properties.shared_memory_per_block_optin)
 
 
 def _processors(device: torch.device) -> int:

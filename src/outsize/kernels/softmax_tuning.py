@@ -72,7 +72,9 @@ def default_tuning(
     block = tuning.block
     while block < tuning.item_tile and num_queries * num_items * 4 // block > _MAX_MASS_BYTES:
         block *= 2
-    return replace(tuning, block=block)
+    # What a draw reads at a time should stay in registers.
+    draw_depth = (1 << 12 if dtype == torch.float32 else 1 << 13) // block
+    return replace(tuning, block=block, draw_depth=draw_depth)
 
 
 def _shared_bytes(tuning: SoftmaxTuning, dtype: torch.dtype) -> int:

@@ -8,6 +8,8 @@ log-weights.
 
 from __future__ import annotations
 
+from typing import no_type_check
+
 import triton
 import triton.language as tl
 
@@ -16,6 +18,7 @@ LN_2: tl.constexpr = tl.constexpr(0.6931471805599453)
 
 
 @triton.jit(do_not_specialize=["num_queries", "num_items", "num_tiles", "num_query_tiles"])
+@no_type_check
 def block_masses_kernel(
     queries,
     vectors,

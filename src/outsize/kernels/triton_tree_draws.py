@@ -7,11 +7,14 @@ tail to be cut. The logits of a block are computed again where they are needed.
 
 from __future__ import annotations
 
+from typing import no_type_check
+
 import triton
 import triton.language as tl
 
 
 @triton.jit
+@no_type_check
 def _block_logits(
     queries,
     vectors,
@@ -43,15 +46,14 @@ def _block_logits(
     logits = products + tl.load(log_weights + item, mask=is_item, other=float("-inf"))
     for start in range(0, num_excluded, 16):
         place = start + tl.arange(0, 16)
-        rows = tl.load(
-            excluded + query * num_excluded + place, mask=place < num_excluded, other=-1
-        )
+        rows = tl.load(excluded + query * num_excluded + place, mask=place < num_excluded, other=-1)
         hits = tl.sum((item[:, None] == rows[None, :]).to(tl.int32), axis=1)
         logits = tl.where(hits > 0, float("-inf"), logits)
     return logits
 
 
 @triton.jit
+@no_type_check
 def _pick(log_masses, uniform, LENGTH: tl.constexpr):
     """An index in proportion to `exp(log_masses)`, never one without mass; −1 if none has any."""
     masses = tl.exp(log_masses - tl.max(log_masses, axis=0)).to(tl.float64)
@@ -66,6 +68,7 @@ def _pick(log_masses, uniform, LENGTH: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["num_items", "num_excluded"])
+@no_type_check
 def mask_blocks_kernel(
     queries,
     vectors,
@@ -112,6 +115,7 @@ def mask_blocks_kernel(
 
 
 @triton.jit(do_not_specialize=["num_groups"])
+@no_type_check
 def group_masses_kernel(
     masses, groups, num_blocks, num_groups, GROUP: tl.constexpr, GROUPS: tl.constexpr
 ):
@@ -130,6 +134,7 @@ def group_masses_kernel(
 
 
 @triton.jit(do_not_specialize=["num_items", "num_excluded", "num", "num_groups"])
+@no_type_check
 def draw_kernel(
     queries,
     vectors,
