@@ -22,12 +22,14 @@ def scored_items(num_items, dim, dtype=torch.float32, seed=0, log_weights=None):
         vectors = (vectors * 40).round().clamp(-127, 127)
     if log_weights is None:
         log_weights = normal(num_items, seed=seed + 2)
+    vectors[:, 0].abs_()  # so that a query of −inf times that gives −inf and not NaN
     return ScoredItems(vectors.to(dtype), scales, log_weights)
 
 
 def exact_logits(queries, items, excluded=None):
     """The meaning of a logit, in float64."""
-    logits = items.round_queries(queries).double() @ items.vectors.double().t()
+    rounded = queries if items.vectors.dtype == torch.float32 else queries.bfloat16()
+    logits = rounded.double() @ items.vectors.double().t()
     if items.scales is not None:
         logits = logits * items.scales.double()
     logits = logits + items.log_weights.double()

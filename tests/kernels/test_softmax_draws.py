@@ -70,6 +70,19 @@ def test_log_partitions_and_logits_are_those_of_the_whole_softmax(
     assert torch.isfinite(draws.logits[has_items]).all()
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("draw", PATHS)
+def test_many_queries_and_items_are_taken_a_tile_at_a_time(draw, dtype):
+    queries, items = normal(1100, 8, seed=5), scored_items(1500, 8, dtype)
+    excluded = torch.randint(1500, (1100, 2))
+    logits = exact_logits(queries, items, excluded)
+    draws = draw(queries, items, 2, generator(), excluded)
+    expected = logits.logsumexp(dim=1).float()
+    torch.testing.assert_close(draws.log_partition, expected, atol=1e-4, rtol=1e-5)
+    drawn = logits.gather(1, draws.rows).float()
+    torch.testing.assert_close(draws.logits, drawn, atol=1e-4, rtol=1e-5)
+
+
 def softmaxes(num_items):
     """Name → one query, items and exclusions with a softmax of that kind."""
     flat = scored_items(num_items, 8)
@@ -175,9 +188,7 @@ def test_huge_logits_do_not_overflow(draw):
     queries, items = normal(4, 8) * 1e4, scored_items(500, 8)
     draws = draw(queries, items, 5, generator())
     logits = exact_logits(queries, items)
-    torch.testing.assert_close(
-        draws.log_partition, logits.logsumexp(1).float(), rtol=1e-5, atol=0
-    )
+    torch.testing.assert_close(draws.log_partition, logits.logsumexp(1).float(), rtol=1e-5, atol=0)
     best = logits.amax(dim=1, keepdim=True).float().expand_as(draws.logits)
     torch.testing.assert_close(draws.logits, best, rtol=1e-4, atol=0)
 
@@ -198,11 +209,11 @@ def test_nothing_to_ask_draw_or_draw_from(draw, mean):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("num_items", [1, 33, 3001])
+@pytest.mark.parametrize(("num_queries", "num_items"), [(6, 1), (6, 33), (6, 3001), (1100, 700)])
 @pytest.mark.parametrize("mean", MEANS)
-def test_the_mean_of_the_softmax(mean, num_items, dtype):
-    queries, items = normal(6, 13, seed=3), scored_items(num_items, 13, dtype)
-    excluded = torch.randint(-1, num_items, (6, 4))
+def test_the_mean_of_the_softmax(mean, num_queries, num_items, dtype):
+    queries, items = normal(num_queries, 13, seed=3), scored_items(num_items, 13, dtype)
+    excluded = torch.randint(-1, num_items, (num_queries, 4))
     logits = exact_logits(queries, items, excluded)
     log_partition = logits.logsumexp(dim=1).float()
     vectors = items.vectors.double()
@@ -218,7 +229,8 @@ def test_nothing_carries_a_gradient_and_autocast_changes_nothing():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         draws = draw_from_softmax(queries, items, 2, generator())
         mean = softmax_mean(queries, items, draws.log_partition)
-    assert not (draws.logits.requires_grad or draws.log_partition.requires_grad)
+    assert not draws.logits.requires_grad
+    assert not draws.log_partition.requires_grad
     assert torch.equal(draws.log_partition, plain.log_partition)
     assert torch.equal(mean, softmax_mean(queries, items, plain.log_partition))
 

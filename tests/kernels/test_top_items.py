@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outsize.kernels.softmax_draws import ScoredItems
-from outsize.kernels.top_items import top_items
+from outsize.kernels.top_items import _first_highest, top_items
 
 TOPS = [
     pytest.param(top_items, id="cpu"),
@@ -27,7 +27,7 @@ def best(logits, num):
 @pytest.mark.parametrize("top", TOPS)
 @settings(deadline=None, max_examples=30)
 @given(
-    num_queries=st.sampled_from([1, 3, 300]),
+    num_queries=st.sampled_from([1, 3, 1100]),
     num_items=st.sampled_from([0, 1, 15, 16, 17, 255, 256, 1024, 3000]),
     num=st.sampled_from([0, 1, 2, 15, 40, 300]),
     num_excluded=st.integers(0, 3),
@@ -59,7 +59,11 @@ def test_every_dtype_is_scored_as_draws_score_it(top, dtype):
     assert (rows == expected_rows).double().mean() > 0.95
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_both_zeros_are_equal():
+    assert _first_highest(torch.tensor([[-0.0, 0.0, -1.0]]), 3)[1].tolist() == [[0, 1, 2]]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("top", TOPS)
 def test_a_query_that_is_not_finite_has_no_best(top, bad):
     queries = normal(2, 8)

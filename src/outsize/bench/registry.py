@@ -13,6 +13,7 @@ from outsize.bench import (
     encode,
     kmeans,
     least_squares,
+    negative_sampling,
     recluster,
     staleness,
     staleness_epochs,
@@ -45,6 +46,9 @@ BENCHMARKS: dict[str, Benchmark] = {
     "encode": Benchmark(encode.ABOUT, encode.run, encode.table),
     "kmeans": Benchmark(kmeans.ABOUT, kmeans.run, kmeans.table),
     "least-squares": Benchmark(least_squares.ABOUT, least_squares.run, least_squares.table),
+    "negative-sampling": Benchmark(
+        negative_sampling.ABOUT, negative_sampling.run, negative_sampling.table
+    ),
     "recluster": Benchmark(recluster.ABOUT, recluster.run, recluster.table),
     "staleness": Benchmark(staleness.ABOUT, staleness.run, staleness.table),
     "staleness-epochs": Benchmark(

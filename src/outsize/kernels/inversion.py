@@ -29,7 +29,7 @@ def pick(
     masses = torch.where(is_drawable, log_masses - peak, -torch.inf).double().exp_()
     # A parallel sum may grow by rounding where no mass is added, or shrink: not after this.
     sums = torch.where(masses > 0, masses.cumsum(dim=1), -1.0).cummax(dim=1).values
-    total = sums[:, -1:].contiguous()
-    below_total = torch.nextafter(total, torch.zeros_like(total))  # u·total may round to the total
-    found = torch.searchsorted(sums, torch.minimum(uniforms * total, below_total), right=True)
+    # The largest number below 1 times the total rounds to less than the total.
+    targets = uniforms * sums[:, -1:]
+    found = torch.searchsorted(sums, targets, right=True)
     return torch.where(is_drawable, found, -1)

@@ -49,7 +49,7 @@ def logit_tiles(
     """
     queries = items.round_queries(queries)
     num_queries = max(1, min(len(queries), _MAX_QUERIES))
-    num_items = _items_of_a_tile(queries, num_queries)
+    num_items = items_of_a_tile(num_queries, queries.shape[1], on_cuda=queries.is_cuda)
     space = queries.new_empty(num_queries * min(num_items, items.num_items))
     for start in range(0, items.num_items, num_items):
         some = slice(start, min(start + num_items, items.num_items))
@@ -118,10 +118,11 @@ def _multiplies_to_float32() -> bool:
     return "dtype_out" in torch.ops.aten.mm.overloads()
 
 
-def _items_of_a_tile(queries: Float32[Tensor, "num_queries dim"], num_queries: int) -> int:
-    logits = _CUDA_LOGITS if queries.is_cuda else _CPU_LOGITS
-    numbers = _CUDA_VECTOR_NUMBERS if queries.is_cuda else _CPU_VECTOR_NUMBERS
-    num_items = min(logits // num_queries, numbers // max(queries.shape[1], 1))
+def items_of_a_tile(num_queries: int, dim: int, *, on_cuda: bool) -> int:
+    """How many items are scored at a time: a multiple of 256."""
+    logits = _CUDA_LOGITS if on_cuda else _CPU_LOGITS
+    numbers = _CUDA_VECTOR_NUMBERS if on_cuda else _CPU_VECTOR_NUMBERS
+    num_items = min(logits // max(num_queries, 1), numbers // max(dim, 1))
     return max(_LEAST_ITEMS, num_items // _LEAST_ITEMS * _LEAST_ITEMS)
 
 

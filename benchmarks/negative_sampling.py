@@ -1,0 +1,144 @@
+"""The sizes of the CUDA kernels that draw from a softmax, swept.
+
+    python benchmarks/negative_sampling.py --out benchmarks/results
+
+Every setting of the grid is first held against the log-partition of the torch path, then timed in
+turns with the bare bfloat16 product: the pass alone (0 draws), 1 draw and 16 draws a query. What is
+best is to be put into `default_tuning`. What a device cannot run is kept with the reason.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from outsize.bench.negative_sampling import Workload, workload
+from outsize.bench.timing import time_in_turns
+from outsize.kernels.logit_tiles import as_factors
+from outsize.kernels.softmax_draws_chunks import draw_by_chunks
+from outsize.kernels.softmax_draws_triton import draw_by_triton
+from outsize.kernels.softmax_tuning import SoftmaxTuning, default_tuning
+from outsize.training.environment import environment
+
+SIZES = ((256, 1 << 20, 768), (1024, 1 << 20, 768), (1024, 1 << 22, 128))
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}
+# Queries, items and depth of a tile, warps, stages.
+TILES = (
+    (128, 256, 64, 8, 3),
+    (128, 256, 64, 8, 4),
+    (128, 128, 64, 8, 4),
+    (128, 128, 64, 4, 3),
+    (128, 128, 128, 8, 2),
+    (64, 256, 64, 4, 3),
+    (256, 128, 64, 8, 3),
+)
+# Descriptors, programs per processor, flatten.
+ORDERS = ((False, 0, False), (True, 0, False), (True, 1, True), (True, 2, True), (False, 1, True))
+DRAWS = (0, 1, 16)
+
+
+def grid(base: SoftmaxTuning) -> Iterator[SoftmaxTuning]:
+    """Every setting, beside the one that is used."""
+    yield base
+    for (queries, items, depth, warps, stages), (descriptors, programs, flatten) in product(
+        TILES, ORDERS
+    ):
+        yield replace(
+            base,
+            query_tile=queries,
+            item_tile=items,
+            depth=depth,
+            num_warps=warps,
+            num_stages=stages,
+            block=min(base.block, items),
+            descriptors=descriptors,
+            programs_per_processor=programs,
+            flatten=flatten,
+        )
+
+
+def measure(load: Workload, expected: Tensor, tuning: SoftmaxTuning, rounds: int) -> dict[str, Any]:
+    """Seconds of the product and of draws with this setting, or why it cannot run."""
+    inputs = (load.queries, load.items)
+    draw = partial(draw_by_triton, *inputs, generator=load.generator, tuning=tuning)
+    try:
+        found = draw(num=0).log_partition
+        error = (found - expected).abs().max().item()
+        factors, queries = as_factors(load.items.vectors).t(), load.queries.bfloat16()
+        ways = {f"{num} draws": partial(draw, num=num) for num in DRAWS}
+        timings = time_in_turns(
+            {"product": lambda: queries.to(factors.dtype) @ factors, **ways},
+            rounds=rounds,
+            calls=10,
+        )
+    except Exception as problem:
+        return {"tuning": asdict(tuning), "problem": str(problem).splitlines()[0][:200]}
+    seconds = {name: timing.median_s for name, timing in timings.items()}
+    return {"tuning": asdict(tuning), "largest_error": error, "median_s": seconds}
+
+
+def page(results: dict[str, Any], best: int = 8) -> str:
+    """The fastest settings of each size as Markdown."""
+    lines = ["# negative-sampling-tuning: sizes of the kernels, fastest first", ""]
+    lines += [f"- {key}: {value}" for key, value in results["environment"].items()]
+    names = ["product", *(f"{num} draws" for num in DRAWS)]
+    for case in results["cases"]:
+        ran = [row for row in case["rows"] if "median_s" in row]
+        ran.sort(key=lambda row: float(row["median_s"]["1 draws"]))
+        lines += [
+            "",
+            "{:,} queries, {:,} items of dim {}, {}:".format(*case["size"], case["dtype"]),
+        ]
+        lines += ["", f"| {' | '.join(names)} | error | setting |", "|--:|--:|--:|--:|--:|--|"]
+        for row in ran[:best]:
+            cells = [f"{row['median_s'][name] * 1e3:.3f} ms" for name in names]
+            setting = ", ".join(f"{key} {value}" for key, value in row["tuning"].items())
+            lines.append(f"| {' | '.join(cells)} | {row['largest_error']:.1e} | {setting} |")
+        failed = len(case["rows"]) - len(ran)
+        lines.append(f"\n{failed} of {len(case['rows'])} settings could not run.")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Sweep, show the best and keep all."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path)
+    parser.add_argument(
+        "--sizes", type=int, nargs="*", default=[0, 1, 2], help="which of the three"
+    )
+    parser.add_argument("--dtype", choices=DTYPES, default="bfloat16")
+    parser.add_argument("--blocks", type=int, nargs="*", help="items of a block, in place of ours")
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    cases = []
+    for size in (SIZES[place] for place in options.sizes):
+        dtype = DTYPES[options.dtype]
+        load = workload(*size, dtype)
+        properties: Any = torch.cuda.get_device_properties(load.queries.device)
+        ours = default_tuning(*size[:2], dtype, properties.shared_memory_per_block_optin)
+        expected = draw_by_chunks(load.queries, load.items, 0, load.generator).log_partition
+        rows = []
+        for block in options.blocks or [ours.block]:
+            draw_depth = max(16, ours.draw_depth * ours.block // block)
+            for tuning in grid(replace(ours, block=block, draw_depth=draw_depth)):
+                rows.append(measure(load, expected, tuning, options.rounds))
+                print(json.dumps(rows[-1]), flush=True)
+        cases.append({"size": size, "dtype": options.dtype, "rows": rows})
+    results = {"environment": environment(), "cases": cases}
+    print(page(results))
+    if options.out is not None:
+        options.out.mkdir(parents=True, exist_ok=True)
+        stem = options.out / f"negative-sampling-tuning-{options.dtype}-gpu"
+        stem.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n")
+        stem.with_suffix(".md").write_text(page(results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""Draws from a softmax over many items beside the ways a user would write them.
+
+The bare product of queries and items is the floor of anything that looks at every item; naive
+Gumbel-Max and softmax with `torch.multinomial` hold all scores. On a GPU the product is bfloat16,
+whose result of B × N numbers it must write; on the CPU it is float32, in the chunks of our pass, so
+that its result stays in the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float32, Int64
+from torch import Tensor
+
+from outsize.bench.timing import time_in_turns
+from outsize.kernels.logit_tiles import as_factors, items_of_a_tile
+from outsize.kernels.softmax_draws import ScoredItems, draw_from_softmax, softmax_mean
+
+ABOUT = "time and memory of draws from a softmax over many items, beside the bare product"
+_BETA = 20.0
+_NAMES = (
+    "product",
+    "Gumbel-Max",
+    "multinomial",
+    "Outsize, 1 draw",
+    "Outsize, 16 draws",
+    "mean",
+)
+# Queries, items, dim.
+_CUDA_SIZES = ((256, 1 << 20, 768), (1024, 1 << 20, 768), (1024, 1 << 22, 128))
+_CPU_SIZES = (
+    (64, 1 << 14, 64),
+    (64, 1 << 16, 64),
+    (64, 1 << 18, 64),
+    (8, 1 << 16, 64),
+    (512, 1 << 16, 64),
+    (64, 1 << 16, 384),
+)
+_QUICK_SIZES = ((8, 1 << 10, 16),)
+_NUMS = (1, 4, 16, 64, 256)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Queries times the inverse temperature, and unit vectors to score them against."""
+
+    queries: Float32[Tensor, "num_queries dim"]
+    items: ScoredItems
+    generator: torch.Generator
+
+
+def workload(num_queries: int, num_items: int, dim: int, dtype: torch.dtype) -> Workload:
+    """Random queries and items, on the GPU where there is one."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    generator = torch.Generator(device).manual_seed(0)
+    queries = _BETA * F.normalize(torch.randn(num_queries, dim, device=device, generator=generator))
+    vectors = torch.empty(num_items, dim, device=device, dtype=dtype)
+    scales = torch.full((num_items,), 1 / 127, device=device) if dtype == torch.int8 else None
+    for some in vectors.split(1 << 18):
+        drawn = F.normalize(torch.randn(some.shape, device=device, generator=generator))
+        some.copy_(drawn if scales is None else (drawn * 127).round())
+    log_weights = torch.zeros(num_items, device=device)
+    return Workload(queries, ScoredItems(vectors, scales, log_weights), generator)
+
+
+def run(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
+    """Time every way in turns; a minute on a GPU, a few on two cores."""
+    on_cuda = torch.cuda.is_available()
+    sizes = _QUICK_SIZES if quick else _CUDA_SIZES if on_cuda else _CPU_SIZES
+    dtypes = (torch.bfloat16, torch.int8) if on_cuda else (torch.float32, torch.int8)
+    rounds, calls = (2, 1) if quick else (7, 10 if on_cuda else 1)
+    results: dict[str, Any] = {"sizes": [], "nums": []}
+    for size in sizes:
+        for dtype in dtypes:
+            say("{:,} queries, {:,} items of dim {}, {}".format(*size, _name(dtype)))
+            load = workload(*size, dtype)
+            ways = ways_to_draw(load)
+            timings = time_in_turns(ways, rounds=rounds, calls=calls)
+            row = {name: asdict(timing) for name, timing in timings.items()}
+            if on_cuda:
+                for name, way in ways.items():
+                    row[name]["extra_bytes"] = _extra_bytes(way)
+            results["sizes"].append({"size": size, "dtype": _name(dtype), "ways": row})
+    size = sizes[min(1, len(sizes) - 1)]
+    say("{:,} queries, {:,} items of dim {}, more and more draws".format(*size))
+    load = workload(*size, dtypes[0])
+    nums = {str(num): partial(_draw, load, num) for num in _NUMS}
+    timings = time_in_turns(nums, rounds=rounds, calls=calls)
+    draws = {num: asdict(timing) for num, timing in timings.items()}
+    results["nums"].append({"size": size, "dtype": _name(dtypes[0]), "draws": draws})
+    return results
+
+
+def ways_to_draw(load: Workload) -> dict[str, Callable[[], object]]:
+    """Name → what is timed. One draw a query where the name does not say otherwise."""
+    log_partition = _draw(load, 0)
+    mean = partial(softmax_mean, load.queries, load.items, log_partition)
+    ways = (
+        partial(_product, load),
+        partial(_gumbel_max, load),
+        partial(_multinomial, load),
+        partial(_draw, load, 1),
+        partial(_draw, load, 16),
+        mean,
+    )
+    return dict(zip(_NAMES, ways, strict=True))
+
+
+def table(results: dict[str, Any]) -> str:
+    """The results as Markdown."""
+    lines = [
+        f"Unit vectors, inverse temperature {_BETA:g}; medians of rounds taken in turns, as "
+        "milliseconds (and multiples of the product).\n",
+        f"| queries | items | dim | dtype | {' | '.join(_NAMES)} |",
+        "|--:|--:|--:|--|" + "--:|" * len(_NAMES),
+    ]
+    for row in results["sizes"]:
+        floor = row["ways"]["product"]["median_s"]
+        cells = [_cell(row["ways"][name]["median_s"], floor) for name in _NAMES]
+        lines.append(_line(row["size"], row["dtype"], cells))
+    if "extra_bytes" in results["sizes"][0]["ways"]["product"]:
+        lines += ["\nPeak of memory beyond queries and items, in MB.\n", *lines[1:3]]
+        for row in results["sizes"]:
+            cells = [f"{row['ways'][name]['extra_bytes'] / 1e6:,.0f}" for name in _NAMES]
+            lines.append(_line(row["size"], row["dtype"], cells))
+    for row in results["nums"]:
+        queries, items, dim = row["size"]
+        lines.append(f"\nDraws a query, {queries:,} queries, {items:,} items of dim {dim}.\n")
+        lines += [f"| {' | '.join(row['draws'])} |", "|" + "--:|" * len(row["draws"])]
+        cells = [f"{timing['median_s'] * 1e3:.2f}" for timing in row["draws"].values()]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _draw(load: Workload, num: int) -> Float32[Tensor, " num_queries"]:
+    return draw_from_softmax(load.queries, load.items, num, load.generator).log_partition
+
+
+def _product(load: Workload) -> None:
+    """Every score once, by the library's product; int8 as the bfloat16 it would have to become."""
+    if load.queries.is_cuda:
+        load.queries.bfloat16() @ as_factors(load.items.vectors).t()
+        return
+    for some in load.items.vectors.split(items_of_a_tile(*load.queries.shape, on_cuda=False)):
+        load.queries @ some.float().t()
+
+
+def _scores(load: Workload) -> Float32[Tensor, "num_queries num_items"]:
+    factors = as_factors(load.items.vectors)
+    scores = (load.queries.to(factors.dtype) @ factors.t()).float()
+    return scores if load.items.scales is None else scores.mul_(load.items.scales)
+
+
+def _gumbel_max(load: Workload) -> Int64[Tensor, " num_queries"]:
+    scores = _scores(load)
+    noise = torch.empty_like(scores).exponential_(generator=load.generator)
+    return scores.sub_(noise.log_()).argmax(dim=1)
+
+
+def _multinomial(load: Workload) -> Int64[Tensor, "num_queries 1"]:
+    return torch.multinomial(_scores(load).softmax(dim=1), 1, generator=load.generator)
+
+
+def _extra_bytes(way: Callable[[], object]) -> int:
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    way()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _cell(seconds: float, floor: float) -> str:
+    return f"{seconds * 1e3:.2f} ({seconds / floor:.2f})"
+
+
+def _line(size: tuple[int, int, int], dtype: str, cells: list[str]) -> str:
+    queries, items, dim = size
+    return f"| {queries:,} | {items:,} | {dim} | {dtype} | {' | '.join(cells)} |"

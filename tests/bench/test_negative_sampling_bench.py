@@ -1,0 +1,13 @@
+import json
+
+from outsize.bench import run_benchmark
+
+
+def test_the_quick_form_times_every_way_to_draw(tmp_path):
+    results = run_benchmark("negative-sampling", tmp_path, quick=True, quiet=True)
+    for row in results["sizes"]:
+        assert all(way["median_s"] > 0 for way in row["ways"].values())
+    (page,) = tmp_path.glob("negative-sampling-*.md")
+    assert "Outsize, 16 draws" in page.read_text()
+    kept = json.loads(page.with_suffix(".json").read_text())
+    assert kept["nums"][0]["draws"].keys() == {"1", "4", "16", "64", "256"}

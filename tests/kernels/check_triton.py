@@ -1,0 +1,113 @@
+"""Checks of the Triton path on CPU tensors, run as a script under Triton's interpreter."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+import triton.language as tl
+from draw_checks import assert_drawn_from, exact_logits, normal, scored_items
+from triton.runtime import interpreter
+
+from outsize.kernels.softmax_draws import ScoredItems
+from outsize.kernels.softmax_draws_triton import draw_by_triton
+from outsize.kernels.softmax_tuning import SoftmaxTuning
+
+SMALL = SoftmaxTuning(query_tile=16, item_tile=64, depth=16, block=16, draw_depth=16)
+IN_TURNS = replace(SMALL, programs_per_processor=1, flatten=True)
+
+
+def mend_interpreter():
+    """Make the interpreter of Triton 3.6 do what the compiled language does.
+
+    It multiplies the bits of bfloat16 as if they were integers, casts integers to those bits, and
+    turns arrays of one number to an index in a way that numpy 2.4 refuses.
+    """
+    builder = interpreter.InterpreterBuilder
+    dot, cast, patch = builder.create_dot, builder.cast_impl, interpreter._patch_lang_tensor
+
+    def mended_dot(self, left, right, *rest):
+        sides = (
+            self.create_fp_ext(side, tl.float32) if side.dtype.scalar == tl.bfloat16 else side
+            for side in (left, right)
+        )
+        return dot(self, *sides, *rest)
+
+    def mended_cast(self, source, target):
+        if target.scalar == tl.bfloat16 and not source.dtype.scalar.is_floating():
+            source = cast(self, source, tl.float32)
+        return cast(self, source, target)
+
+    def mended_patch(tensor, scope):
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
+
+    builder.create_dot, builder.cast_impl = mended_dot, mended_cast
+    interpreter._patch_lang_tensor = mended_patch
+
+
+def check_logits(num_items, dim, dtype, tuning, num_queries=5):
+    log_weights = normal(num_items, seed=9)
+    log_weights[1::3] = -torch.inf
+    items = scored_items(num_items, dim, dtype, log_weights=log_weights)
+    queries = normal(num_queries, dim, seed=5)
+    excluded = torch.randint(-1, num_items + 3, (num_queries, 3))
+    excluded[:, 2] = excluded[:, 0] + 1  # often in the block of the first
+    logits = exact_logits(queries, items, excluded)
+    draws = draw_by_triton(queries, items, 2, torch.Generator(), excluded, tuning)
+    expected = logits.logsumexp(dim=1).float()
+    torch.testing.assert_close(draws.log_partition, expected, atol=1e-4, rtol=1e-5)
+    has_items = (logits > -torch.inf).any(dim=1, keepdim=True).expand_as(draws.rows)
+    assert torch.equal(draws.rows >= 0, has_items)
+    drawn = logits.gather(1, draws.rows.clamp(min=0)).float()
+    drawn = torch.where(has_items, drawn, -torch.inf)
+    torch.testing.assert_close(draws.logits, drawn, atol=1e-4, rtol=1e-5)
+
+
+def check_draws(num=400):
+    """Draws among two groups of blocks, nearly all mass on one item that is excluded."""
+    num_items = 1500
+    log_weights = torch.full((num_items,), -9.0)
+    log_weights[torch.arange(0, num_items, 149)] = 0.0
+    log_weights[450] = 12.0
+    items = scored_items(num_items, 8, log_weights=log_weights)
+    queries, excluded = normal(1, 8, seed=1), torch.tensor([[450, -1]])
+    tuning = replace(SMALL, item_tile=512)
+    draws = draw_by_triton(queries, items, num, torch.Generator(), excluded, tuning)
+    assert_drawn_from(draws.rows, exact_logits(queries, items, excluded)[0])
+
+
+def check_nothing_to_draw():
+    items = scored_items(40, 8)
+    excluded = torch.arange(40).expand(2, -1).contiguous()
+    excluded[1] = -1
+    draws = draw_by_triton(normal(2, 8), items, 2, torch.Generator(), excluded, SMALL)
+    assert (draws.rows[0] == -1).all()
+    assert draws.log_partition[0] == -torch.inf
+    assert (draws.rows[1] >= 0).all()
+    assert draws.log_partition[1].isfinite()
+
+
+def check_not_finite():
+    queries = normal(3, 8)
+    queries[1, 3] = torch.nan
+    items = scored_items(40, 8)
+    items = ScoredItems(items.vectors, None, items.log_weights + 1e4)
+    draws = draw_by_triton(queries, items, 2, torch.Generator(), None, SMALL)
+    assert draws.log_partition.isnan().tolist() == [False, True, False]
+    assert ((draws.rows >= -1) & (draws.rows < 40)).all()
+
+
+if __name__ == "__main__":
+    np.seterr(all="ignore")  # −inf is expected
+    mend_interpreter()
+    torch.manual_seed(0)
+    check_logits(1, 3, torch.float32, SMALL)
+    check_logits(70, 16, torch.float32, SMALL, num_queries=17)
+    check_logits(300, 40, torch.bfloat16, IN_TURNS)
+    check_logits(200, 37, torch.int8, SMALL)
+    check_logits(100, 32, torch.bfloat16, replace(IN_TURNS, descriptors=True))
+    check_logits(100, 32, torch.int8, replace(SMALL, descriptors=True))
+    check_nothing_to_draw()
+    check_not_finite()
+    check_draws()
+    print("all checks passed")
