@@ -46,7 +46,7 @@ def generator(seed=0):
 @given(
     num_queries=st.integers(1, 20),
     num_items=st.sampled_from([1, 2, 31, 32, 33, 63, 64, 65, 257, 2047, 2049, 5000]),
-    dim=st.integers(1, 70),
+    dim=st.sampled_from([1, 37, 64]),  # each is a kernel of its own on CUDA
     num_excluded=st.integers(0, 5),
     share=st.sampled_from([0.0, 0.5]),
 )

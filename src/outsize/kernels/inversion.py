@@ -27,8 +27,10 @@ def pick(
     peak = log_masses.amax(dim=1, keepdim=True)
     is_drawable = peak.isfinite()
     masses = torch.where(is_drawable, log_masses - peak, -torch.inf).double().exp_()
-    # A parallel sum may grow by rounding where no mass is added, or shrink: not after this.
-    sums = torch.where(masses > 0, masses.cumsum(dim=1), -1.0).cummax(dim=1).values
+    sums = masses.cumsum(dim=1)
+    if not sums.is_cpu:
+        # A parallel sum may grow by rounding where no mass is added, or shrink: not after this.
+        sums = torch.where(masses > 0, sums, -1.0).cummax(dim=1).values
     # The largest number below 1 times the total rounds to less than the total.
     targets = uniforms * sums[:, -1:]
     found = torch.searchsorted(sums, targets, right=True)

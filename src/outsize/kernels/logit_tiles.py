@@ -14,7 +14,7 @@ from outsize.kernels.scored_items import ScoredItems
 
 # Logits of a tile: on the CPU they should stay in the second-level cache, on CUDA they should fill
 # the device. The vectors of a tile become float32 on the CPU and should stay in a cache too.
-_CPU_LOGITS, _CUDA_LOGITS = 1 << 18, 1 << 25
+_CPU_LOGITS, _CUDA_LOGITS = 1 << 18, 1 << 24
 _CPU_VECTOR_NUMBERS, _CUDA_VECTOR_NUMBERS = 1 << 20, 1 << 26
 _MAX_QUERIES = 1024
 _LEAST_ITEMS = 256

@@ -47,10 +47,11 @@ def draw_by_triton(
     with on_device:
         masses = _block_masses(queries, vectors, items, tuning)
         group, num_groups = group_sizes(masses.shape[1])
-        # Pointers that no kernel reads through where there are no scales or exclusions.
+        # Nothing is read from these where there are no scales or exclusions.
         scales = items.log_weights if items.scales is None else items.scales
-        rows_excluded = masses if excluded is None else excluded.contiguous()
-        num_excluded = 0 if excluded is None else excluded.shape[1]
+        if excluded is None:
+            excluded = torch.empty(num_queries, 0, dtype=torch.int64, device=device)
+        excluded, num_excluded = excluded.contiguous(), excluded.shape[1]
         inputs = (queries, vectors, scales.contiguous(), items.log_weights.contiguous())
         sizes: dict[str, Any] = {
             "DIM": queries.shape[1],
@@ -62,7 +63,7 @@ def draw_by_triton(
         if num_excluded:
             mask_blocks_kernel[(num_queries * num_excluded,)](
                 *inputs,
-                rows_excluded,
+                excluded,
                 masses,
                 items.num_items,
                 num_excluded,
@@ -82,7 +83,7 @@ def draw_by_triton(
             )
             draw_kernel[(num_queries * num,)](
                 *inputs,
-                rows_excluded,
+                excluded,
                 masses,
                 groups,
                 uniforms,
