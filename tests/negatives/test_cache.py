@@ -150,6 +150,15 @@ def test_a_sweep_of_the_oldest_reaches_every_item_in_turn():
     assert seen[0] == seen[2]
 
 
+def test_an_item_rewritten_in_a_push_goes_after_one_that_entered_with_it_in_a_lower_row():
+    cache = make(2, eviction="lru")
+    push(cache, [2, 0])
+    push(cache, [0, 1, 3])
+    assert cache.keys.tolist() == [1, 3]
+    push(cache, [0])
+    assert cache.keys.tolist() == [0, 3]
+
+
 class Oracle:
     """The same cache as a list of dicts."""
 

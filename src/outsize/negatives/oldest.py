@@ -32,8 +32,11 @@ class OldestFirst:
         if found is None:
             then, queue = torch.sort(self._stamps, stable=True)
             may_be_taken = then != NEVER
-            self._then, self._queue = then[may_be_taken], queue[may_be_taken]
-            found = self._queue[:num]
+            then, queue = then[may_be_taken], queue[may_be_taken]
+            found = queue[:num]
+            # Lower rows may still get the newest stamp there is, and then belong before these.
+            is_settled = then < then[-1:]
+            self._then, self._queue = then[is_settled], queue[is_settled]
         return found
 
     def _next(self, num: int) -> Tensor | None:
