@@ -3,7 +3,7 @@
 `NEGATIVES` names every way; all keep the contract of `NegativesLoss`.
 """
 
-from outsize.negatives.cache import NegativeCache, PushReport
+from outsize.negatives.cache import NegativeCache
 from outsize.negatives.cache_config import NegativeCacheConfig
 from outsize.negatives.cache_loss import CacheLossReport, Comparison, NegativeCacheLoss, Upkeep
 from outsize.negatives.chunked import in_chunks
@@ -14,6 +14,7 @@ from outsize.negatives.feeds import CorpusFeed, Feed, PositivesFeed, StreamFeed
 from outsize.negatives.hard import TopItemsConfig, TopItemsLoss
 from outsize.negatives.in_batch import InBatchConfig, InBatchLoss, in_batch_logits
 from outsize.negatives.inclusion import log_inclusion
+from outsize.negatives.item_cache import ItemCache, PushReport
 from outsize.negatives.losses import ESTIMATORS, CachedSoftmax, cached_softmax
 from outsize.negatives.queue import QueueConfig, QueueLoss
 from outsize.negatives.temperature import Temperature
@@ -42,6 +43,7 @@ __all__ = [
     "HeldItems",
     "InBatchConfig",
     "InBatchLoss",
+    "ItemCache",
     "ItemSource",
     "LossReport",
     "NegativeCache",

@@ -9,21 +9,28 @@ writes them back (`commit`); others enter (`push`) and displace the oldest, or t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import torch
 from jaxtyping import Float, Float32, Int64
-from torch import Tensor, nn
+from torch import Tensor
 
+from outsize.contracts import Shard
 from outsize.errors import ConfigError, DataError, NonFiniteError
 from outsize.hashing import derive_seed
-from outsize.kernels.softmax_draws import ScoredItems, draw_from_softmax, softmax_mean
+from outsize.kernels.softmax_draws import (
+    ScoredItems,
+    SoftmaxDraws,
+    draw_from_softmax,
+    softmax_mean,
+)
 from outsize.negatives.draw import Draw, HeldItems
+from outsize.negatives.item_cache import ItemCache, PushReport
 from outsize.negatives.item_rows import FeatureShapes, ItemRows
 from outsize.negatives.kept import Precision
-from outsize.negatives.key_index import NO_KEY, KeyIndex
+from outsize.negatives.kept_rows import KeptRows
+from outsize.negatives.key_index import NO_KEY, KeyIndex, last_of_each
 from outsize.negatives.oldest import NEVER, OldestFirst
 from outsize.spec import MemoryUse
 
@@ -31,22 +38,7 @@ Eviction = Literal["fifo", "lru"]
 _EMPTY = -1  # the stamp of an empty row: the first to be taken
 
 
-@dataclass(frozen=True)
-class PushReport:
-    """What became of pushed items.
-
-    Attributes:
-        num_new: Items that took a row.
-        num_known: Items the cache held already, now rewritten where they were.
-        num_repeated: Items pushed twice in the call (the last counts), or beyond the cache's size.
-    """
-
-    num_new: int
-    num_known: int
-    num_repeated: int
-
-
-class NegativeCache(nn.Module):
+class NegativeCache(ItemCache):
     """Items with their embeddings, a row each; every item at most once, known by its key.
 
     New items take empty rows first, then those of the items that entered longest ago ("fifo"), or
@@ -105,9 +97,9 @@ class NegativeCache(nn.Module):
         self.dim = dim
         self.eviction = eviction
         self.corpus_size = corpus_size
+        self.shard = Shard()
         self.seed = seed
-        self.clock = 0  # commits so far
-        self._num_pushes = self._num_draws = 0
+        self._clock = self._num_pushes = self._num_draws = 0
         self.items = ItemRows(num_items, dim, features or {}, precision)
         self.register_buffer("keys", torch.full((num_items,), NO_KEY))
         self.register_buffer("log_weights", torch.zeros(num_items))
@@ -116,14 +108,25 @@ class NegativeCache(nn.Module):
         self._derive()
 
     @property
+    def clock(self) -> int:  # noqa: D102
+        return self._clock
+
+    @property
+    def device(self) -> torch.device:  # noqa: D102
+        return self.keys.device
+
+    @property
     def num_held(self) -> int:
         """Items held now."""
         return int((self.keys != NO_KEY).sum())
 
     @property
-    def alpha(self) -> float:
-        """The share of the corpus that is held, 1 for a cache of all of it."""
-        return 1.0 if self.corpus_size is None else self.num_held / self.corpus_size
+    def num_held_here(self) -> int:  # noqa: D102
+        return self.num_held
+
+    @property
+    def num_items_here(self) -> int:  # noqa: D102
+        return self.num_items
 
     def ages(self) -> Int64[Tensor, " held"]:
         """Commits since each held item was encoded."""
@@ -140,30 +143,36 @@ class NegativeCache(nn.Module):
         )
 
     @torch.no_grad()
-    def push(
+    def push(  # noqa: D102
         self,
         features: Mapping[str, Tensor] | None,
         embeddings: Float[Tensor, "n dim"],
         keys: Int64[Tensor, " n"],
         log_weights: Float[Tensor, " n"] | None = None,
     ) -> PushReport:
-        """Let items in; each counts as encoded now.
+        return self.take_in(keys, *self.prepare(features, embeddings, keys, log_weights))
 
-        Args:
-            features: What they are encoded from, `(n, …)` by name.
-            embeddings: What that gave.
-            keys: Numbers >= 0 that tell items apart.
-            log_weights: log of how many items of the corpus each stands for, where items enter with
-                unequal chances: −log of the chance to be held (see `log_inclusion`).
-        """
+    def prepare(
+        self,
+        features: Mapping[str, Tensor] | None,
+        embeddings: Float[Tensor, "n dim"],
+        keys: Int64[Tensor, " n"],
+        log_weights: Float[Tensor, " n"] | None = None,
+    ) -> tuple[Float32[Tensor, " n"], KeptRows]:
+        """Weights and items as a push would keep them; refuses what cannot be kept."""
         self._require_keys(keys, len(embeddings))
-        self.items.require(embeddings, keys, features or {})
-        weights = (
-            torch.zeros_like(keys, dtype=torch.float32) if log_weights is None else log_weights
-        )
-        if not torch.isfinite(weights).all():
+        items = self.items.prepare(embeddings, keys, features or {})
+        if log_weights is None:
+            return torch.zeros_like(keys, dtype=torch.float32), items
+        if not torch.isfinite(log_weights).all():
             raise NonFiniteError("log_weights must be finite: leave items of weight 0 out")
-        last = _last_of_each(keys)
+        return log_weights.float(), items
+
+    def take_in(
+        self, keys: Int64[Tensor, " n"], log_weights: Float32[Tensor, " n"], items: KeptRows
+    ) -> PushReport:
+        """Push items that are prepared."""
+        last = last_of_each(keys)
         found = self._index.rows_of(keys[last])
         known, known_rows = last[found >= 0], found[found >= 0]
         new = last[found < 0][-self.num_items :]
@@ -177,16 +186,13 @@ class NegativeCache(nn.Module):
         stays = self.keys[known_rows] == keys[known]  # a new item may have taken its row
         rows = torch.cat((known_rows[stays], new_rows))
         which = torch.cat((known[stays], new))
-        self.items.write(rows, embeddings[which])
-        self.items.write_features(
-            rows, {n: values[which] for n, values in (features or {}).items()}
-        )
-        self.log_weights[rows] = weights[which].float()
+        self.items.put(rows, items.take(which))
+        self.log_weights[rows] = log_weights[which]
         self.encoded_at[rows] = self.clock
         return PushReport(len(new), len(known), len(keys) - len(new) - len(known))
 
     @torch.no_grad()
-    def sample(
+    def sample(  # noqa: D102
         self,
         queries: Float[Tensor, "batch dim"],
         num: int = 1,
@@ -195,57 +201,73 @@ class NegativeCache(nn.Module):
         exclude_everywhere: Int64[Tensor, " n"] | None = None,
         with_mean: bool = False,
     ) -> Draw:
-        """Draw items from softmax(β · query · embedding + log-weight), exactly, in one pass.
-
-        Args:
-            queries: Encoded queries.
-            num: Draws of each, independent and with replacement; 0 gives the log-partition alone.
-            beta: The inverse temperature β.
-            exclude: Keys that do not count for a query: its own positive `(batch,)`, or a list
-                `(batch, n)` with −1 for nothing.
-            exclude_everywhere: Keys that do not count for any query.
-            with_mean: Also give Σ p̃ⱼ Eⱼ, at the price of a second pass.
-        """
         scaled = queries.detach().float() * (beta.detach() if isinstance(beta, Tensor) else beta)
+        lists = None if exclude is None else exclude.view(len(queries), -1)
+        generator = self.next_generator()
+        drawn, mean = self.draw_rows(scaled, num, generator, lists, exclude_everywhere, with_mean)
+        uniforms = torch.rand(drawn.rows.shape, generator=generator, device=queries.device)
+        rows, place = drawn.rows, drawn.rows.clamp_min(0)
+        items = self.items.at(place.flatten())
+        return Draw(
+            rows=rows,
+            keys=torch.where(rows >= 0, self.keys[place], NO_KEY),
+            features={name: v.unflatten(0, rows.shape) for name, v in items.features.items()},
+            embeddings=items.embeddings().unflatten(0, rows.shape),
+            ages=torch.where(rows >= 0, self.clock - self.encoded_at[place], 0),
+            logits=drawn.logits,
+            log_partition=drawn.log_partition,
+            uniforms=uniforms,
+            mean_embedding=mean,
+        )
+
+    def draw_rows(
+        self,
+        scaled: Float32[Tensor, "batch dim"],
+        num: int,
+        generator: torch.Generator,
+        exclude: Int64[Tensor, "batch n"] | None = None,
+        exclude_everywhere: Int64[Tensor, " m"] | None = None,
+        with_mean: bool = False,
+    ) -> tuple[SoftmaxDraws, Float32[Tensor, "batch dim"] | None]:
+        """Rows drawn for queries that are multiplied by β, and the mean embedding if asked for."""
         items = self.scored(exclude_everywhere)
-        excluded = None if exclude is None else self.rows_of(exclude).view(len(queries), -1)
-        generator = self._next_generator()
+        excluded = None if exclude is None else self.rows_of(exclude)
         drawn = draw_from_softmax(scaled, items, num, generator, excluded)
         mean = softmax_mean(scaled, items, drawn.log_partition, excluded) if with_mean else None
-        uniforms = torch.rand(drawn.rows.shape, generator=generator, device=queries.device)
-        return self._draw(drawn.rows, drawn.logits, drawn.log_partition, uniforms, mean)
+        return drawn, mean
 
     @torch.no_grad()
-    def commit(
+    def commit(  # noqa: D102
         self, draw: Draw | None = None, drawn: Float[Tensor, "batch k dim"] | None = None
     ) -> None:
-        """End a step: write back what it has encoded anew, and let every item age by one.
-
-        Args:
-            draw: What was drawn.
-            drawn: The drawn items as encoded now; of several encodings of one item the last counts.
-        """
-        self.clock += 1
+        self.tick()
         if draw is not None and drawn is not None:
             self.rewrite(draw.items(), drawn.flatten(0, 1))
 
+    def tick(self) -> None:
+        """Let every item age by one."""
+        self._clock += 1
+
     @torch.no_grad()
-    def rewrite(self, items: HeldItems, embeddings: Float[Tensor, "n dim"]) -> None:
-        """Replace the embeddings of held items by those they have now."""
+    def rewrite(self, items: HeldItems, embeddings: Float[Tensor, "n dim"]) -> None:  # noqa: D102
         holds = (items.rows >= 0) & (self.keys[items.rows.clamp_min(0)] == items.keys)
-        rows = items.rows[holds]
-        last = _last_of_each(rows)
-        kept = embeddings[holds][last]
-        self.items.require(kept, items.keys[holds][last])
-        self.items.write(rows[last], kept)
+        keys = items.keys[holds]
+        self.replace(items.rows[holds], keys, self.items.prepare(embeddings[holds], keys))
+
+    def replace(
+        self, rows: Int64[Tensor, " n"], keys: Int64[Tensor, " n"], items: KeptRows
+    ) -> None:
+        """Rewrite rows by items that are prepared, those that still hold their keys."""
+        holds = (self.keys[rows] == keys).nonzero().flatten()
+        last = holds[last_of_each(rows[holds])]
+        self.items.put(rows[last], items.take(last))
         self.encoded_at[rows[last]] = self.clock
         if self.eviction == "lru":
             self._num_pushes += 1
             self.stamps[rows[last]] = self._num_pushes
 
     @torch.no_grad()
-    def oldest(self, num: int) -> HeldItems:
-        """The `num` items that were encoded longest ago, of equal ones the lower rows first."""
+    def oldest(self, num: int) -> HeldItems:  # noqa: D102
         return self.held(self._by_encoding.take(num))
 
     @torch.no_grad()
@@ -270,36 +292,27 @@ class NegativeCache(nn.Module):
             weights[rows[rows >= 0]] = -torch.inf
         return ScoredItems(self.items.vectors, self.items.scales, weights)
 
+    def tensors_here(self) -> dict[str, Tensor]:  # noqa: D102
+        return dict(self.named_buffers())
+
+    def counters(self) -> list[int]:  # noqa: D102
+        return [self._clock, self._num_pushes, self._num_draws, self.seed]
+
+    @torch.no_grad()
+    def resume(self, num_held_here: int, counters: Sequence[int]) -> None:  # noqa: D102
+        self.keys[num_held_here:] = NO_KEY
+        self.encoded_at[num_held_here:] = NEVER
+        self.stamps[num_held_here:] = _EMPTY
+        self.set_extra_state(torch.tensor(counters))
+
     def get_extra_state(self) -> Tensor:
         """What counts steps, calls and draws."""
-        return torch.tensor([self.clock, self._num_pushes, self._num_draws, self.seed])
+        return torch.tensor(self.counters())
 
     def set_extra_state(self, state: Tensor) -> None:
         """Go on where another cache was."""
-        self.clock, self._num_pushes, self._num_draws, self.seed = state.tolist()
+        self._clock, self._num_pushes, self._num_draws, self.seed = state.tolist()
         self._derive()
-
-    def _draw(
-        self,
-        rows: Int64[Tensor, "batch k"],
-        logits: Float32[Tensor, "batch k"],
-        log_partition: Float32[Tensor, " batch"],
-        uniforms: Float32[Tensor, "batch k"],
-        mean: Float32[Tensor, "batch dim"] | None,
-    ) -> Draw:
-        place = rows.clamp_min(0)
-        features = self.items.features_at(place.flatten())
-        return Draw(
-            rows=rows,
-            keys=torch.where(rows >= 0, self.keys[place], NO_KEY),
-            features={name: v.unflatten(0, rows.shape) for name, v in features.items()},
-            embeddings=self.items.embeddings_at(place.flatten()).unflatten(0, rows.shape),
-            ages=torch.where(rows >= 0, self.clock - self.encoded_at[place], 0),
-            logits=logits,
-            log_partition=log_partition,
-            uniforms=uniforms,
-            mean_embedding=mean,
-        )
 
     def _require_keys(self, keys: Tensor, num: int) -> None:
         if keys.shape != (num,) or keys.dtype != torch.int64:
@@ -310,7 +323,7 @@ class NegativeCache(nn.Module):
         if num and int(keys.min()) < 0:
             raise DataError(f"keys must be >= 0, but got {int(keys.min())}")
 
-    def _next_generator(self) -> torch.Generator:
+    def next_generator(self) -> torch.Generator:
         """Draws are functions of the seed and of how many came before."""
         self._num_draws += 1
         generator = torch.Generator(self.keys.device)
@@ -332,11 +345,3 @@ class NegativeCache(nn.Module):
         super()._apply(keep_dtype, recurse)
         self._derive()
         return self
-
-
-def _last_of_each(values: Int64[Tensor, " n"]) -> Int64[Tensor, " distinct"]:
-    """Where each distinct value stands last, in the order of those places."""
-    ordered, places = torch.sort(values, stable=True)
-    is_last = torch.ones_like(ordered, dtype=torch.bool)
-    is_last[:-1] = ordered[1:] != ordered[:-1]
-    return places[is_last].sort().values

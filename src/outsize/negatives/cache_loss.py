@@ -10,11 +10,11 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from outsize.errors import ConfigError
-from outsize.negatives.cache import NegativeCache, PushReport
 from outsize.negatives.contract import EncodeItems, LossReport, NegativesLoss
 from outsize.negatives.draw import Draw, HeldItems
 from outsize.negatives.feeds import Feed, PositivesFeed
 from outsize.negatives.in_batch import in_batch_logits, items_to_queries
+from outsize.negatives.item_cache import ItemCache, PushReport
 from outsize.negatives.losses import Estimator, cached_softmax
 from outsize.negatives.temperature import Temperature
 
@@ -101,7 +101,7 @@ class NegativeCacheLoss(NegativesLoss):
 
     def __init__(
         self,
-        cache: NegativeCache,
+        cache: ItemCache,
         encode_items: EncodeItems,
         beta: float | Temperature = 20.0,
         num_negatives: int = 4,
@@ -176,29 +176,27 @@ class NegativeCacheLoss(NegativesLoss):
         self._pushed = self.upkeep.feed.feed(
             self.cache, report.positives, report.positive_embeddings
         )
-        num_due = self._num_due()
-        if num_due:
-            due = self.cache.oldest(num_due)
-            with torch.no_grad():
-                self.cache.rewrite(due, self._encode(due.features))
+        if self.upkeep.refresh:
+            self._sweep()
 
     def latest_metrics(self) -> dict[str, float]:
-        """The cache after the last commit.
+        """The cache after the last commit; nothing is sent for it.
 
         `age` and `age_p95` are commits since the held items were encoded, `refreshed` the share
         encoded in the last step (the ρ in effect), `held` and `alpha` what of the corpus is held,
-        `pushed_known` the share of pushed items that were held already.
+        `pushed_known` the share of pushed items that were held already. Where ranks share the
+        cache, the last three are of all ranks, and the others of the items this rank keeps.
         """
         ages = self.cache.ages().float()
         pushed = self._pushed.num_new + self._pushed.num_known + self._pushed.num_repeated
         known = {} if not pushed else {"pushed_known": 1 - self._pushed.num_new / pushed}
         if not len(ages):
-            return {"held": 0.0, **known}
+            return {"held": float(self.cache.num_held), **known}
         return {
             "age": float(ages.mean()),
             "age_p95": float(_p95(ages)),
             "refreshed": float((ages == 0).float().mean()),
-            "held": float(len(ages)),
+            "held": float(self.cache.num_held),
             "alpha": self.cache.alpha,
             **known,
         }
@@ -270,12 +268,13 @@ class NegativeCacheLoss(NegativesLoss):
             return loss
         return (loss + items_to_queries(queries, own, beta, keys, known).mean()) / 2
 
-    def _num_due(self) -> int:
-        """How many items this commit sweeps: ρ·held a step, on average where that is no integer."""
-        if not self.upkeep.refresh:
-            return 0
-        share, clock = self.upkeep.refresh * self.cache.num_held, self.cache.clock
-        return int(share * clock) - int(share * (clock - 1))
+    @torch.no_grad()
+    def _sweep(self) -> None:
+        """Encode the oldest items anew: ρ·held a step, on average where that is no integer."""
+        share, clock = self.upkeep.refresh * self.cache.num_held_here, self.cache.clock
+        due = self.cache.oldest(int(share * clock) - int(share * (clock - 1)))
+        nothing = torch.empty(0, self.cache.dim, device=self.cache.device)
+        self.cache.rewrite(due, self._encode(due.features) if len(due.keys) else nothing)
 
 
 def _metrics(
@@ -295,5 +294,7 @@ def _metrics(
 
 
 def _p95(values: Float[Tensor, " n"]) -> Tensor:
-    """The 95th percentile: the smallest value that at least so many do not exceed."""
+    """The 95th percentile: the smallest value that at least so many do not exceed; 0 of none."""
+    if not len(values):
+        return values.sum()
     return values.sort().values[int(0.95 * (len(values) - 1) + 0.5)]

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from outsize.errors import ConfigError
 from outsize.hashing import derive_seed
-from outsize.negatives.cache import NegativeCache, PushReport
 from outsize.negatives.contract import ItemSource
 from outsize.negatives.draw import HeldItems
 from outsize.negatives.inclusion import log_inclusion
+from outsize.negatives.item_cache import ItemCache, PushReport
 
 _NOTHING = PushReport(0, 0, 0)
 
@@ -21,12 +21,12 @@ _NOTHING = PushReport(0, 0, 0)
 class Feed(ABC):
     """Brings items into a cache."""
 
-    def begin(self, cache: NegativeCache) -> None:
+    def begin(self, cache: ItemCache) -> None:
         """Before the first step; by default nothing."""
         return
 
     @abstractmethod
-    def feed(self, cache: NegativeCache, positives: HeldItems, embeddings: Tensor) -> PushReport:
+    def feed(self, cache: ItemCache, positives: HeldItems, embeddings: Tensor) -> PushReport:
         """After each step.
 
         Args:
@@ -46,17 +46,18 @@ class CorpusFeed(Feed):
     def __init__(self, source: ItemSource) -> None:
         self._source = source
 
-    def begin(self, cache: NegativeCache) -> None:
-        """Encode and push all items."""
+    def begin(self, cache: ItemCache) -> None:
+        """Encode and push all items, each rank those it keeps."""
         if cache.num_items < self._source.num_items:
             raise ConfigError(
                 f"the cache holds {cache.num_items:,} items, but the corpus has "
                 f"{self._source.num_items:,}: make it larger, or feed it a stream"
             )
-        _push(cache, self._source, torch.arange(self._source.num_items, device=cache.keys.device))
+        own = cache.own_keys(self._source.num_items)
+        _push(cache, self._source, _keys_of(own, torch.arange(len(own)), cache))
 
     def feed(  # noqa: D102
-        self, cache: NegativeCache, positives: HeldItems, embeddings: Tensor
+        self, cache: ItemCache, positives: HeldItems, embeddings: Tensor
     ) -> PushReport:
         return _NOTHING
 
@@ -65,11 +66,12 @@ class StreamFeed(Feed):
     """A few random items a step: the cache is a moving uniform sample of the corpus.
 
     Give the cache the `corpus_size`, and let it evict by "fifo": under "lru" items that are drawn
-    often would stay, and the sample would not be uniform.
+    often would stay, and the sample would not be uniform. Where ranks share the cache, each draws
+    from the keys it keeps, so that no two bring the same item and no embedding is sent.
 
     Args:
         source: What to draw from; it may be larger than any memory.
-        num_new: Items a step.
+        num_new: Items a step, of each rank.
         seed: Seed of the random items.
     """
 
@@ -80,28 +82,24 @@ class StreamFeed(Feed):
         self._num_new = num_new
         self._seed = seed
 
-    def begin(self, cache: NegativeCache) -> None:
+    def begin(self, cache: ItemCache) -> None:
         """Fill the cache with random items, each once."""
-        num = min(cache.num_items, self._source.num_items)
-        _push(cache, self._source, self._distinct(num, "fill", 0).to(cache.keys.device))
+        own = cache.own_keys(self._source.num_items)
+        num = min(cache.num_items_here, len(own))
+        picked = _distinct(num, len(own), self._generator(cache, "fill"))
+        _push(cache, self._source, _keys_of(own, picked, cache))
 
     def feed(  # noqa: D102
-        self, cache: NegativeCache, positives: HeldItems, embeddings: Tensor
+        self, cache: ItemCache, positives: HeldItems, embeddings: Tensor
     ) -> PushReport:
-        generator = torch.Generator().manual_seed(derive_seed(self._seed, "stream", cache.clock))
-        keys = torch.randint(self._source.num_items, (self._num_new,), generator=generator)
-        return _push(cache, self._source, keys.to(cache.keys.device))
+        own = cache.own_keys(self._source.num_items)
+        num = self._num_new if len(own) else 0
+        picked = torch.randint(max(1, len(own)), (num,), generator=self._generator(cache, "stream"))
+        return _push(cache, self._source, _keys_of(own, picked, cache))
 
-    def _distinct(self, num: int, use: str, turn: int) -> Int64[Tensor, " num"]:
-        generator = torch.Generator().manual_seed(derive_seed(self._seed, use, turn))
-        total = self._source.num_items
-        if 8 * num > total:
-            return torch.randperm(total, generator=generator)[:num]
-        found = torch.empty(0, dtype=torch.int64)  # few of many: draw until there are enough
-        while len(found) < num:
-            more = torch.randint(total, (num + 64,), generator=generator)
-            found = torch.unique(torch.cat((found, more)))
-        return found[torch.randperm(len(found), generator=generator)[:num]]
+    def _generator(self, cache: ItemCache, use: str) -> torch.Generator:
+        seed = derive_seed(self._seed, use, cache.clock, cache.shard.index)
+        return torch.Generator().manual_seed(seed)
 
 
 class PositivesFeed(Feed):
@@ -127,7 +125,7 @@ class PositivesFeed(Feed):
             self._log_weights = -log_inclusion(counts, num_held, eviction)
 
     def feed(  # noqa: D102
-        self, cache: NegativeCache, positives: HeldItems, embeddings: Tensor
+        self, cache: ItemCache, positives: HeldItems, embeddings: Tensor
     ) -> PushReport:
         weights = None
         if self._log_weights is not None:
@@ -136,6 +134,22 @@ class PositivesFeed(Feed):
         return cache.push(positives.features, embeddings, positives.keys, weights)
 
 
-def _push(cache: NegativeCache, source: ItemSource, keys: Int64[Tensor, " n"]) -> PushReport:
+def _push(cache: ItemCache, source: ItemSource, keys: Int64[Tensor, " n"]) -> PushReport:
     embeddings = source.encode_keys(keys)
     return cache.push(source.features_of(keys), embeddings, keys)
+
+
+def _keys_of(own: range, places: Int64[Tensor, " n"], cache: ItemCache) -> Int64[Tensor, " n"]:
+    """The keys at given places of a range, on the cache's device."""
+    return (own.start + own.step * places).to(cache.device)
+
+
+def _distinct(num: int, total: int, generator: torch.Generator) -> Int64[Tensor, " num"]:
+    """Some of 0 … total − 1, each at most once, in random order."""
+    if 8 * num > total:
+        return torch.randperm(total, generator=generator)[:num]
+    found = torch.empty(0, dtype=torch.int64)  # few of many: draw until there are enough
+    while len(found) < num:
+        more = torch.randint(total, (num + 64,), generator=generator)
+        found = torch.unique(torch.cat((found, more)))
+    return found[torch.randperm(len(found), generator=generator)[:num]]

@@ -9,9 +9,11 @@ from jaxtyping import Float, Float32, Int64
 from torch import Tensor, nn
 
 from outsize.errors import ConfigError, DataError, NonFiniteError
-from outsize.negatives.kept import Precision, dtype_of, keep, restore
+from outsize.negatives.kept import Precision, dtype_of, keep
+from outsize.negatives.kept_rows import KeptRows
 
 FeatureShapes = Mapping[str, tuple[Sequence[int], torch.dtype]]
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
 
 class ItemRows(nn.Module):
@@ -45,36 +47,43 @@ class ItemRows(nn.Module):
     def extra_repr(self) -> str:  # noqa: D102
         return f"precision={self.precision!r}, features={list(self.shapes)}"
 
+    def at(self, rows: Int64[Tensor, " n"]) -> KeptRows:
+        """Rows as they are kept."""
+        scales = None if self.scales is None else self.scales[rows]
+        return KeptRows(self.vectors[rows], scales, self.features_at(rows))
+
     def embeddings_at(self, rows: Int64[Tensor, " n"]) -> Float32[Tensor, "n dim"]:
         """Embeddings as float32."""
-        return restore(self.vectors[rows], None if self.scales is None else self.scales[rows])
+        scales = None if self.scales is None else self.scales[rows]
+        return KeptRows(self.vectors[rows], scales, {}).embeddings()
 
     def features_at(self, rows: Int64[Tensor, " n"]) -> dict[str, Tensor]:
         """What items are encoded from, `(n, …)` by name."""
         return {name: self.get_buffer(f"feature_{name}")[rows] for name in self.shapes}
 
-    def write(self, rows: Int64[Tensor, " n"], embeddings: Float[Tensor, "n dim"]) -> None:
-        """Keep embeddings; no row may be named twice."""
-        kept, scales = keep(embeddings, self.vectors.dtype)
-        self.vectors[rows] = kept
-        if self.scales is not None and scales is not None:
-            self.scales[rows] = scales
-
-    def write_features(self, rows: Int64[Tensor, " n"], features: Mapping[str, Tensor]) -> None:
-        """Keep what items are encoded from; no row may be named twice."""
-        for name, values in features.items():
-            buffer = self.get_buffer(f"feature_{name}")
-            if buffer.dtype == torch.uint16:  # which torch cannot write by index
-                buffer, values = buffer.view(torch.int16), values.view(torch.int16)
-            buffer[rows] = values
-
-    def require(
+    def prepare(
         self,
         embeddings: Float[Tensor, "n width"],
         keys: Int64[Tensor, " n"],
         features: Mapping[str, Tensor] | None = None,
-    ) -> None:
-        """Refuse what cannot be kept, before anything is written."""
+    ) -> KeptRows:
+        """Items as they would be kept; refuses what cannot be, before anything is written."""
+        self._require_embeddings(embeddings, keys)
+        if features is not None:
+            self._require_features(features, len(keys))
+        vectors, scales = keep(embeddings, self.vectors.dtype)
+        names = self.shapes if features else ()
+        return KeptRows(vectors, scales, {name: (features or {})[name] for name in names})
+
+    def put(self, rows: Int64[Tensor, " n"], items: KeptRows) -> None:
+        """Keep items; no row may be named twice."""
+        put_lines(self.vectors, rows, items.vectors)
+        if self.scales is not None and items.scales is not None:
+            put_lines(self.scales, rows, items.scales)
+        for name, values in items.features.items():
+            put_lines(self.get_buffer(f"feature_{name}"), rows, values)
+
+    def _require_embeddings(self, embeddings: Tensor, keys: Tensor) -> None:
         if embeddings.shape[1] != self.dim:
             raise DataError(
                 f"embeddings must be (n, {self.dim}), but got {tuple(embeddings.shape)}"
@@ -86,8 +95,6 @@ class ItemRows(nn.Module):
                     f"{int(bad.sum())} of {len(keys)} embeddings are NaN or infinite (the first "
                     f"is of item {int(keys[bad][0])}): nothing was written; look at the encoder"
                 )
-        if features is not None:
-            self._require_features(features, len(keys))
 
     def _require_features(self, given: Mapping[str, Tensor], num: int) -> None:
         if set(given) != set(self.shapes):
@@ -101,3 +108,10 @@ class ItemRows(nn.Module):
                     f"feature {name!r} must be {(num, *shape)} of {kind}, but got "
                     f"{tuple(values.shape)} of {values.dtype}"
                 )
+
+
+def put_lines(lines: Tensor, rows: Int64[Tensor, " n"], values: Tensor) -> None:
+    """Write lines of any type in place; no row may be named twice."""
+    if signed := _SIGNED.get(lines.dtype):  # torch cannot write unsigned ones by index
+        lines, values = lines.view(signed), values.view(signed)
+    lines[rows] = values

@@ -55,3 +55,11 @@ class KeyIndex:
         row = rows[place]
         holds = (self._keys[row] == keys) & (keys != NO_KEY)
         return torch.where(holds, row, -1)
+
+
+def last_of_each(values: Int64[Tensor, " n"]) -> Int64[Tensor, " distinct"]:
+    """Where each distinct value stands last, in the order of those places."""
+    ordered, places = torch.sort(values, stable=True)
+    is_last = torch.ones_like(ordered, dtype=torch.bool)
+    is_last[:-1] = ordered[1:] != ordered[:-1]
+    return places[is_last].sort().values
