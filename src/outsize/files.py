@@ -80,12 +80,19 @@ def reason_of(error: OSError) -> str:
     return "the disk is full" if error.errno == errno.ENOSPC else str(error.strerror or error)
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+def write_tensors(
+    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Write a safetensors file and say its size and SHA-256.
 
     It is written a tensor at a time, so that no second copy of the state is made.
+
+    Args:
+        path: Where to.
+        tensors: What.
+        metadata: Words to go into its header.
     """
-    header: dict[str, Any] = {}
+    header: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
     end = 0
     for name, tensor in tensors.items():
         start, end = end, end + tensor.numel() * tensor.element_size()

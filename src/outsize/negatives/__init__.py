@@ -5,6 +5,7 @@
 
 from outsize.negatives.cache import NegativeCache
 from outsize.negatives.cache_config import NegativeCacheConfig
+from outsize.negatives.cache_files import load_cache, save_cache, write_cache
 from outsize.negatives.cache_loss import CacheLossReport, Comparison, NegativeCacheLoss, Upkeep
 from outsize.negatives.chunked import in_chunks
 from outsize.negatives.contract import ItemSource, LossReport, NegativesConfig, NegativesLoss
@@ -17,6 +18,7 @@ from outsize.negatives.inclusion import log_inclusion
 from outsize.negatives.item_cache import ItemCache, PushReport
 from outsize.negatives.losses import ESTIMATORS, CachedSoftmax, cached_softmax
 from outsize.negatives.queue import QueueConfig, QueueLoss
+from outsize.negatives.sharded import ShardedNegativeCache
 from outsize.negatives.temperature import Temperature
 from outsize.negatives.uniform import UniformConfig, UniformLoss
 
@@ -55,6 +57,7 @@ __all__ = [
     "PushReport",
     "QueueConfig",
     "QueueLoss",
+    "ShardedNegativeCache",
     "StreamFeed",
     "Temperature",
     "TopItemsConfig",
@@ -65,5 +68,8 @@ __all__ = [
     "cached_softmax",
     "in_batch_logits",
     "in_chunks",
+    "load_cache",
     "log_inclusion",
+    "save_cache",
+    "write_cache",
 ]

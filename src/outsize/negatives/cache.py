@@ -17,7 +17,7 @@ from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
 from outsize.contracts import Shard
-from outsize.errors import ConfigError, DataError, NonFiniteError
+from outsize.errors import ConfigError, NonFiniteError
 from outsize.hashing import derive_seed
 from outsize.kernels.softmax_draws import (
     ScoredItems,
@@ -30,7 +30,7 @@ from outsize.negatives.item_cache import ItemCache, PushReport
 from outsize.negatives.item_rows import FeatureShapes, ItemRows
 from outsize.negatives.kept import Precision
 from outsize.negatives.kept_rows import KeptRows
-from outsize.negatives.key_index import NO_KEY, KeyIndex, last_of_each
+from outsize.negatives.key_index import NO_KEY, KeyIndex, as_lists, last_of_each
 from outsize.negatives.oldest import NEVER, OldestFirst
 from outsize.spec import MemoryUse
 
@@ -137,10 +137,8 @@ class NegativeCache(ItemCache):
         return MemoryUse.of({"cache": self.buffers()})
 
     def extra_repr(self) -> str:  # noqa: D102
-        return (
-            f"num_items={self.num_items}, dim={self.dim}, eviction={self.eviction!r}, "
-            f"corpus_size={self.corpus_size}"
-        )
+        sizes = f"num_items={self.num_items}, dim={self.dim}, corpus_size={self.corpus_size}"
+        return f"{sizes}, eviction={self.eviction!r}"
 
     @torch.no_grad()
     def push(  # noqa: D102
@@ -160,7 +158,6 @@ class NegativeCache(ItemCache):
         log_weights: Float[Tensor, " n"] | None = None,
     ) -> tuple[Float32[Tensor, " n"], KeptRows]:
         """Weights and items as a push would keep them; refuses what cannot be kept."""
-        self._require_keys(keys, len(embeddings))
         items = self.items.prepare(embeddings, keys, features or {})
         if log_weights is None:
             return torch.zeros_like(keys, dtype=torch.float32), items
@@ -202,23 +199,16 @@ class NegativeCache(ItemCache):
         with_mean: bool = False,
     ) -> Draw:
         scaled = queries.detach().float() * (beta.detach() if isinstance(beta, Tensor) else beta)
-        lists = None if exclude is None else exclude.view(len(queries), -1)
+        lists = None if exclude is None else as_lists(exclude)
         generator = self.next_generator()
         drawn, mean = self.draw_rows(scaled, num, generator, lists, exclude_everywhere, with_mean)
         uniforms = torch.rand(drawn.rows.shape, generator=generator, device=queries.device)
-        rows, place = drawn.rows, drawn.rows.clamp_min(0)
-        items = self.items.at(place.flatten())
-        return Draw(
-            rows=rows,
-            keys=torch.where(rows >= 0, self.keys[place], NO_KEY),
-            features={name: v.unflatten(0, rows.shape) for name, v in items.features.items()},
-            embeddings=items.embeddings().unflatten(0, rows.shape),
-            ages=torch.where(rows >= 0, self.clock - self.encoded_at[place], 0),
-            logits=drawn.logits,
-            log_partition=drawn.log_partition,
-            uniforms=uniforms,
-            mean_embedding=mean,
-        )
+        found = self.found_at(drawn.rows.clamp_min(0).flatten())
+        return Draw.of(drawn.rows, *found, drawn.logits, drawn.log_partition, uniforms, mean)
+
+    def found_at(self, rows: Int64[Tensor, " n"]) -> tuple[Tensor, Tensor, KeptRows]:
+        """Keys, ages and the rest of what is in given rows."""
+        return self.keys[rows], self.clock - self.encoded_at[rows], self.items.at(rows)
 
     def draw_rows(
         self,
@@ -313,15 +303,6 @@ class NegativeCache(ItemCache):
         """Go on where another cache was."""
         self._clock, self._num_pushes, self._num_draws, self.seed = state.tolist()
         self._derive()
-
-    def _require_keys(self, keys: Tensor, num: int) -> None:
-        if keys.shape != (num,) or keys.dtype != torch.int64:
-            raise DataError(
-                f"keys must be one int64 for each of {num} items, but got {tuple(keys.shape)} of "
-                f"{keys.dtype}"
-            )
-        if num and int(keys.min()) < 0:
-            raise DataError(f"keys must be >= 0, but got {int(keys.min())}")
 
     def next_generator(self) -> torch.Generator:
         """Draws are functions of the seed and of how many came before."""

@@ -8,26 +8,29 @@ from typing import Literal
 import torch
 
 from outsize.bounds import require_at_least
+from outsize.collectives import world_size
 from outsize.errors import ConfigError
 from outsize.negatives.cache import Eviction, NegativeCache
 from outsize.negatives.cache_loss import Comparison, NegativeCacheLoss, Upkeep
 from outsize.negatives.contract import ItemSource, NegativesConfig
 from outsize.negatives.feeds import CorpusFeed, Feed, PositivesFeed, StreamFeed
+from outsize.negatives.item_cache import ItemCache
 from outsize.negatives.kept import Precision
 from outsize.negatives.losses import Estimator
+from outsize.negatives.sharded import ShardedNegativeCache
 from outsize.negatives.temperature import Temperature
 
 
 @dataclass(frozen=True)
 class NegativeCacheConfig(NegativesConfig):
-    """Items drawn from a cache by their scores, as softmax has it.
+    """Items drawn from a cache by their scores, as softmax has it; several ranks share the cache.
 
     Attributes:
         num_negatives: Draws of each query.
-        num_items: Items held; `None` for all there are.
+        num_items: Items held, by all ranks together; `None` for all there are.
         feed: "corpus" (all items from the start), "stream" (a moving uniform sample) or
             "positives" (what the queries of each step are right for).
-        num_new: Random items a step, for a stream.
+        num_new: Random items a step, of each rank, for a stream.
         refresh: ρ, the share of the held items that is swept a step, the oldest first.
         precision: How embeddings are kept.
         eviction: "fifo" or "lru".
@@ -70,14 +73,11 @@ class NegativeCacheConfig(NegativesConfig):
     def build(self, source: ItemSource, seed: int) -> NegativeCacheLoss:  # noqa: D102
         size = min(self.num_items or source.num_items, source.num_items)
         example = source.features_of(torch.zeros(1, dtype=torch.int64))
-        cache = NegativeCache(
-            size,
-            source.dim,
-            {name: (values.shape[1:], values.dtype) for name, values in example.items()},
-            self.precision,
-            self.eviction,
-            source.num_items if self.feed == "stream" else None,
-            seed,
+        shapes = {name: (values.shape[1:], values.dtype) for name, values in example.items()}
+        corpus_size = source.num_items if self.feed == "stream" else None
+        kind = NegativeCache if world_size() == 1 else ShardedNegativeCache
+        cache: ItemCache = kind(
+            size, source.dim, shapes, self.precision, self.eviction, corpus_size, seed
         )
         return NegativeCacheLoss(
             cache,

@@ -39,7 +39,8 @@ class ItemSource:
         self, keys: Int64[Tensor, " n"], chunk_size: int = 8192
     ) -> Float32[Tensor, "n dim"]:
         """Embeddings of items without gradients, a chunk at a time."""
-        parts = [self.encode(self.features_of(chunk)).float() for chunk in keys.split(chunk_size)]
+        chunks = keys.split(chunk_size) if len(keys) else ()
+        parts = [self.encode(self.features_of(chunk)).float() for chunk in chunks]
         return torch.cat(parts) if parts else torch.empty(0, self.dim, device=keys.device)
 
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Float32, Int64
 from torch import Tensor
+
+from outsize.negatives.kept_rows import KeptRows
+from outsize.negatives.key_index import NO_KEY
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,32 @@ class Draw:
     log_partition: Float32[Tensor, " batch"]
     uniforms: Float32[Tensor, "batch k"]
     mean_embedding: Float32[Tensor, "batch dim"] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        rows: Int64[Tensor, "batch k"],
+        keys: Int64[Tensor, " n"],
+        ages: Int64[Tensor, " n"],
+        items: KeptRows,
+        logits: Float32[Tensor, "batch k"],
+        log_partition: Float32[Tensor, " batch"],
+        uniforms: Float32[Tensor, "batch k"],
+        mean_embedding: Float32[Tensor, "batch dim"] | None,
+    ) -> Draw:
+        """A draw of items in one line, those of the first query first; filler where rows are −1."""
+        shape = rows.shape
+        return cls(
+            rows,
+            torch.where(rows >= 0, keys.view(shape), NO_KEY),
+            {name: values.unflatten(0, shape) for name, values in items.features.items()},
+            items.embeddings().unflatten(0, shape),
+            torch.where(rows >= 0, ages.view(shape), 0),
+            logits,
+            log_partition,
+            uniforms,
+            mean_embedding,
+        )
 
     @property
     def num(self) -> int:

@@ -16,6 +16,7 @@ from outsize.negatives.inclusion import log_inclusion
 from outsize.negatives.item_cache import ItemCache, PushReport
 
 _NOTHING = PushReport(0, 0, 0)
+_FILL_SIZE = 1 << 17  # so that no second copy of a corpus is made in float32
 
 
 class Feed(ABC):
@@ -54,7 +55,7 @@ class CorpusFeed(Feed):
                 f"{self._source.num_items:,}: make it larger, or feed it a stream"
             )
         own = cache.own_keys(self._source.num_items)
-        _push(cache, self._source, _keys_of(own, torch.arange(len(own)), cache))
+        _fill(cache, self._source, own, torch.arange(len(own)))
 
     def feed(  # noqa: D102
         self, cache: ItemCache, positives: HeldItems, embeddings: Tensor
@@ -87,7 +88,7 @@ class StreamFeed(Feed):
         own = cache.own_keys(self._source.num_items)
         num = min(cache.num_items_here, len(own))
         picked = _distinct(num, len(own), self._generator(cache, "fill"))
-        _push(cache, self._source, _keys_of(own, picked, cache))
+        _fill(cache, self._source, own, picked)
 
     def feed(  # noqa: D102
         self, cache: ItemCache, positives: HeldItems, embeddings: Tensor
@@ -137,6 +138,13 @@ class PositivesFeed(Feed):
 def _push(cache: ItemCache, source: ItemSource, keys: Int64[Tensor, " n"]) -> PushReport:
     embeddings = source.encode_keys(keys)
     return cache.push(source.features_of(keys), embeddings, keys)
+
+
+def _fill(cache: ItemCache, source: ItemSource, own: range, places: Int64[Tensor, " n"]) -> None:
+    """Push the keys at given places of a range, some at a time; all ranks as many times."""
+    most = min(cache.num_items_here, -(-source.num_items // cache.shard.count))
+    for start in range(0, most, _FILL_SIZE):
+        _push(cache, source, _keys_of(own, places[start : start + _FILL_SIZE], cache))
 
 
 def _keys_of(own: range, places: Int64[Tensor, " n"], cache: ItemCache) -> Int64[Tensor, " n"]:

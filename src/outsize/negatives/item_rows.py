@@ -70,6 +70,7 @@ class ItemRows(nn.Module):
         """Items as they would be kept; refuses what cannot be, before anything is written."""
         self._require_embeddings(embeddings, keys)
         if features is not None:
+            _require_keys(keys, len(embeddings))
             self._require_features(features, len(keys))
         vectors, scales = keep(embeddings, self.vectors.dtype)
         names = self.shapes if features else ()
@@ -108,6 +109,16 @@ class ItemRows(nn.Module):
                     f"feature {name!r} must be {(num, *shape)} of {kind}, but got "
                     f"{tuple(values.shape)} of {values.dtype}"
                 )
+
+
+def _require_keys(keys: Tensor, num: int) -> None:
+    if keys.shape != (num,) or keys.dtype != torch.int64:
+        raise DataError(
+            f"keys must be one int64 for each of {num} items, but got {tuple(keys.shape)} of "
+            f"{keys.dtype}"
+        )
+    if num and int(keys.min()) < 0:
+        raise DataError(f"keys must be >= 0, but got {int(keys.min())}")
 
 
 def put_lines(lines: Tensor, rows: Int64[Tensor, " n"], values: Tensor) -> None:

@@ -57,6 +57,11 @@ class KeyIndex:
         return torch.where(holds, row, -1)
 
 
+def as_lists(keys: Int64[Tensor, "batch ..."]) -> Int64[Tensor, "batch n"]:
+    """Keys for each query as a list, also where they come as one for each."""
+    return keys.unsqueeze(1) if keys.dim() == 1 else keys.flatten(1)
+
+
 def last_of_each(values: Int64[Tensor, " n"]) -> Int64[Tensor, " distinct"]:
     """Where each distinct value stands last, in the order of those places."""
     ordered, places = torch.sort(values, stable=True)

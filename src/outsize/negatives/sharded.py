@@ -1,0 +1,286 @@
+"""A negative cache that ranks share: each item has one owner, and every query meets all items."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from outsize.collectives import ProcessRanks, RankGroup
+from outsize.contracts import Shard
+from outsize.errors import DataError, OutsizeError
+from outsize.hashing import derive_seed
+from outsize.negatives.cache import Eviction, NegativeCache
+from outsize.negatives.draw import Draw, HeldItems
+from outsize.negatives.item_cache import ItemCache, PushReport
+from outsize.negatives.item_rows import FeatureShapes
+from outsize.negatives.kept import Precision
+from outsize.negatives.kept_rows import KeptRows
+from outsize.negatives.key_index import as_lists, last_of_each
+from outsize.negatives.messages import swap_answers, swap_tensors
+from outsize.negatives.shard_draws import Question, answer, draw_from_shards
+from outsize.spec import MemoryUse
+
+
+class ShardedNegativeCache(ItemCache):
+    """A cache whose items are spread over ranks, drawn from as if it were one.
+
+    The item with key k is kept by rank k mod the number of ranks, so no item is held twice, and
+    keys 0 … N−1 are shared evenly: a cache of N items holds all of them. Keys that are not spread
+    over all remainders fill some ranks before others, whose items are then displaced early. Each
+    rank evicts for itself, in the order its items entered or were encoded.
+
+    Of an item that several ranks push or encode in one step, the encoding of the highest rank
+    counts, and of its encodings the last. Ranks draw with seeds of their own.
+
+    What this rank keeps is no part of the module's parameters, buffers and `state_dict`, which DDP
+    and checkpoints take for the same on all ranks: `outsize.negatives.write_cache` and `load_cache`
+    save and load it, on any number of ranks. It follows moves to a device.
+
+    Args:
+        num_items: The most items held by all ranks together, rounded up to as many on each.
+        dim: Width of an embedding.
+        features: As for `NegativeCache`, as are the next four; all are the same on all ranks.
+        precision: How embeddings are kept.
+        eviction: "fifo" or "lru".
+        corpus_size: How many items there are in all, where the cache holds a uniform sample.
+        seed: Seed of the draws.
+        group: The ranks that share the cache; by default all.
+    """
+
+    def __init__(
+        self,
+        num_items: int,
+        dim: int,
+        features: FeatureShapes | None = None,
+        precision: Precision = "bfloat16",
+        eviction: Eviction = "fifo",
+        corpus_size: int | None = None,
+        seed: int = 0,
+        group: dist.ProcessGroup | RankGroup | None = None,
+    ) -> None:
+        super().__init__()
+        self.ranks = group if isinstance(group, RankGroup) else ProcessRanks(group)
+        self.shard = Shard(self.ranks.rank, self.ranks.size)
+        rows = -(-num_items // self.ranks.size)
+        own_seed = derive_seed(seed, "shard", self.ranks.rank)
+        # In a tuple, so that it is not taken for a part of the module that all ranks have alike.
+        # The corpus is counted here: what one rank holds of it says nothing.
+        self._own = (NegativeCache(rows, dim, features, precision, eviction, None, own_seed),)
+        self.num_items = rows * self.ranks.size
+        self.dim = dim
+        self.corpus_size = corpus_size
+        self._num_held = 0
+
+    @property
+    def own(self) -> NegativeCache:
+        """What this rank keeps."""
+        return self._own[0]
+
+    @property
+    def clock(self) -> int:  # noqa: D102
+        return self.own.clock
+
+    @property
+    def device(self) -> torch.device:  # noqa: D102
+        return self.own.device
+
+    @property
+    def num_held(self) -> int:
+        """Items held by all ranks together, known without asking."""
+        return self._num_held
+
+    @property
+    def num_held_here(self) -> int:  # noqa: D102
+        return self.own.num_held
+
+    @property
+    def num_items_here(self) -> int:  # noqa: D102
+        return self.own.num_items
+
+    def ages(self) -> Int64[Tensor, " held"]:  # noqa: D102
+        return self.own.ages()
+
+    def memory_use(self) -> MemoryUse:
+        """What this rank's share costs."""
+        return self.own.memory_use()
+
+    def extra_repr(self) -> str:  # noqa: D102
+        share = f"{self.shard.index} of {self.shard.count}"
+        return f"num_items={self.num_items}, dim={self.dim}, shard={share}"
+
+    @torch.no_grad()
+    def push(  # noqa: D102
+        self,
+        features: Mapping[str, Tensor] | None,
+        embeddings: Float[Tensor, "n dim"],
+        keys: Int64[Tensor, " n"],
+        log_weights: Float[Tensor, " n"] | None = None,
+    ) -> PushReport:
+        template, no_keys = self.own.items.at(self.own.keys[:0]), self.own.keys[:0]
+
+        def prepare() -> list[Tensor]:
+            weights, items = self.own.prepare(features, embeddings, keys, log_weights)
+            return [keys % self.shard.count, keys, weights, *items.tensors()]
+
+        nothing = [no_keys, no_keys, self.own.log_weights[:0], *template.tensors()]
+        theirs, weights, *rest = self._to_owners(prepare, nothing)
+        report = self.own.take_in(theirs, weights, template.filled(rest))
+        *pushed, self._num_held = self._sums(
+            report.num_new, report.num_known, report.num_repeated, self.own.num_held
+        )
+        return PushReport(*pushed)
+
+    @torch.no_grad()
+    def sample(  # noqa: D102
+        self,
+        queries: Float[Tensor, "batch dim"],
+        num: int = 1,
+        beta: float | Tensor = 1.0,
+        exclude: Int64[Tensor, "batch ..."] | None = None,
+        exclude_everywhere: Int64[Tensor, " n"] | None = None,
+        with_mean: bool = False,
+    ) -> Draw:
+        scaled = queries.detach().float() * (beta.detach() if isinstance(beta, Tensor) else beta)
+        no_keys = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
+        question = Question(
+            scaled,
+            no_keys if exclude is None else as_lists(exclude),
+            no_keys.flatten() if exclude_everywhere is None else exclude_everywhere,
+        )
+        asked = self._ask(question, num, with_mean)
+        generator = self.own.next_generator()
+        answers = swap_answers(
+            self.ranks,
+            answer(self.own, asked, num, generator, with_mean),
+            [len(queries)] * self.ranks.size,
+        )
+        drawn, mean = draw_from_shards(answers, self.num_items_here, self._log_weight(), generator)
+        uniforms = torch.rand(drawn.rows.shape, generator=generator, device=queries.device)
+        found = self._fetch(drawn.rows.clamp_min(0).flatten())
+        return Draw.of(drawn.rows, *found, drawn.logits, drawn.log_partition, uniforms, mean)
+
+    @torch.no_grad()
+    def commit(  # noqa: D102
+        self, draw: Draw | None = None, drawn: Float[Tensor, "batch k dim"] | None = None
+    ) -> None:
+        self.own.tick()
+        if draw is None or drawn is None:
+            no_keys = self.own.keys[:0]
+            nothing = torch.empty(0, self.dim, device=self.device)
+            self.rewrite(HeldItems(no_keys, no_keys, {}), nothing)
+        else:
+            self.rewrite(draw.items(), drawn.flatten(0, 1))
+
+    @torch.no_grad()
+    def rewrite(self, items: HeldItems, embeddings: Float[Tensor, "n dim"]) -> None:  # noqa: D102
+        no_keys = self.own.keys[:0]
+        template = replace(self.own.items.at(no_keys), features={})
+
+        def prepare() -> list[Tensor]:
+            held = (items.rows >= 0).nonzero().flatten()
+            last = held[last_of_each(items.rows[held])]
+            rows, keys = items.rows[last], items.keys[last]
+            kept = self.own.items.prepare(embeddings[last], keys)
+            owners, places = rows // self.num_items_here, rows % self.num_items_here
+            return [owners, places, keys, *kept.tensors()]
+
+        nothing = [no_keys, no_keys, no_keys, *template.tensors()]
+        rows, keys, *rest = self._to_owners(prepare, nothing)
+        self.own.replace(rows, keys, template.filled(rest))
+
+    def oldest(self, num: int) -> HeldItems:  # noqa: D102
+        own = self.own.oldest(num)
+        return HeldItems(own.rows + self._first_row, own.keys, own.features)
+
+    def tensors_here(self) -> dict[str, Tensor]:  # noqa: D102
+        return self.own.tensors_here()
+
+    def counters(self) -> list[int]:  # noqa: D102
+        return self.own.counters()
+
+    def resume(self, num_held_here: int, counters: Sequence[int]) -> None:  # noqa: D102
+        self.own.resume(num_held_here, counters)
+        (self._num_held,) = self._sums(num_held_here)
+
+    def _ask(self, question: Question, num: int, with_mean: bool) -> list[Question]:
+        """Tell every rank this one's question, and hear theirs."""
+        sent = question.tensors(self.own.items.vectors.dtype)
+        notes = [num, int(with_mean)]
+        received, others = swap_tensors(self.ranks, [sent] * self.ranks.size, notes)
+        for rank, other in enumerate(others):
+            if other != notes:
+                raise DataError(
+                    f"rank {rank} draws {other[0]} items a query, with_mean={bool(other[1])}, but "
+                    f"rank {self.ranks.rank} draws {num}, with_mean={with_mean}: all must agree"
+                )
+        return [Question.of(tensors) for tensors in received]
+
+    def _fetch(self, rows: Int64[Tensor, " n"]) -> tuple[Tensor, Tensor, KeptRows]:
+        """Keys, ages and the rest of what is in given rows, each row asked for once."""
+        distinct, place = torch.unique(rows, return_inverse=True)  # sorted, so owner by owner
+        owners, places = distinct // self.num_items_here, distinct % self.num_items_here
+        sizes = torch.bincount(owners, minlength=self.ranks.size).tolist()
+        asked, _ = swap_tensors(self.ranks, [[part] for part in places.split(sizes)])
+        answers: list[list[Tensor]] = []
+        for (wanted,) in asked:
+            keys, ages, items = self.own.found_at(wanted)
+            answers.append([keys, ages, *items.tensors()])
+        found = swap_answers(self.ranks, answers, sizes)
+        keys, ages, *rest = (torch.cat(parts)[place] for parts in zip(*found, strict=True))
+        return keys, ages, self.own.items.at(self.own.keys[:0]).filled(rest)
+
+    def _to_owners(
+        self, prepare: Callable[[], list[Tensor]], nothing: Sequence[Tensor]
+    ) -> list[Tensor]:
+        """Send lines to their owners, and get what all ranks send here, in the order of ranks.
+
+        Where one rank cannot prepare its lines, all ranks raise before anything is written.
+
+        Args:
+            prepare: Gives the owner of each line, and the lines.
+            nothing: The same for no lines.
+        """
+        refused: OutsizeError | None = None
+        try:
+            owners, *lines = prepare()
+        except OutsizeError as error:
+            refused = error
+            owners, *lines = nothing
+        order = owners.argsort(stable=True)
+        places = order.split(torch.bincount(owners, minlength=self.ranks.size).tolist())
+        outgoing = [[values[place] for values in lines] for place in places]
+        received, notes = swap_tensors(self.ranks, outgoing, [int(refused is not None)])
+        if refused is not None:
+            raise refused
+        for rank, (has_refused,) in enumerate(notes):
+            if has_refused:
+                raise DataError(f"rank {rank} has items that cannot be kept: nothing was written")
+        return [torch.cat(parts) for parts in zip(*received, strict=True)]
+
+    def _sums(self, *numbers: int) -> list[int]:
+        """The sum of each number over all ranks."""
+        lines = torch.tensor([numbers] * self.ranks.size, device=self.device)
+        sums: list[int] = self.ranks.swap_counts(lines).sum(dim=0).tolist()
+        return sums
+
+    def _log_weight(self) -> float:
+        """The log of how many items each held one stands for."""
+        if self.corpus_size is None or not self.num_held:
+            return 0.0
+        return math.log(self.corpus_size / self.num_held)
+
+    @property
+    def _first_row(self) -> int:
+        return self.shard.index * self.num_items_here
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ShardedNegativeCache:
+        """Take what this rank keeps along."""
+        super()._apply(fn, recurse)
+        self.own._apply(fn, recurse)
+        return self
