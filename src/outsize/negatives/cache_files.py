@@ -1,8 +1,8 @@
 """Negative caches as files: each rank writes the items it keeps, any number of ranks reads them.
 
 `cache-00001-of-00004.safetensors` holds the items of rank 1 of 4, a line each in the order of its
-rows, and in its header (`cache`, as JSON) what they are and where that rank stood. A rank that loads
-looks for the keys it owns in all of the files, or where as many ranks saved as load, in its own one.
+rows, and in its header (`cache`, as JSON) where that rank stood. A rank that loads looks for the
+keys it owns in all files; where as many ranks saved as load, its own file has them.
 """
 
 from __future__ import annotations
