@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from outsize.negatives import NEGATIVES as NEGATIVES
     from outsize.negatives import NegativeCache as NegativeCache
     from outsize.negatives import NegativeCacheLoss as NegativeCacheLoss
+    from outsize.negatives import ShardedNegativeCache as ShardedNegativeCache
     from outsize.negatives import cached_softmax as cached_softmax
     from outsize.optimizers import ROW_OPTIMIZERS as ROW_OPTIMIZERS
     from outsize.optimizers import RowAdagrad as RowAdagrad
@@ -67,6 +68,7 @@ _HOMES = {
     "RowSGD": "optimizers",
     "RowStore": "contracts",
     "STORES": "stores",
+    "ShardedNegativeCache": "negatives",
     "ShardedStore": "stores",
     "TABLES": "tables",
     "TableSpec": "spec",

@@ -82,6 +82,20 @@ def test_each_rank_encodes_what_it_keeps_of_a_corpus_and_all_of_it_is_held():
     assert [len(keys) for keys in found] == [8, 8, 7]
 
 
+def test_a_corpus_that_comes_in_pieces_is_held_whole(monkeypatch):
+    monkeypatch.setattr("outsize.negatives.feeds._FILL_SIZE", 4)
+
+    def work(ranks):
+        cache, encoder = make(ranks, 24), Encoder(17)  # 9 on one rank, so in three pieces, and 8
+        CorpusFeed(encoder.source()).begin(cache)
+        return cache.num_held, cache.own.num_held, encoder.encoded
+
+    (total, *one), (_, *other) = run_as_ranks(2, work)
+    assert (total, one[0], other[0]) == (17, 9, 8)
+    assert one[1] == list(range(0, 17, 2))
+    assert other[1] == list(range(1, 17, 2))
+
+
 def test_a_corpus_without_room_is_refused():
     def work(ranks):
         with pytest.raises(ConfigError, match="the cache holds 22 items, but the corpus has 23"):

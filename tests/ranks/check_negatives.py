@@ -11,6 +11,7 @@ from outsize.collectives import gather_rows, gather_values, process_group, rank,
 from outsize.errors import CheckpointError
 from outsize.negatives import (
     ItemSource,
+    NegativeCache,
     NegativeCacheConfig,
     ShardedNegativeCache,
     load_cache,
@@ -122,6 +123,26 @@ def check_saving():
     assert torch.equal(again.sample(torch.ones(2, DIM), 8).keys, draw.keys)
 
 
+def check_caches_that_ranks_keep_each_for_itself():
+    own = NegativeCache(4, DIM, precision="float32", seed=rank())
+    own.push({}, torch.full((1 + rank(), DIM), float(rank())), torch.arange(1 + rank()))
+    save_cache(own, folder / "own")
+    again = NegativeCache(4, DIM, precision="float32")
+    load_cache(again, folder / "own")
+    assert torch.equal(again.keys, own.keys)
+    assert again.counters() == own.counters()
+
+
+def complaint(cache, name):
+    """Why a cache cannot be loaded, which then holds nothing."""
+    try:
+        load_cache(cache, folder / name)
+    except CheckpointError as error:
+        assert cache.num_held == 0
+        return str(error)
+    raise AssertionError("it was loaded")
+
+
 def check_loading():
     cache = ShardedNegativeCache(NUM_ITEMS, DIM, ID, precision="bfloat16")
     assert load_cache(cache, folder / "cache") == 0
@@ -133,14 +154,13 @@ def check_loading():
     assert torch.equal(cache.ages(), (keys > 1).long())  # keys 0 and 1 were pushed once more
     small = ShardedNegativeCache(2 * world_size(), DIM, ID, precision="bfloat16")
     assert load_cache(small, folder / "cache") == NUM_ITEMS - 2 * world_size()
-    other = ShardedNegativeCache(NUM_ITEMS, DIM + 1, ID, precision="bfloat16")
-    words = ""
-    try:
-        load_cache(other, folder / "cache")
-    except CheckpointError as error:
-        words = str(error)
-    assert "make the cache as it was saved" in words
-    assert other.num_held == 0
+    wider = ShardedNegativeCache(NUM_ITEMS, DIM + 1, ID, precision="bfloat16")
+    assert "make the cache as it was saved" in complaint(wider, "cache")
+    words = complaint(NegativeCache(4, DIM, precision="float32"), "own")
+    assert words.endswith(
+        "holds negative caches that 2 ranks kept each for itself, but there are 3 ranks: "
+        "load them on 2"
+    )
 
 
 with process_group(torch.device("cpu")):
@@ -150,6 +170,7 @@ with process_group(torch.device("cpu")):
         check_ddp_leaves_every_rank_its_own()
         check_a_run_shares_its_cache()
         check_saving()
+        check_caches_that_ranks_keep_each_for_itself()
     else:
         check_loading()
     print(f"rank {rank()} of {world_size()} is content", flush=True)

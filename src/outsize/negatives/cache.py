@@ -9,6 +9,7 @@ writes them back (`commit`); others enter (`push`) and displace the oldest, or t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
@@ -99,7 +100,7 @@ class NegativeCache(ItemCache):
         self.corpus_size = corpus_size
         self.shard = Shard()
         self.seed = seed
-        self._clock = self._num_pushes = self._num_draws = 0
+        self._clock = self._num_pushes = self._num_draws = self._num_held = 0
         self.items = ItemRows(num_items, dim, features or {}, precision)
         self.register_buffer("keys", torch.full((num_items,), NO_KEY))
         self.register_buffer("log_weights", torch.zeros(num_items))
@@ -117,8 +118,8 @@ class NegativeCache(ItemCache):
 
     @property
     def num_held(self) -> int:
-        """Items held now."""
-        return int((self.keys != NO_KEY).sum())
+        """Items held now, known without asking the device."""
+        return self._num_held
 
     @property
     def num_held_here(self) -> int:  # noqa: D102
@@ -177,6 +178,7 @@ class NegativeCache(ItemCache):
         if self.eviction == "lru":
             self.stamps[known_rows] = self._num_pushes
         new_rows = self._by_stamp.take(new.shape[0])
+        self._num_held = min(self.num_items, self._num_held + len(new))  # empty rows come first
         self.stamps[new_rows] = self._num_pushes
         self.keys[new_rows] = keys[new]
         self._index.add(new_rows)
@@ -275,7 +277,7 @@ class NegativeCache(ItemCache):
         is_held = self.keys != NO_KEY
         weights = self.log_weights
         if self.corpus_size is not None:
-            weights = weights + torch.log(self.corpus_size / is_held.sum().clamp_min(1))
+            weights = weights + math.log(self.corpus_size / max(1, self.num_held))
         weights = torch.where(is_held, weights, -torch.inf)
         if exclude_everywhere is not None:
             rows = self.rows_of(exclude_everywhere)
@@ -302,6 +304,7 @@ class NegativeCache(ItemCache):
     def set_extra_state(self, state: Tensor) -> None:
         """Go on where another cache was."""
         self._clock, self._num_pushes, self._num_draws, self.seed = state.tolist()
+        self._num_held = int((self.keys != NO_KEY).sum())
         self._derive()
 
     def next_generator(self) -> torch.Generator:

@@ -51,6 +51,13 @@ class ShardedNegativeCache(ItemCache):
         corpus_size: How many items there are in all, where the cache holds a uniform sample.
         seed: Seed of the draws.
         group: The ranks that share the cache; by default all.
+
+    Example:
+        >>> cache = outsize.ShardedNegativeCache(1000, 8, {"id": ((), torch.int64)})
+        >>> keys = torch.arange(10)  # on each rank those it has encoded
+        >>> report = cache.push({"id": keys}, torch.randn(10, 8), keys)
+        >>> cache.sample(torch.randn(2, 8), num=4).keys.shape
+        torch.Size([2, 4])
     """
 
     def __init__(
