@@ -180,11 +180,12 @@ def test_ranks_draw_differently_and_from_call_to_call():
     def draw(ranks):
         cache = make(ranks, 60, 3, seed=2)
         push(cache, in_turn(ranks, list(range(60))))
-        query = torch.zeros(2, 3)
-        return [cache.sample(query, 8).keys.tolist() for _ in range(2)]
+        draws = [cache.sample(torch.zeros(2, 3), 8) for _ in range(2)]
+        return [(d.keys.tolist(), (d.keys % 2).tolist(), d.uniforms.tolist()) for d in draws]
 
     found = run_as_ranks(2, draw)
-    assert len({str(keys) for draws in found for keys in draws}) == 4
+    for kind in zip(*(draws for rank in found for draws in rank), strict=True):
+        assert len({str(values) for values in kind}) == 4  # keys, their owners and dice
     assert run_as_ranks(2, draw) == found
 
 
