@@ -399,3 +399,25 @@ def test_shards_equal_caches_that_get_what_they_own_rank_by_rank(size, eviction,
 
     found = run_as_ranks(size, work)
     assert {total for total, _ in found} == {sum(own for _, own in found)}
+
+
+@pytest.mark.gpu
+def test_shards_on_a_device_draw_and_rewrite_there():
+    items = torch.randn(20, 8)
+
+    def work(ranks):
+        cache = make(ranks, 20, 8, precision="bfloat16", features=ID).cuda()
+        keys = torch.arange(ranks.rank, 20, ranks.size)
+        cache.push({"id": keys.cuda()}, items[keys].cuda(), keys.cuda())
+        queries = torch.randn(3 * ranks.rank, 8, device="cuda")
+        draw = cache.sample(queries, 5, exclude=torch.arange(len(queries)).cuda(), with_mean=True)
+        assert draw.embeddings.is_cuda
+        assert torch.equal(draw.features["id"], draw.keys)
+        logits = queries.bfloat16().float() @ items.bfloat16().float().cuda().T
+        logits[torch.arange(len(queries)), torch.arange(len(queries))] = -torch.inf
+        torch.testing.assert_close(draw.log_partition, logits.logsumexp(1), atol=1e-3, rtol=1e-3)
+        cache.commit(draw, torch.zeros(len(queries), 5, 8, device="cuda"))
+        assert (cache.own.keys >= 0).sum() == len(keys)
+        return cache.num_held
+
+    assert run_as_ranks(2, work) == [20, 20]
