@@ -128,10 +128,13 @@ def _are_right(
     right = keys.unsqueeze(1) == keys.unsqueeze(0)
     if known is None or not known.shape[1]:
         return right
-    ordered = known.sort(dim=1).values
-    wanted = keys.expand(len(keys), -1).contiguous()
-    place = torch.searchsorted(ordered, wanted).clamp_max_(known.shape[1] - 1)
-    return right | (ordered.gather(1, place) == wanted)
+    # Each known key is looked up among the batch's keys, which are fewer than all pairs of both.
+    ordered = keys.sort().values
+    place = torch.searchsorted(ordered, known.contiguous()).clamp_max_(len(keys) - 1)
+    place = torch.where(ordered[place] == known, place, len(keys))
+    is_known = torch.zeros(len(keys), len(keys) + 1, dtype=torch.bool, device=keys.device)
+    is_known.scatter_(1, place, True)
+    return right | is_known[:, torch.searchsorted(ordered, keys)]
 
 
 def _is_repeated(keys: Int64[Tensor, " n"]) -> Bool[Tensor, " n"]:
