@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -51,6 +51,10 @@ def logit_tiles(
     num_queries = max(1, min(len(queries), _MAX_QUERIES))
     num_items = items_of_a_tile(num_queries, queries.shape[1], on_cuda=queries.is_cuda)
     space = queries.new_empty(num_queries * min(num_items, items.num_items))
+    masks = [
+        None if excluded is None else _mask_of(some, items.num_items, num_items)
+        for some in (queries if excluded is None else excluded).split(num_queries)
+    ]
     for start in range(0, items.num_items, num_items):
         some = slice(start, min(start + num_items, items.num_items))
         vectors = as_factors(items.vectors[some])
@@ -67,9 +71,29 @@ def logit_tiles(
                 if items.scales is not None:
                     logits.mul_(items.scales[some])
                 logits.add_(weights)
-            if excluded is not None:
-                mask_excluded(logits, excluded[asking] - start)
+            mask = masks[first // num_queries]
+            if mask is not None:
+                mask(logits, start)
             yield LogitTile(asking, some, logits, vectors)
+
+
+def _mask_of(
+    excluded: Int64[Tensor, "lines num_excluded"], num_items: int, tile_items: int
+) -> Callable[[Tensor, int], None]:
+    """What puts −inf at the excluded places of a tile, given its logits and its first item."""
+    if excluded.is_cuda:  # where asking how many places a tile has would cost more than looking
+        return lambda logits, start: mask_excluded(logits, excluded - start)
+    rows, order = excluded.flatten().sort()
+    lines = order // max(1, excluded.shape[1])
+    bounds = torch.arange(0, num_items + tile_items, tile_items).clamp_(max=num_items)
+    ends = torch.searchsorted(rows, bounds).tolist()
+
+    def mask(logits: Tensor, start: int) -> None:
+        inside = slice(*ends[start // tile_items : start // tile_items + 2])
+        places = lines[inside] * logits.shape[1] + rows[inside] - start
+        logits.view(-1).index_fill_(0, places, -torch.inf)
+
+    return mask
 
 
 def mask_excluded(

@@ -20,7 +20,7 @@ from outsize.kernels.scored_items import ScoredItems, SoftmaxDraws
 # Shorter blocks make draws cheaper and the kept log-sum-exps more; below 32 the pass slows down.
 _BLOCK = 32
 _BLOCKS_OF_A_GROUP = 64
-_GATHERED_NUMBERS = 1 << 18
+_GATHERED_NUMBERS = 1 << 20
 
 
 def draw_by_chunks(
