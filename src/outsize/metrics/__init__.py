@@ -8,12 +8,15 @@ from outsize.metrics.clicks import (
     exact_auc,
     histogram_auc,
 )
+from outsize.metrics.ranking import RankingMetrics, find_hits
 
 __all__ = [
     "AUC",
     "EXACT_EXAMPLES",
     "NUM_BINS",
     "ClickMetrics",
+    "RankingMetrics",
     "exact_auc",
+    "find_hits",
     "histogram_auc",
 ]
