@@ -1,31 +1,52 @@
-"""Data for each kind of task: click logs read from files, and data made on the fly."""
+"""Data for each kind of task: logs read from files, and data made on the fly."""
 
 from outsize.data.avazu import AvazuConfig
 from outsize.data.clicks import ClickBatch, ClickData, ClickDataConfig
 from outsize.data.criteo import CriteoConfig
 from outsize.data.encoded import EncodedClicks
+from outsize.data.interactions import InteractionsConfig
+from outsize.data.item_lists import ItemLists
 from outsize.data.movielens import MovieLensConfig
+from outsize.data.retrieval import Entities, PairBatch, RetrievalData, RetrievalDataConfig
 from outsize.data.synthetic import SyntheticClicks, SyntheticConfig
+from outsize.data.synthetic_interactions import SyntheticInteractionsConfig
 from outsize.data.tabular import TabularConfig
 
-DATA: dict[str, type[ClickDataConfig]] = {
+CLICK_DATA: dict[str, type[ClickDataConfig]] = {
     "synthetic": SyntheticConfig,
     "tabular": TabularConfig,
     "criteo": CriteoConfig,
     "avazu": AvazuConfig,
     "movielens": MovieLensConfig,
 }
+RETRIEVAL_DATA: dict[str, type[RetrievalDataConfig]] = {
+    "interactions": InteractionsConfig,
+    "synthetic-interactions": SyntheticInteractionsConfig,
+}
+DATA: dict[str, type[ClickDataConfig] | type[RetrievalDataConfig]] = {
+    **CLICK_DATA,
+    **RETRIEVAL_DATA,
+}
 
 __all__ = [
+    "CLICK_DATA",
     "DATA",
+    "RETRIEVAL_DATA",
     "AvazuConfig",
     "ClickBatch",
     "ClickData",
     "ClickDataConfig",
     "CriteoConfig",
     "EncodedClicks",
+    "Entities",
+    "InteractionsConfig",
+    "ItemLists",
     "MovieLensConfig",
+    "PairBatch",
+    "RetrievalData",
+    "RetrievalDataConfig",
     "SyntheticClicks",
     "SyntheticConfig",
+    "SyntheticInteractionsConfig",
     "TabularConfig",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int64
@@ -79,6 +79,8 @@ class ClickBatch:
 
 class ClickDataConfig(ABC):
     """The configuration of a source; it makes the source."""
+
+    task: ClassVar[str] = "click"
 
     @abstractmethod
     def build(self) -> ClickData:

@@ -14,6 +14,7 @@ where r > k it cannot reach 1 (other evaluations divide by min(r, k)).
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 
@@ -89,7 +90,7 @@ class RankingMetrics:
 
     def gather(self) -> RankingMetrics:
         """The same over the queries of all ranks; entered by all of them."""
-        whole = RankingMetrics(*self._at.values())
+        whole = copy.copy(self)
         whole._sums = sum_over_ranks(self._sums)
         return whole
 

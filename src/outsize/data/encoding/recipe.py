@@ -44,7 +44,7 @@ class LabelRule:
     """Which label a row has.
 
     Attributes:
-        column: Where it stands.
+        column: Where it stands; empty where every row is a 1.
         positive_from: Numbers from here on are 1, others 0; without it the column holds 0 and 1.
         dropped: Rows with these numbers are left out.
         positive_values: Instead: these texts are 1, others 0.

@@ -28,6 +28,7 @@ def read_rows(files: list[Path], recipe: Recipe, bad: BadRows) -> Iterator[Rows]
     numeric = dict.fromkeys((*recipe.dense_columns, *recipe.split.number_columns))
     textual = dict.fromkeys((*recipe.id_columns, *recipe.split.text_columns))
     wanted = dict.fromkeys((recipe.label.column, *numeric, *textual))
+    wanted.pop("", None)  # no column of labels
     for name in derived.makes:
         wanted.pop(name, None)
     wanted.update(dict.fromkeys(derived.needs))
@@ -71,6 +72,8 @@ class _Checked:
 
     def labels(self, recipe: Recipe) -> NDArray[np.uint8]:
         rule = recipe.label
+        if not rule.column:
+            return np.ones(self._chunk.num_rows, np.uint8)
         if rule.positive_values:
             text = self.text(rule.column, recipe.separator)
             self.refuse("no label", text.codes < 0)

@@ -1,0 +1,239 @@
+"""Interactions in tables: who took which item, with columns that describe either."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from outsize.data.clicks import SPLITS, Split
+from outsize.data.encoding.bad_rows import BadRows
+from outsize.data.encoding.good_rows import Rows
+from outsize.data.encoding.ids import CodedText
+from outsize.data.encoding.recipe import LabelRule, Recipe, feature_name
+from outsize.data.encoding.rows import read_rows
+from outsize.data.encoding.sources import find_files
+from outsize.data.encoding.splits import (
+    ColumnSplit,
+    HashSplit,
+    LastOfEachSplit,
+    SplitConfig,
+    TimeSplit,
+)
+from outsize.data.encoding.splits.base import TEST, TRAIN, VALIDATION
+from outsize.data.retrieval import Entities, Pairs, RetrievalData, RetrievalDataConfig
+from outsize.errors import ConfigError, DataError
+from outsize.hashing import derive_seed, mix_bits, uniform_at
+from outsize.spec import Pooling
+
+PAIR_SPLITS: dict[str, type[SplitConfig]] = {
+    "hash": HashSplit,
+    "column": ColumnSplit,
+    "time": TimeSplit,
+    "last-of-each": LastOfEachSplit,
+}
+
+
+@dataclass(frozen=True)
+class InteractionsConfig(RetrievalDataConfig):
+    """Any table of interactions, a row each, read into memory.
+
+    Attributes:
+        path: Files or patterns, in the order they are read. `.parquet` and `.pq` are Parquet,
+            everything else is text with a header, compressed where it ends in `.gz`.
+        query: Column that says who asks, such as a user.
+        item: Column that says what was taken.
+        query_features: Further columns that describe the query; its first row decides.
+        item_features: Further columns that describe the item; its first row decides.
+        multi_valued: Which of the further columns hold several values, and become bags.
+        separator: What stands between the values of such a column.
+        max_length: How many of a row's values are kept, the first ones; 0 keeps all.
+        pooling: How bags are pooled.
+        positive: Column that says whether a row counts: 0 or 1, or a number with `at_least`.
+            Without it every row does.
+        at_least: From here on it counts, such as a rating of 4.
+        columns: Names of the columns of text files without a header.
+        delimiter: Between columns; by default a comma for `.csv` and a tab for other text.
+        quoted: Whether values of a text file may be quoted.
+        split: Which pairs train, validate and test.
+        validation: Share of the training pairs that validate where the split names none that do.
+        max_bad_rows: The share of malformed rows that is skipped rather than refused.
+        shuffle: Whether training pairs come in another order each epoch.
+        seed: Seed of the shuffling, and of that share.
+    """
+
+    path: tuple[str, ...]
+    query: str = "user_id"
+    item: str = "item_id"
+    query_features: tuple[str, ...] = ()
+    item_features: tuple[str, ...] = ()
+    multi_valued: tuple[str, ...] = ()
+    separator: str = "|"
+    max_length: int = 0
+    pooling: Pooling = "mean"
+    positive: str = ""
+    at_least: float | None = None
+    columns: tuple[str, ...] = ()
+    delimiter: str = ""
+    quoted: bool = True
+    split: SplitConfig = field(default_factory=HashSplit, metadata={"kinds": PAIR_SPLITS})
+    validation: float = 0.05
+    max_bad_rows: float = 0.001
+    shuffle: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self.recipe()  # refuses what cannot work
+        if self.at_least is not None and not self.positive:
+            raise ConfigError("at_least needs a column to compare: name it as positive")
+        if unknown := set(self.multi_valued) - {*self.query_features, *self.item_features}:
+            raise ConfigError(
+                f"multi_valued names {sorted(unknown)[0]!r}, which is neither in query_features "
+                "nor in item_features"
+            )
+        if not 0 < self.validation < 1:
+            raise ConfigError(f"validation must be between 0 and 1, but got {self.validation}")
+
+    def recipe(self) -> Recipe:
+        """What is read, in the words of the readers of click data."""
+        return Recipe(
+            paths=self.path,
+            label=LabelRule(self.positive, self.at_least),
+            categorical=(self.query, self.item, *self.query_features, *self.item_features),
+            separator=self.separator,
+            max_length=self.max_length,
+            split=self.split,
+            columns=self.columns,
+            delimiter=self.delimiter,
+            quoted=self.quoted,
+            max_bad_rows=self.max_bad_rows,
+        )
+
+    def build(self) -> RetrievalData:  # noqa: D102
+        rows = self._read()
+        assigned = self._assign(rows)
+        rows = _kept(rows, assigned >= 0)
+        assigned = assigned[assigned >= 0]
+        codes = {name: rows.texts[name].codes for name in (self.query, self.item)}
+        # Numbered by first appearance among the rows that count.
+        known = {name: np.unique(c, return_index=True, return_inverse=True)
+                 for name, c in codes.items()}  # fmt: skip
+        asked, wanted = (torch.from_numpy(known[name][2]) for name in (self.query, self.item))
+        pairs: dict[Split, Pairs] = {
+            split: (asked[assigned == number], wanted[assigned == number])
+            for number, split in enumerate(SPLITS)
+        }
+        if self.split.test_is_validation:
+            pairs["test"] = pairs["validation"]
+        sides = ((self.query, self.query_features), (self.item, self.item_features))
+        queries, items = (
+            self._entities(rows, name, known[name][1], features) for name, features in sides
+        )
+        return RetrievalData(queries, items, pairs, self.pooling, self.shuffle, self.seed)
+
+    def _read(self) -> Rows:
+        """All rows that count, as one."""
+        bad, parts = BadRows(), []
+        for part in read_rows(find_files(self.path), self.recipe(), bad):
+            missing = np.zeros(len(part), bool)
+            for name in (self.query, self.item):
+                lost = (part.texts[name].codes < 0) & ~missing
+                if lost.any():
+                    place = part.first + int(np.flatnonzero(lost)[0]) + 1
+                    bad.add(f"no value of {name!r}", int(lost.sum()), f"good row {place:,}")
+                missing |= lost
+            parts.append(_kept(part, ~missing & (part.labels > 0)))
+        bad.require_share(self.max_bad_rows)
+        if not sum(map(len, parts)):
+            rule = f" with {self.positive} >= {self.at_least:g}" if self.at_least else ""
+            raise DataError(f"{', '.join(self.path)}: there is no row{rule}")
+        return _joined(parts)
+
+    def _assign(self, rows: Rows) -> NDArray[np.int8]:
+        splitter = self.split.build()
+        splitter.observe(rows)
+        splitter.finish()
+        assigned = splitter.assign(rows)
+        if not (assigned == VALIDATION).any():
+            keys = torch.from_numpy(rows.positions) + derive_seed(self.seed, "validation")
+            chosen = uniform_at(mix_bits(keys)).numpy() < self.validation
+            assigned = np.where((assigned == TRAIN) & chosen, VALIDATION, assigned)
+        if self.split.test_is_validation:
+            return assigned.astype(np.int8)
+        if not (assigned == TEST).any():
+            raise DataError(
+                f"{', '.join(self.path)}: the split leaves no pair to test on, of {len(rows):,}"
+            )
+        return assigned.astype(np.int8)
+
+    def _entities(
+        self, rows: Rows, name: str, first: NDArray[np.int64], columns: tuple[str, ...]
+    ) -> Entities:
+        features = {feature_name(name): torch.arange(len(first))}
+        sizes = {feature_name(name): len(first)}
+        for column in columns:
+            text = CodedText(rows.texts[column].codes[first], rows.texts[column].values)
+            separator = self.separator if column in self.multi_valued else None
+            encoded, size = encode_column(text, separator, self.max_length)
+            features[feature_name(column)], sizes[feature_name(column)] = encoded, size
+        return Entities(len(first), features, sizes)
+
+
+def encode_column(
+    text: CodedText, separator: str | None = None, max_length: int = 0
+) -> tuple[Tensor, int]:
+    """Ids of a column, and how many there are; id 0 is what is missing.
+
+    Args:
+        text: The column.
+        separator: Between several values of a row, which become a bag padded with −1.
+        max_length: How many of them are kept; 0 keeps all.
+    """
+    used, inverse = np.unique(text.codes[text.codes >= 0], return_inverse=True)
+    codes = np.full(len(text.codes), -1)
+    codes[text.codes >= 0] = inverse
+    if separator is None:
+        return torch.from_numpy(codes + 1), len(used) + 1
+    lists = [value.split(separator) for value in text.values.take(used).to_pylist()]
+    lists = [[word.strip() for word in words if word.strip()] for words in lists]
+    lists = [words[: max_length or None] for words in lists]
+    numbers: dict[str, int] = {}
+    bags = np.full((len(lists) + 1, max([1, *map(len, lists)])), -1)
+    for row, words in enumerate(lists):
+        bags[row, : len(words)] = [numbers.setdefault(word, len(numbers) + 1) for word in words]
+    return torch.from_numpy(bags[codes]), len(numbers) + 1
+
+
+def _kept(rows: Rows, kept: NDArray[np.bool_]) -> Rows:
+    return Rows(
+        rows.file,
+        rows.first,
+        rows.labels[kept],
+        {name: values[kept] for name, values in rows.numbers.items()},
+        {name: text.take(kept) for name, text in rows.texts.items()},
+        rows.num_bytes,
+    )
+
+
+def _joined(parts: list[Rows]) -> Rows:
+    """Rows of several chunks, their values coded alike."""
+    import pyarrow as pa
+
+    texts: dict[str, CodedText] = {}
+    for name in parts[0].texts:
+        values = pa.concat_arrays([part.texts[name].values for part in parts])
+        coded = values.dictionary_encode()
+        numbers, first, codes = coded.indices.to_numpy(), 0, []
+        for part in parts:
+            own = numbers[first : first + len(part.texts[name].values)]
+            codes.append(np.append(own, -1)[part.texts[name].codes])
+            first += len(own)
+        texts[name] = CodedText(np.concatenate(codes).astype(np.int64), coded.dictionary)
+    numbers_by_name = {
+        name: np.concatenate([part.numbers[name] for part in parts]) for name in parts[0].numbers
+    }
+    labels = np.concatenate([part.labels for part in parts])
+    return Rows(0, 0, labels, numbers_by_name, texts, sum(part.num_bytes for part in parts))
