@@ -14,16 +14,14 @@ from outsize.contracts import (
     Bag,
     Codes,
     EmbeddingTable,
-    IdGuard,
+    FeatureSelection,
     ReclusterReport,
     RowStore,
     pool_rows,
 )
-from outsize.contracts.bags import require_poolable
-from outsize.errors import ConfigError, DataError
+from outsize.contracts.selection import FeatureInput as FeatureInput
+from outsize.errors import ConfigError
 from outsize.spec import FeatureSpec, MemoryUse, TableSpec
-
-FeatureInput = Tensor | tuple[Tensor, Tensor] | Bag | Codes
 
 
 class EmbeddingCollection(nn.Module):
@@ -61,10 +59,8 @@ class EmbeddingCollection(nn.Module):
             self.specs = {name: table.spec for name, table in tables.items()}
             self.tables = nn.ModuleDict(dict(tables))
         self._require_features()
-        self._guard = IdGuard(
-            {f"feature {f.name!r}": self.spec_of(f).num_rows for f in self.features}
-        )
-        self._offsets: Tensor | None = None
+        everything = FeatureSelection(self.features, self.specs)
+        self._selections: dict[tuple[str, ...] | None, FeatureSelection] = {None: everything}
 
     @property
     def num_features(self) -> int:
@@ -83,31 +79,38 @@ class EmbeddingCollection(nn.Module):
         """The table a feature points to."""
         return self.specs[feature.table]
 
-    def forward(self, inputs: Mapping[str, FeatureInput]) -> dict[str, Float[Tensor, "batch dim"]]:
+    def forward(
+        self, inputs: Mapping[str, FeatureInput], only: Sequence[str] | None = None
+    ) -> dict[str, Float[Tensor, "batch dim"]]:
         """Embed a batch.
+
+        A step may embed several batches, such as queries and then items: a row that is in more
+        than one of them gets the sum of its gradients and one update.
 
         Args:
             inputs: For each feature `(B,)` ids, `(B, L)` bags, flat `(values, offsets)`, a `Bag`,
                 or `Codes` where its table has pointers.
+            only: Names of the features to read; all by default.
 
         Returns:
             For each feature its pooled vectors `(B, dim)`.
         """
-        bags = self._bags(inputs)
-        if self._is_one_id_each(bags):
-            stacked = self._read_stacked(bags)
-            return {f.name: stacked[:, i] for i, f in enumerate(self.features)}
-        vectors = self._read_tables(bags) if self.store is None else self._read_store(bags)
-        return {f.name: vector for f, vector in zip(self.features, vectors, strict=True)}
+        selection = self._selection(only)
+        bags = selection.bags(inputs, allow_codes=self.store is None)
+        if self._is_one_id_each(bags, selection):
+            stacked = self._read_stacked(bags, selection)
+            return {f.name: stacked[:, i] for i, f in enumerate(selection.features)}
+        vectors = self._read_each(bags, selection)
+        return {f.name: vector for f, vector in zip(selection.features, vectors, strict=True)}
 
     def stacked(self, inputs: Mapping[str, FeatureInput]) -> Float[Tensor, "batch features dim"]:
         """Embed a batch into one tensor, features in the order of `self.features`."""
-        bags = self._bags(inputs)
+        everything = self._selection(None)
+        bags = everything.bags(inputs, allow_codes=self.store is None)
         _ = self.dim
-        if self._is_one_id_each(bags):
-            return self._read_stacked(bags)
-        vectors = self._read_tables(bags) if self.store is None else self._read_store(bags)
-        return torch.stack(vectors, dim=1)
+        if self._is_one_id_each(bags, everything):
+            return self._read_stacked(bags, everything)
+        return torch.stack(self._read_each(bags, everything), dim=1)
 
     @torch.no_grad()
     def encode(self, inputs: Mapping[str, FeatureInput]) -> dict[str, Bag | Codes]:
@@ -118,7 +121,8 @@ class EmbeddingCollection(nn.Module):
         """
         tables = self._each_table()
         encoded: dict[str, Bag | Codes] = {}
-        for feature, bag in zip(self.features, self._bags(inputs), strict=True):
+        bags = self._selection(None).bags(inputs, allow_codes=self.store is None)
+        for feature, bag in zip(self.features, bags, strict=True):
             table = tables.get(feature.table)
             if table is None or not table.can_encode or isinstance(bag, Codes):
                 encoded[feature.name] = bag
@@ -154,7 +158,8 @@ class EmbeddingCollection(nn.Module):
 
     def raise_if_bad_ids(self) -> None:
         """Report ids out of range that were flagged on CUDA; call once a step."""
-        self._guard.raise_if_bad()
+        for selection in self._selections.values():
+            selection.guard.raise_if_bad()
         if self.store is not None:
             self.store.raise_if_bad_ids()
         for table in self._each_table().values():
@@ -190,77 +195,76 @@ class EmbeddingCollection(nn.Module):
                     f"only {', '.join(sorted(self.specs))}"
                 )
 
-    def _bags(self, inputs: Mapping[str, FeatureInput]) -> list[Bag | Codes]:
-        bags: list[Bag | Codes] = []
-        for feature in self.features:
-            if feature.name not in inputs:
-                raise DataError(
-                    f"the batch has no feature {feature.name!r}, but the model reads it"
-                )
-            given = inputs[feature.name]
-            if isinstance(given, tuple):
-                given = Bag(*given)
-            bag = Bag(given) if isinstance(given, Tensor) else given
-            if isinstance(bag, Codes) and self.store is not None:
-                raise DataError(
-                    f"feature {feature.name!r} has codes, but its rows live in a store: give ids"
-                )
-            require_poolable(feature.pooling, bag.weights)
-            if bags and bag.batch_size != bags[0].batch_size:
-                raise DataError(
-                    f"feature {feature.name!r} has {bag.batch_size} examples, but "
-                    f"{self.features[0].name!r} has {bags[0].batch_size}"
-                )
-            bags.append(bag)
-        return bags
+    def _selection(self, only: Sequence[str] | None) -> FeatureSelection:
+        names = None if only is None else tuple(only)
+        if names not in self._selections:
+            by_name = {feature.name: feature for feature in self.features}
+            for name in names or ():
+                if name not in by_name:
+                    raise ConfigError(f"no feature {name!r}; there are {', '.join(by_name)}")
+            chosen = [by_name[name] for name in names or ()]
+            self._selections[names] = FeatureSelection(chosen, self.specs)
+        return self._selections[names]
 
-    def _is_one_id_each(self, bags: Sequence[Bag | Codes]) -> TypeGuard[Sequence[Bag]]:
+    def _is_one_id_each(
+        self, bags: Sequence[Bag | Codes], selection: FeatureSelection
+    ) -> TypeGuard[Sequence[Bag]]:
         """Whether one gather serves all: a store of one width, and single, unweighted ids."""
         return (
             self.store is not None
             and len(self.store.layout.groups) == 1
-            and all(f.padding_id is None for f in self.features)
+            and not selection.has_padding
             and all(isinstance(bag, Bag) and bag.is_one_id_each for bag in bags)
         )
 
-    def _read_stacked(self, bags: Sequence[Bag]) -> Float[Tensor, "batch features dim"]:
+    def _read_stacked(
+        self, bags: Sequence[Bag], selection: FeatureSelection
+    ) -> Float[Tensor, "batch features dim"]:
         assert self.store is not None
-        ids = self._guard(torch.stack([bag.values for bag in bags], dim=1))
-        if self._offsets is None or self._offsets.device != ids.device:
-            offsets = [self.store.layout.offsets[f.table] for f in self.features]
-            self._offsets = torch.tensor(offsets, device=ids.device)
-        unique, inverse = torch.unique(ids + self._offsets, return_inverse=True)
+        ids = selection.guard(torch.stack([bag.values for bag in bags], dim=1))
+        offsets = selection.offsets(self.store.layout, ids.device)
+        unique, inverse = torch.unique(ids + offsets, return_inverse=True)
         (rows,) = self._rows(self.store, unique)
         return rows.index_select(0, inverse.flatten()).view(*ids.shape, rows.shape[1])
 
-    def _read_store(self, bags: Sequence[Bag | Codes]) -> list[Float[Tensor, "batch dim"]]:
+    def _read_each(
+        self, bags: Sequence[Bag | Codes], selection: FeatureSelection
+    ) -> list[Float[Tensor, "batch dim"]]:
+        read = self._read_tables if self.store is None else self._read_store
+        return read(bags, selection.features)
+
+    def _read_store(
+        self, bags: Sequence[Bag | Codes], features: Sequence[FeatureSpec]
+    ) -> list[Float[Tensor, "batch dim"]]:
         assert self.store is not None
         layout = self.store.layout
         flat = [
             bag.flat(f.padding_id)
-            for f, bag in zip(self.features, bags, strict=True)
-            if isinstance(bag, Bag)  # `_bags` lets no codes through to a store
+            for f, bag in zip(features, bags, strict=True)
+            if isinstance(bag, Bag)  # `bags` lets no codes through to a store
         ]
         ids = [
             self.store.guard(f.table, bag.values) + layout.offsets[f.table]
-            for f, bag in zip(self.features, flat, strict=True)
+            for f, bag in zip(features, flat, strict=True)
         ]
         unique, inverse = torch.unique(torch.cat(ids), return_inverse=True)
         groups = self._rows(self.store, unique)
         sizes = layout.group_sizes(unique)
         vectors: list[Tensor] = []
         positions = inverse.split([part.shape[0] for part in ids])
-        for feature, bag, position in zip(self.features, flat, positions, strict=True):
+        for feature, bag, position in zip(features, flat, positions, strict=True):
             group = layout.group_of(feature.table)
             rows = groups[group].index_select(0, position - sum(sizes[:group]))
             assert bag.offsets is not None
             vectors.append(pool_rows(rows, bag.offsets, feature.pooling, bag.weights))
         return vectors
 
-    def _read_tables(self, bags: Sequence[Bag | Codes]) -> list[Float[Tensor, "batch dim"]]:
+    def _read_tables(
+        self, bags: Sequence[Bag | Codes], features: Sequence[FeatureSpec]
+    ) -> list[Float[Tensor, "batch dim"]]:
         tables = self._each_table()
         vectors: list[Tensor] = []
-        for feature, bag in zip(self.features, bags, strict=True):
+        for feature, bag in zip(features, bags, strict=True):
             table = tables[feature.table]
             if isinstance(bag, Codes):
                 vector = table.decode(bag.values)

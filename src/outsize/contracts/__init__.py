@@ -8,6 +8,7 @@ from outsize.contracts.layout import RowLayout
 from outsize.contracts.messages import RowReply, RowUpdate
 from outsize.contracts.parts import TablePart
 from outsize.contracts.recluster import ReclusterReport
+from outsize.contracts.selection import FeatureInput, FeatureSelection
 from outsize.contracts.shard import Shard
 from outsize.contracts.store import RowStore
 from outsize.contracts.table import EmbeddingTable
@@ -16,6 +17,8 @@ __all__ = [
     "Bag",
     "Codes",
     "EmbeddingTable",
+    "FeatureInput",
+    "FeatureSelection",
     "IdGuard",
     "ReclusterReport",
     "RowCounts",

@@ -7,6 +7,8 @@ from outsize.models.deepfm import DeepFM, DeepFMConfig
 from outsize.models.dlrm import DLRM, DLRMConfig
 from outsize.models.gmf import GMF, GMFConfig
 from outsize.models.logistic import Logistic, LogisticConfig
+from outsize.models.retrieval import RetrievalModel, RetrievalModelConfig
+from outsize.models.two_tower import TwoTower, TwoTowerConfig
 from outsize.models.wide_deep import WideDeep, WideDeepConfig
 
 CLICK_MODELS: dict[str, type[ClickModelConfig]] = {
@@ -18,12 +20,19 @@ CLICK_MODELS: dict[str, type[ClickModelConfig]] = {
     "dcnv2": DCNv2Config,
     "gmf": GMFConfig,
 }
+RETRIEVAL_MODELS: dict[str, type[RetrievalModelConfig]] = {"two-tower": TwoTowerConfig}
+MODELS: dict[str, type[ClickModelConfig] | type[RetrievalModelConfig]] = {
+    **CLICK_MODELS,
+    **RETRIEVAL_MODELS,
+}
 
 __all__ = [
     "CLICK_MODELS",
     "DCN",
     "DLRM",
     "GMF",
+    "MODELS",
+    "RETRIEVAL_MODELS",
     "ClickModel",
     "ClickModelConfig",
     "DCNConfig",
@@ -35,6 +44,10 @@ __all__ = [
     "GMFConfig",
     "Logistic",
     "LogisticConfig",
+    "RetrievalModel",
+    "RetrievalModelConfig",
+    "TwoTower",
+    "TwoTowerConfig",
     "WideDeep",
     "WideDeepConfig",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -39,6 +40,8 @@ class ClickModel(nn.Module, ABC):
 
 class ClickModelConfig(ABC):
     """The configuration of a click model; it makes the model."""
+
+    task: ClassVar[str] = "click"
 
     @abstractmethod
     def build(self, num_dense: int, embeddings: EmbeddingCollection, seed: int) -> ClickModel:

@@ -1,0 +1,70 @@
+"""Some features of a collection, and what it takes to look them up together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from outsize.contracts.bags import Bag, require_poolable
+from outsize.contracts.codes import Codes
+from outsize.contracts.ids import IdGuard
+from outsize.contracts.layout import RowLayout
+from outsize.errors import DataError
+from outsize.spec import FeatureSpec, TableSpec
+
+FeatureInput = Tensor | tuple[Tensor, Tensor] | Bag | Codes
+
+
+class FeatureSelection:
+    """Features that are read in one call, with the guard of their ids.
+
+    Args:
+        features: Which, in the order of the result.
+        specs: Table name → table.
+    """
+
+    def __init__(self, features: Sequence[FeatureSpec], specs: Mapping[str, TableSpec]) -> None:
+        self.features = tuple(features)
+        self.guard = IdGuard({f"feature {f.name!r}": specs[f.table].num_rows for f in features})
+        self.has_padding = any(f.padding_id is not None for f in features)
+        self._offsets: Int64[Tensor, " features"] | None = None
+
+    def bags(self, inputs: Mapping[str, FeatureInput], *, allow_codes: bool) -> list[Bag | Codes]:
+        """What a batch has for these features, each of as many examples.
+
+        Args:
+            inputs: The batch; it may have other features too.
+            allow_codes: Whether pointers may stand in the place of ids.
+        """
+        bags: list[Bag | Codes] = []
+        for feature in self.features:
+            if feature.name not in inputs:
+                raise DataError(
+                    f"the batch has no feature {feature.name!r}, but the model reads it"
+                )
+            given = inputs[feature.name]
+            if isinstance(given, tuple):
+                given = Bag(*given)
+            bag = Bag(given) if isinstance(given, Tensor) else given
+            if isinstance(bag, Codes) and not allow_codes:
+                raise DataError(
+                    f"feature {feature.name!r} has codes, but its rows live in a store: give ids"
+                )
+            require_poolable(feature.pooling, bag.weights)
+            if bags and bag.batch_size != bags[0].batch_size:
+                raise DataError(
+                    f"feature {feature.name!r} has {bag.batch_size} examples, but "
+                    f"{self.features[0].name!r} has {bags[0].batch_size}"
+                )
+            bags.append(bag)
+        return bags
+
+    def offsets(self, layout: RowLayout, device: torch.device) -> Int64[Tensor, " features"]:
+        """Where the table of each feature begins in a store; made once for a device."""
+        if self._offsets is None or self._offsets.device != device:
+            starts = [layout.offsets[f.table] for f in self.features]
+            self._offsets = torch.tensor(starts, device=device)
+        return self._offsets

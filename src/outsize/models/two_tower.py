@@ -1,0 +1,159 @@
+"""Two towers (Huang et al. 2013; Yi et al. 2019): a query and an item meet in one inner product.
+
+    q = f([v₁ … v_m]),   z = g([w₁ … w_n]),   score = q·z
+
+with the pooled vectors v of a query's and w of an item's features, and an MLP for f and g. Without
+hidden layers a tower is linear, and where one feature already has the width asked for it is nothing
+at all: two such towers are matrix factorisation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from outsize.collection import EmbeddingCollection, FeatureInput
+from outsize.errors import ConfigError
+from outsize.models.mlp import mlp
+from outsize.models.requirements import require_positive, require_widths
+from outsize.models.retrieval import RetrievalModel, RetrievalModelConfig
+
+
+@dataclass(frozen=True)
+class TwoTowerConfig(RetrievalModelConfig):
+    """Shape of a two-tower model.
+
+    Attributes:
+        dim: Width of the vectors of queries and items.
+        hidden: Widths of the hidden layers of each tower.
+        shared: Whether one MLP serves both towers.
+        normalize: Whether vectors have length 1, which makes scores cosines.
+        query_features: What the query tower reads; all that the data has by default.
+        item_features: What the item tower reads; all that the data has by default.
+    """
+
+    dim: int = 64
+    hidden: tuple[int, ...] = ()
+    shared: bool = False
+    normalize: bool = True
+    query_features: tuple[str, ...] = ()
+    item_features: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        require_positive("dim", self.dim)
+        require_widths("hidden", self.hidden)
+
+    def features_of(self, known: Sequence[str], side: str) -> tuple[str, ...]:  # noqa: D102
+        wanted = {"query": self.query_features, "item": self.item_features}[side]
+        for name in wanted:
+            if name not in known:
+                raise ConfigError(
+                    f"{side}_features names {name!r}, but the data has {', '.join(known)}"
+                )
+        return wanted or tuple(known)
+
+    def build(  # noqa: D102
+        self,
+        embeddings: EmbeddingCollection,
+        query_features: Sequence[str],
+        item_features: Sequence[str],
+        seed: int,
+    ) -> TwoTower:
+        return TwoTower(
+            embeddings,
+            query_features,
+            item_features,
+            hidden=self.hidden,
+            dim=self.dim,
+            shared=self.shared,
+            normalize=self.normalize,
+            seed=seed,
+        )
+
+
+class TwoTower(RetrievalModel):
+    """Scores items for queries by the inner product of two towers.
+
+    Args:
+        embeddings: The features of queries and items.
+        query_features: Those that the query tower reads.
+        item_features: Those that the item tower reads.
+        hidden: Widths of the hidden layers of each tower. Without any a tower is one linear layer
+            without a bias, or nothing where its input has the width `dim`.
+        dim: Width of the vectors.
+        shared: Whether one MLP serves both towers, which must then be equally wide.
+        normalize: Whether vectors have length 1.
+        seed: Seed of the initial weights.
+    """
+
+    def __init__(
+        self,
+        embeddings: EmbeddingCollection,
+        query_features: Sequence[str],
+        item_features: Sequence[str],
+        *,
+        hidden: Sequence[int] = (),
+        dim: int = 64,
+        shared: bool = False,
+        normalize: bool = True,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        require_positive("dim", dim)
+        require_widths("hidden", hidden)
+        self.embeddings = embeddings
+        self.dim = dim
+        self.normalize = normalize
+        self.query_features, self.item_features = tuple(query_features), tuple(item_features)
+        widths = [
+            _width(embeddings, names, side)
+            for side, names in (("query", self.query_features), ("item", self.item_features))
+        ]
+        if shared and widths[0] != widths[1]:
+            raise ConfigError(
+                f"towers that share their layers must be equally wide, but queries have "
+                f"{widths[0]} numbers and items {widths[1]}: set shared = false, or give both as "
+                "many features"
+            )
+        generator = torch.Generator().manual_seed(seed)
+        self.query_tower = _tower(widths[0], hidden, dim, generator)
+        self.item_tower = None if shared else _tower(widths[1], hidden, dim, generator)
+
+    def encode_queries(self, inputs: Mapping[str, FeatureInput]) -> Float[Tensor, "batch dim"]:
+        """The vectors of queries; other features in `inputs` are not looked at."""
+        return self._encode(inputs, self.query_features, self.query_tower)
+
+    def encode_items(self, inputs: Mapping[str, FeatureInput]) -> Float[Tensor, "n dim"]:
+        """The vectors of items; other features in `inputs` are not looked at."""
+        tower = self.query_tower if self.item_tower is None else self.item_tower
+        return self._encode(inputs, self.item_features, tower)
+
+    def _encode(
+        self, inputs: Mapping[str, FeatureInput], names: tuple[str, ...], tower: nn.Module
+    ) -> Float[Tensor, "n dim"]:
+        vectors = self.embeddings(inputs, only=names)
+        encoded: Tensor = tower(torch.cat([vectors[name] for name in names], dim=1)).float()
+        return F.normalize(encoded, dim=1) if self.normalize else encoded
+
+
+def _width(embeddings: EmbeddingCollection, names: tuple[str, ...], side: str) -> int:
+    """How many numbers a tower reads."""
+    by_name = {feature.name: feature for feature in embeddings.features}
+    for name in names:
+        if name not in by_name:
+            raise ConfigError(f"no feature {name!r} for the {side} tower; there are "
+                              f"{', '.join(by_name)}")  # fmt: skip
+    if not names:
+        raise ConfigError(f"the {side} tower needs at least one feature, but got none")
+    return sum(embeddings.spec_of(by_name[name]).dim for name in names)
+
+
+def _tower(width: int, hidden: Sequence[int], dim: int, generator: torch.Generator) -> nn.Module:
+    if not hidden and width == dim:
+        return nn.Identity()
+    return mlp([width, *hidden, dim], final_relu=False, generator=generator, bias=bool(hidden))
