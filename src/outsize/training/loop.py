@@ -18,8 +18,14 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from outsize.checkpoint import load_checkpoint, save_checkpoint
-from outsize.collectives import any_rank, failing_together, sum_over_ranks, world_size
+from outsize.checkpoint import WriteFiles, load_checkpoint, save_checkpoint
+from outsize.collectives import (
+    any_rank,
+    failing_together,
+    gather_values,
+    sum_over_ranks,
+    world_size,
+)
 from outsize.contracts import RowStore
 from outsize.errors import CheckpointError, ConfigError, NonFiniteError
 from outsize.row_files import load_rows, rows_writer
@@ -34,6 +40,7 @@ from outsize.training.loop_state import (
     plain_state,
     require_same_batch,
 )
+from outsize.training.non_finite import non_finite_error
 from outsize.training.row_counts import add_counts, as_metrics
 from outsize.training.served_weights import ServedWeights
 from outsize.training.tasks import Task
@@ -78,7 +85,7 @@ class Loop:
         self.state = LoopState()
         self.optimizers: list[Optimizer] = [optimizer, *([task.rows] if task.rows else [])]
         self._base_rates = [[g["lr"] for g in o.param_groups] for o in self.optimizers]
-        self.device = next(task.model.parameters()).device
+        self.device = task.device
         self._watcher = watcher or Watcher()
         self._checkpoints = checkpoints
         self._stop_asked = stop_asked
@@ -129,6 +136,7 @@ class Loop:
         self._clip_and_check(loss)
         for optimizer in self.optimizers:
             optimizer.step()
+        self.task.commit()
         self._add_to_running(loss.detach())
         self.state.step += 1
         self.state.batch += 1
@@ -161,7 +169,7 @@ class Loop:
         if norm.is_cuda:
             self._add_to_running(norm * 0.0)  # 0, or NaN for a norm that is no number
         elif not (math.isfinite(float(norm)) and math.isfinite(loss.item())):
-            self._raise_non_finite()
+            raise non_finite_error(self.task.trained, self.task.rows, self.state)
 
     def _norm(self, dense: list[Tensor], rows: list[Tensor]) -> Tensor:
         """What gradients are clipped by and checked with; the same on all ranks where they clip."""
@@ -170,23 +178,6 @@ class Loop:
         if clips and num_workers > 1:
             return norm_over_ranks(dense, rows, num_workers, self.device)
         return joint_norm(dense, rows)
-
-    def _raise_non_finite(self) -> None:
-        names = [
-            name
-            for name, parameter in self.task.model.named_parameters()
-            if parameter.grad is not None and not torch.isfinite(values_of(parameter.grad)).all()
-        ]
-        if self.task.rows is not None:
-            pending = self.task.rows.param_groups[0]["params"]
-            if any(not torch.isfinite(tensor.grad).all() for tensor in pending):
-                names.append("embedding rows")
-        where = f"the gradient of {', '.join(names[:3])}" if names else "the loss"
-        raise NonFiniteError(
-            f"step {self.state.step + 1} (epoch {self.state.epoch + 1}, batch "
-            f"{self.state.batch + 1}): {where} is NaN or infinite; nothing was applied: lower the "
-            "learning rate, set train.clip_norm, or look at that batch's inputs"
-        )
 
     def _add_to_running(self, value: Tensor) -> None:
         """Add in float64, where sums of float32 losses do not depend on where they are folded."""
@@ -206,9 +197,17 @@ class Loop:
             self.state.loss_sum += total
         self.task.raise_if_flawed()
 
+    def _fold_sums(self) -> None:
+        """Bring what the task has summed up into the state; entered by all ranks."""
+        for sums in gather_values(self.task.take_sums()):
+            for name, value in sums.items():
+                self.state.sums[name] = self.state.sums.get(name, 0.0) + value
+
     def _log_training(self, examples: int) -> None:
         self._fold_running_loss()
+        self._fold_sums()
         state = self.state
+        num_steps = state.loss_count * world_size()
         now = time.perf_counter()
         line = {
             "step": state.step,
@@ -217,10 +216,12 @@ class Loop:
             "loss": state.loss_sum / state.loss_count,
             "learning_rate": self.optimizers[0].param_groups[0]["lr"],
             "examples_per_s": round(examples / (now - self._log_started), 1),
+            **{name: total / num_steps for name, total in state.sums.items()},
+            **self.task.train_metrics(),
             **as_metrics(add_counts(self._store, state.row_counts)),
         }
         self._log_started = now
-        state.loss_sum, state.loss_count, state.row_counts = 0.0, 0, {}
+        state.loss_sum, state.loss_count, state.row_counts, state.sums = 0.0, 0, {}, {}
         self._watcher.log(line)
 
     def _end_step(self) -> None:
@@ -261,8 +262,9 @@ class Loop:
         state = self.state
         metrics = self.task.evaluate("validation")
         self._watcher.log({"step": state.step, "split": "validation", **metrics})
-        state.epoch_best = min(state.epoch_best, metrics["loss"])
-        if not state.best or metrics["loss"] < state.best["loss"]:
+        badness = self.task.badness(metrics)
+        state.epoch_best = min(state.epoch_best, badness)
+        if not state.best or badness < self.task.badness(state.best):
             state.best = {"step": state.step, **metrics}
             state.test = self.task.evaluate("test")
             self._watcher.log({"step": state.step, "split": "test", **state.test})
@@ -279,9 +281,11 @@ class Loop:
         state = self.state
         if self.config.train.early_stop and state.epoch_best > state.previous_best:
             state.stopped = "early"
+            judge, sign = self.task.judge, -1 if self.task.higher_is_better else 1
             self._watcher.say(
-                f"stopped early: epoch {state.epoch + 1} got no lower than {state.epoch_best:.5f}, "
-                f"the one before reached {state.previous_best:.5f}"
+                f"stopped early: epoch {state.epoch + 1} got no better than {judge} "
+                f"{sign * state.epoch_best:.5f}, the one before reached "
+                f"{sign * state.previous_best:.5f}"
             )
         state.previous_best, state.epoch_best = state.epoch_best, math.inf
         state.epoch += 1
@@ -292,11 +296,15 @@ class Loop:
         state = self.state_dict()
         if self._checkpoints is None:
             return
-        step, keep, store = self.state.step, self.config.checkpoint.keep, self._store
-        if store is None:
-            save_checkpoint(self._checkpoints, step, state, keep)
-        else:
-            save_checkpoint(self._checkpoints, step, state, keep, rows_writer(store))
+        writers: list[WriteFiles] = [self.task.write_files]
+        if self._store is not None:
+            writers.append(rows_writer(self._store))
+
+        def write_more(folder: Path) -> Mapping[str, Mapping[str, Any]]:
+            return {name: facts for write in writers for name, facts in write(folder).items()}
+
+        keep = self.config.checkpoint.keep
+        save_checkpoint(self._checkpoints, self.state.step, state, keep, write_more)
 
     def load(self, checkpoint: Path) -> None:
         """Continue from a checkpoint; entered by all ranks, however many wrote it."""
@@ -304,17 +312,19 @@ class Loop:
             self._load_state(load_checkpoint(checkpoint))
         if self._store is not None:
             load_rows(self._store, checkpoint)
+        self.task.load_files(checkpoint)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything the rest of the run depends on, but the rows of a store."""
         self._fold_running_loss()
+        self._fold_sums()
         self.state.row_counts = add_counts(self._store, self.state.row_counts)
         return {
             "num_ranks": world_size(),
             "batch_size": self.config.train.batch_size,
             "data": self.task.fingerprint,
             "loop": asdict(self.state),
-            "model": dense_state(self.task.model, self._store),
+            "model": dense_state(self.task.trained, self._store),
             "optimizers": [plain_state(o) for o in self.optimizers],
             "random": {
                 "cpu": torch.get_rng_state(),
@@ -330,7 +340,7 @@ class Loop:
                 "old data back, or start a new run with --out"
             )
         self.state = LoopState.from_dict(state["loop"])
-        load_dense_state(self.task.model, self._store, state["model"])
+        load_dense_state(self.task.trained, self._store, state["model"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             load_plain_state(optimizer, saved)
         torch.set_rng_state(state["random"]["cpu"])

@@ -26,8 +26,9 @@ class LoopState:
         loss_sum: Sum of training losses since the last log line.
         loss_count: How many those are.
         row_counts: What rows have cost since then, over all ranks, where that is counted.
-        epoch_best: Best validation loss of the current epoch.
-        previous_best: Best validation loss of the epoch before.
+        sums: What the task logs as means over steps, summed since then over all ranks.
+        epoch_best: Lowest badness of a validation in the current epoch.
+        previous_best: Lowest badness in the epoch before.
         best: Metrics of the best validation so far, with its step.
         test: Test metrics at that step.
         stopped: Why the run ended; empty while it goes on.
@@ -39,6 +40,7 @@ class LoopState:
     loss_sum: float = 0.0
     loss_count: int = 0
     row_counts: dict[str, Any] = field(default_factory=dict)
+    sums: dict[str, float] = field(default_factory=dict)
     epoch_best: float = math.inf
     previous_best: float = math.inf
     best: dict[str, float] = field(default_factory=dict)
@@ -47,8 +49,8 @@ class LoopState:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> LoopState:
-        """Read back what `asdict` wrote."""
-        return cls(**{f.name: values[f.name] for f in fields(cls)})
+        """Read back what `asdict` wrote; what an older version did not write is as at first."""
+        return cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values})
 
 
 def plain_state(optimizer: Optimizer) -> dict[str, Any]:

@@ -27,6 +27,11 @@ def choice(kinds: Mapping[str, type], default: str) -> Any:
     return dataclasses.field(default_factory=kinds[default], metadata={"kinds": kinds})
 
 
+def optional_choice(kinds: Mapping[str, type], default: str) -> Any:
+    """As `choice`, but absent without a section; `default` is the kind of one that names none."""
+    return dataclasses.field(default=None, metadata={"kinds": kinds, "default": default})
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """Parse a TOML file, with one clear line for whatever is wrong with it."""
     try:
@@ -137,7 +142,9 @@ def _decode_field(
         if not isinstance(value, Mapping):
             raise ConfigError(f"{source}: {path!r} must be a section, but got {value!r}")
         rest = dict(value)
-        default = next(key for key, kind in kinds.items() if kind is field.default_factory)
+        default = field.metadata.get("default") or next(
+            key for key, kind in kinds.items() if kind is field.default_factory
+        )
         kind = rest.pop("kind", default)
         if not isinstance(kind, str) or kind not in kinds:
             raise ConfigError(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from typing import Generic, TypeVar
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -21,11 +23,22 @@ class Task(ABC, Generic[Batch]):
 
     Attributes:
         model: What is trained.
+        device: Where it is.
         rows: The optimizer of its rows, where they live in a store.
+        judge: The metric that says which validation is best.
+        higher_is_better: Whether a greater one is.
     """
 
     model: nn.Module
+    device: torch.device
     rows: RowOptimizer | None
+    judge: str = "loss"
+    higher_is_better: bool = False
+
+    @property
+    def trained(self) -> nn.Module:
+        """All that the optimizer of dense weights trains; by default the model."""
+        return self.model
 
     @property
     @abstractmethod
@@ -50,7 +63,40 @@ class Task(ABC, Generic[Batch]):
 
     @abstractmethod
     def evaluate(self, split: Split) -> dict[str, float]:
-        """The metrics of a split over all ranks; "loss" among them."""
+        """The metrics of a split over all ranks; "loss" and the judge among them."""
+
+    def badness(self, metrics: Mapping[str, float]) -> float:
+        """By what the best validation is chosen, and a run stopped early: the lower, the better."""
+        value = metrics[self.judge]
+        return -value if self.higher_is_better else value
+
+    def commit(self) -> None:
+        """Keep what a step has made besides weights, once those are updated; by default nothing."""
+        return
+
+    def take_sums(self) -> dict[str, float]:
+        """What is logged as a mean over steps: sums since the last call, on this rank.
+
+        Called by all ranks at every log line and checkpoint. The sums must not depend on how steps
+        are divided among calls, or a resumed run would log other numbers: add in float64.
+        """
+        return {}
+
+    def train_metrics(self) -> dict[str, float]:
+        """What is logged with a training line as it stands then; called by all ranks."""
+        return {}
+
+    def write_files(self, folder: Path) -> Mapping[str, Mapping[str, Any]]:
+        """Write what this rank alone knows into a checkpoint.
+
+        Returns:
+            For each file its size and SHA-256.
+        """
+        return {}
+
+    def load_files(self, folder: Path) -> None:
+        """Bring back what `write_files` wrote, once weights and rows are; by default nothing."""
+        return
 
     def recluster(self, step: int, optimizer: Optimizer) -> dict[str, ReclusterReport]:
         """Recluster what can be after `step` steps; by default nothing can.
