@@ -63,6 +63,11 @@ class Grid:
     num_seeds: int = 3
 
     def __post_init__(self) -> None:
+        if self.run.task != "click":
+            raise ConfigError(
+                f"tables are compared by their click models, but this is a {self.run.task} run: "
+                "choose another [model] and [data]"
+            )
         if not self.methods:
             raise ConfigError(
                 f"--tables names none to compare with full tables: try {', '.join(_compressing())}"

@@ -190,6 +190,16 @@ class RetrievalData:
         """What each query should find when a split is evaluated."""
         return self._relevant[split]
 
+    def count_ids(self) -> dict[str, Int64[Tensor, " _"]]:
+        """How often each id of each feature occurs in training pairs."""
+        asked, wanted = self._pairs["train"]
+        counts: dict[str, Tensor] = {}
+        for side, rows in ((self.queries, asked), (self.items, wanted)):
+            for name, values in side.take(rows).items():
+                flat = values[values >= 0]  # no padding
+                counts[name] = torch.bincount(flat, minlength=side.vocabularies[name]).cpu()
+        return counts
+
     def to(self, device: torch.device) -> RetrievalData:
         """The same data, making its batches on a device."""
         moved = copy.copy(self)

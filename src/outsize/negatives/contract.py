@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from outsize.bounds import require_at_least
 from outsize.errors import ConfigError
+from outsize.negatives.temperature import Temperature
 
 EncodeItems = Callable[[Mapping[str, Tensor]], Tensor]
 
@@ -60,7 +61,13 @@ class LossReport:
 
 
 class NegativesLoss(nn.Module, ABC):
-    """Trains queries against items. A forward pass changes nothing: `begin` and `commit` do."""
+    """Trains queries against items. A forward pass changes nothing: `begin` and `commit` do.
+
+    Attributes:
+        temperature: The inverse temperature β.
+    """
+
+    temperature: Temperature
 
     def begin(self) -> None:
         """Get ready for the first step, such as by encoding all items; by default nothing."""

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, Adagrad, AdamW, Optimizer
 
 from outsize.collection import EmbeddingCollection
-from outsize.collectives import local_rank, world_size
+from outsize.collectives import first_rank_first, local_rank, world_size
 from outsize.contracts import RowStore
-from outsize.data import ClickData
+from outsize.data import ClickData, ClickDataConfig, RetrievalData, RetrievalDataConfig
 from outsize.errors import ConfigError
-from outsize.models import ClickModel
+from outsize.models import (
+    ClickModel,
+    ClickModelConfig,
+    RetrievalModel,
+    RetrievalModelConfig,
+)
 from outsize.optimizers import ROW_OPTIMIZERS, RowOptimizer
-from outsize.spec import Init, TableSpec
+from outsize.spec import FeatureSpec, Init, TableSpec
 from outsize.stores import (
     CachedStore,
     LocalStore,
@@ -27,6 +33,19 @@ from outsize.tables.build import build_tables, options_of
 from outsize.training.config import OptimizerConfig, RunConfig
 from outsize.training.embeddings_config import StoreConfig
 from outsize.training.served_weights import ServedWeights
+
+
+def data_parallel(model: nn.Module) -> nn.Module:
+    """Wrap a model so that its dense gradients are averaged over ranks, where there are several.
+
+    Without weights there is nothing to average, and DDP would refuse. Buffers are none of DDP's
+    business: rows belong to a store, and the rest are constants.
+    """
+    if world_size() == 1 or not any(weight.requires_grad for weight in model.parameters()):
+        return model
+    buffers = [name for name, _ in model.named_buffers()]
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, buffers)
+    return DistributedDataParallel(model)
 
 
 def build_device(name: str) -> torch.device:
@@ -44,13 +63,28 @@ def build_device(name: str) -> torch.device:
     return device
 
 
-def build_embeddings(config: RunConfig, data: ClickData) -> EmbeddingCollection:
-    """One table and one feature for each categorical column of the data."""
+def build_click_data(config: RunConfig) -> ClickData:
+    """The log of a run; one rank of a machine opens it first, and encodes it if need be."""
+    assert isinstance(config.data, ClickDataConfig)  # as `RunConfig` has made sure
+    with first_rank_first():
+        return config.data.build()
+
+
+def build_retrieval_data(config: RunConfig) -> RetrievalData:
+    """The pairs of a run."""
+    assert isinstance(config.data, RetrievalDataConfig)
+    return config.data.build()
+
+
+def build_embeddings(
+    config: RunConfig, features: Sequence[FeatureSpec], vocabularies: Mapping[str, int]
+) -> EmbeddingCollection:
+    """Each feature over a table of its own."""
     wanted = config.embeddings
     init = Init() if wanted.init_std is None else Init(std=wanted.init_std)
-    specs = [TableSpec(name, size, wanted.dim, init) for name, size in data.vocabularies.items()]
+    specs = [TableSpec(f.table, vocabularies[f.name], wanted.dim, init) for f in features]
     if isinstance(wanted, StoreConfig):
-        return EmbeddingCollection(data.features, build_store(wanted, specs, config.seed))
+        return EmbeddingCollection(features, build_store(wanted, specs, config.seed))
     asked = {
         "columns": wanted.columns,
         "shared": wanted.shared,
@@ -65,7 +99,7 @@ def build_embeddings(config: RunConfig, data: ClickData) -> EmbeddingCollection:
         seed=config.seed,
         **{name: value for name, value in asked.items() if value is not None and name in known},
     )
-    return EmbeddingCollection(data.features, tables)
+    return EmbeddingCollection(features, tables)
 
 
 def build_store(wanted: StoreConfig, specs: Sequence[TableSpec], seed: int) -> RowStore:
@@ -83,18 +117,32 @@ def build_store(wanted: StoreConfig, specs: Sequence[TableSpec], seed: int) -> R
 
 
 def build_model(config: RunConfig, data: ClickData) -> ClickModel:
-    """The model of a run, embeddings included."""
-    return config.model.build(data.num_dense, build_embeddings(config, data), config.seed)
+    """The click model of a run, embeddings included."""
+    assert isinstance(config.model, ClickModelConfig)
+    embeddings = build_embeddings(config, data.features, data.vocabularies)
+    return config.model.build(data.num_dense, embeddings, config.seed)
+
+
+def build_retrieval_model(config: RunConfig, data: RetrievalData) -> RetrievalModel:
+    """The retrieval model of a run, with embeddings of the features that it reads."""
+    assert isinstance(config.model, RetrievalModelConfig)
+    of_queries = config.model.features_of(tuple(data.queries.vocabularies), "query")
+    of_items = config.model.features_of(tuple(data.items.vocabularies), "item")
+    read = [f for f in data.features if f.name in {*of_queries, *of_items}]
+    embeddings = build_embeddings(config, read, data.vocabularies)
+    return config.model.build(embeddings, of_queries, of_items, config.seed)
 
 
 def build_dense_optimizer(config: OptimizerConfig, model: nn.Module) -> Optimizer:
     """The optimizer of every parameter of a model."""
     rate, decay = config.learning_rate, config.weight_decay
+    # A model may consist of rows alone, and torch refuses an optimizer of nothing.
+    weights = list(model.parameters()) or [nn.Parameter(torch.empty(0))]
     if config.kind == "adamw":
-        return AdamW(model.parameters(), lr=rate, weight_decay=decay)
+        return AdamW(weights, lr=rate, weight_decay=decay)
     if config.kind == "adagrad":
-        return Adagrad(model.parameters(), lr=rate, weight_decay=decay)
-    return SGD(model.parameters(), lr=rate, weight_decay=decay, momentum=config.momentum)
+        return Adagrad(weights, lr=rate, weight_decay=decay)
+    return SGD(weights, lr=rate, weight_decay=decay, momentum=config.momentum)
 
 
 def build_optimizer(config: RunConfig, model: nn.Module) -> Optimizer:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from outsize.bounds import require_at_least
-from outsize.data import DATA, ClickDataConfig
+from outsize.data import DATA, ClickDataConfig, RetrievalDataConfig
 from outsize.errors import ConfigError
-from outsize.models import CLICK_MODELS, ClickModelConfig
+from outsize.models import MODELS, ClickModelConfig, RetrievalModelConfig
+from outsize.negatives import NEGATIVES, NegativesConfig
 from outsize.training.embeddings_config import StoreConfig, TablesConfig
+from outsize.training.retrieval_config import RetrievalConfig
 from outsize.training.schedule import ScheduleConfig
 from outsize.training.served_weights import require_served
-from outsize.training.strict_toml import choice, decode, override, read_toml
+from outsize.training.strict_toml import (
+    choice,
+    decode,
+    optional_choice,
+    override,
+    read_toml,
+)
 
 
 @dataclass(frozen=True)
@@ -103,6 +111,8 @@ class RunConfig:
         data: What to train on.
         model: What to train.
         embeddings: How its embeddings are kept.
+        negatives: What queries are trained against, for a retrieval model.
+        retrieval: What is masked and measured, for a retrieval model.
         optimizer: How dense weights are trained.
         schedule: How learning rates change.
         train: How long and how.
@@ -110,11 +120,13 @@ class RunConfig:
     """
 
     seed: int = 0
-    data: ClickDataConfig = choice(DATA, "synthetic")
-    model: ClickModelConfig = choice(CLICK_MODELS, "dlrm")
+    data: ClickDataConfig | RetrievalDataConfig = choice(DATA, "synthetic")
+    model: ClickModelConfig | RetrievalModelConfig = choice(MODELS, "dlrm")
     embeddings: StoreConfig | TablesConfig = choice(
         {"store": StoreConfig, "tables": TablesConfig}, "store"
     )
+    negatives: NegativesConfig | None = optional_choice(NEGATIVES, "cache")
+    retrieval: RetrievalConfig | None = None
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
@@ -123,12 +135,42 @@ class RunConfig:
     def __post_init__(self) -> None:
         if not -(1 << 63) <= self.seed < 1 << 63:
             raise ConfigError(f"seed must be a 64-bit integer, but got {self.seed}")
+        self._require_one_task()
         if self.is_asynchronous:
             require_served(self.optimizer.kind)
             if self.optimizer.momentum or self.optimizer.weight_decay:
                 raise ConfigError(
                     "asynchronous training (embeddings.store = 'served') has no momentum and no "
                     "weight_decay: leave them out of [optimizer]"
+                )
+
+    @property
+    def task(self) -> str:
+        """What kind of task this is: a key of `outsize.training.tasks.TASKS`."""
+        return self.model.task
+
+    def _require_one_task(self) -> None:
+        """Refuse parts of different tasks, and complete those of retrieval."""
+        if self.data.task != self.model.task:
+            fitting = [name for name, kind in DATA.items() if kind.task == self.model.task]
+            raise ConfigError(
+                f"model.kind = {_name(MODELS, self.model)!r} is for {self.model.task} data, but "
+                f"data.kind = {_name(DATA, self.data)!r} is {self.data.task} data: choose "
+                f"data.kind from {', '.join(fitting)}, or another model"
+            )
+        if self.task == "retrieval":
+            if self.is_asynchronous:
+                raise ConfigError(
+                    "embeddings.store = 'served' is for click models: choose 'local' or 'sharded'"
+                )
+            object.__setattr__(self, "negatives", self.negatives or NEGATIVES["cache"]())
+            object.__setattr__(self, "retrieval", self.retrieval or RetrievalConfig())
+            return
+        for name in ("negatives", "retrieval"):
+            if getattr(self, name) is not None:
+                raise ConfigError(
+                    f"[{name}] belongs to a retrieval model, but model.kind = "
+                    f"{_name(MODELS, self.model)!r}: leave it out, or set model.kind = 'two-tower'"
                 )
 
     @property
@@ -141,3 +183,7 @@ def load_config(path: str | Path, settings: Sequence[str] = ()) -> RunConfig:
     """Read a run file and apply `section.key=value` overrides."""
     path = Path(path)
     return decode(RunConfig, override(read_toml(path), settings), str(path))
+
+
+def _name(kinds: Mapping[str, type], config: object) -> str:
+    return next(name for name, kind in kinds.items() if kind is type(config))

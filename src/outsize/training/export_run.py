@@ -10,8 +10,9 @@ from typing import Any
 from outsize.checkpoint import list_checkpoints, load_checkpoint
 from outsize.errors import CheckpointError, ConfigError
 from outsize.export import require_free, write_exported
+from outsize.models import ClickModelConfig
 from outsize.row_files import load_rows
-from outsize.training.build import build_model, build_row_optimizer
+from outsize.training.build import build_click_data, build_model, build_row_optimizer
 from outsize.training.loop_state import load_dense_state
 from outsize.training.run_folder import RunFolder
 
@@ -31,13 +32,18 @@ def export_run(run: str | Path, out: str | Path) -> dict[str, Any]:
         raise ConfigError(f"{folder.path} holds no run: there is no config.toml in it")
     require_free(out)
     config = folder.config()
+    if not isinstance(config.model, ClickModelConfig):
+        raise ConfigError(
+            f"{folder.path} holds a run of a {config.task} model, but only click models can be "
+            "exported: take the model from `outsize.train(…).model`"
+        )
     checkpoints = list_checkpoints(folder.checkpoints)
     if not checkpoints:
         raise CheckpointError(
             f"{folder.path} holds no checkpoint yet: train on with --resume until one is written"
         )
     state = load_checkpoint(checkpoints[-1])
-    model = build_model(config, config.data.build())
+    model = build_model(config, build_click_data(config))
     store = model.embeddings.store
     build_row_optimizer(config, store)  # its state is saved with the rows
     try:

@@ -200,14 +200,14 @@ class Loop:
     def _fold_sums(self) -> None:
         """Bring what the task has summed up into the state; entered by all ranks."""
         for sums in gather_values(self.task.take_sums()):
-            for name, value in sums.items():
-                self.state.sums[name] = self.state.sums.get(name, 0.0) + value
+            for name, (total, count) in sums.items():
+                known, steps = self.state.sums.get(name, (0.0, 0))
+                self.state.sums[name] = (known + total, steps + count)
 
     def _log_training(self, examples: int) -> None:
         self._fold_running_loss()
         self._fold_sums()
         state = self.state
-        num_steps = state.loss_count * world_size()
         now = time.perf_counter()
         line = {
             "step": state.step,
@@ -216,7 +216,7 @@ class Loop:
             "loss": state.loss_sum / state.loss_count,
             "learning_rate": self.optimizers[0].param_groups[0]["lr"],
             "examples_per_s": round(examples / (now - self._log_started), 1),
-            **{name: total / num_steps for name, total in state.sums.items()},
+            **{name: total / count for name, (total, count) in state.sums.items()},
             **self.task.train_metrics(),
             **as_metrics(add_counts(self._store, state.row_counts)),
         }

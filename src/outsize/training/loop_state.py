@@ -26,7 +26,7 @@ class LoopState:
         loss_sum: Sum of training losses since the last log line.
         loss_count: How many those are.
         row_counts: What rows have cost since then, over all ranks, where that is counted.
-        sums: What the task logs as means over steps, summed since then over all ranks.
+        sums: What the task logs as means over steps: sums since then over all ranks, and counts.
         epoch_best: Lowest badness of a validation in the current epoch.
         previous_best: Lowest badness in the epoch before.
         best: Metrics of the best validation so far, with its step.
@@ -40,7 +40,7 @@ class LoopState:
     loss_sum: float = 0.0
     loss_count: int = 0
     row_counts: dict[str, Any] = field(default_factory=dict)
-    sums: dict[str, float] = field(default_factory=dict)
+    sums: dict[str, tuple[float, int]] = field(default_factory=dict)
     epoch_best: float = math.inf
     previous_best: float = math.inf
     best: dict[str, float] = field(default_factory=dict)

@@ -32,7 +32,7 @@ from outsize.training.loop import Loop, Watcher
 from outsize.training.memory import memory_of_all_ranks
 from outsize.training.progress import TrainingProgress
 from outsize.training.run_folder import RunFolder
-from outsize.training.tasks import ClickTask
+from outsize.training.tasks import TASKS
 
 
 @dataclass(frozen=True)
@@ -117,9 +117,9 @@ def train(
         if folder is not None and resume:
             # A rank's batch follows the number of ranks; the loop compares the batch of all.
             folder.require_same_run(config, "train.batch_size")
-        task = ClickTask(config)
-        optimizer = build_optimizer(config, task.model)
-        for store in (task.model.embeddings.store, getattr(optimizer, "store", None)):
+        task = TASKS[config.task](config)
+        optimizer = build_optimizer(config, task.trained)
+        for store in (task.embeddings.store, getattr(optimizer, "store", None)):
             while isinstance(store, CachedStore):
                 store = store.inner
             if isinstance(store, ServedStore):
@@ -149,7 +149,7 @@ def train(
         elif resume:
             watcher.say("no checkpoint was written yet: beginning with the first step")
         loop.fit()
-        memory, memory_by_table = memory_of_all_ranks(task.model.embeddings)
+        memory, memory_by_table = memory_of_all_ranks(task.embeddings)
     result = RunResult(
         out=None if folder is None else folder.path,
         steps=loop.state.step,

@@ -152,6 +152,8 @@ def _decode_field(
                 f"There are: {', '.join(kinds)}"
             )
         return decode(kinds[kind], rest, source, path)
+    parts = [part for part in typing.get_args(hint) if part is not type(None)]
+    hint = parts[0] if len(parts) == 1 and dataclasses.is_dataclass(parts[0]) else hint
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         if not isinstance(value, Mapping):
             raise ConfigError(f"{source}: {path!r} must be a section, but got {value!r}")

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from outsize.collection import EmbeddingCollection
 from outsize.contracts import ReclusterReport
 from outsize.data.clicks import Split
 from outsize.optimizers import RowOptimizer
@@ -34,6 +35,11 @@ class Task(ABC, Generic[Batch]):
     rows: RowOptimizer | None
     judge: str = "loss"
     higher_is_better: bool = False
+
+    @property
+    @abstractmethod
+    def embeddings(self) -> EmbeddingCollection:
+        """The model's embeddings."""
 
     @property
     def trained(self) -> nn.Module:
@@ -74,8 +80,8 @@ class Task(ABC, Generic[Batch]):
         """Keep what a step has made besides weights, once those are updated; by default nothing."""
         return
 
-    def take_sums(self) -> dict[str, float]:
-        """What is logged as a mean over steps: sums since the last call, on this rank.
+    def take_sums(self) -> dict[str, tuple[float, int]]:
+        """What is logged as a mean over steps: sums since the last call and of how many steps.
 
         Called by all ranks at every log line and checkpoint. The sums must not depend on how steps
         are divided among calls, or a resumed run would log other numbers: add in float64.

@@ -7,11 +7,11 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
+from torch import Tensor
 from torch.optim import Optimizer
 
-from outsize.collectives import first_rank_first, rank, world_size
+from outsize.collection import EmbeddingCollection
+from outsize.collectives import rank, world_size
 from outsize.contracts import ReclusterReport
 from outsize.data import ClickBatch, ClickData
 from outsize.data.clicks import Split
@@ -19,22 +19,16 @@ from outsize.data.prefetch import prefetch
 from outsize.errors import ConfigError
 from outsize.metrics import ClickMetrics
 from outsize.models import ClickModel
-from outsize.training.build import build_device, build_model, build_row_optimizer
+from outsize.training.build import (
+    build_click_data,
+    build_device,
+    build_model,
+    build_row_optimizer,
+    data_parallel,
+)
 from outsize.training.config import RunConfig
 from outsize.training.embeddings_config import TablesConfig
 from outsize.training.tasks.base import Task
-
-
-def data_parallel(model: nn.Module) -> nn.Module:
-    """Wrap a model so that its dense gradients are averaged over ranks, where there are several.
-
-    Buffers are none of DDP's business: rows belong to a store, and the rest are constants.
-    """
-    if world_size() == 1:
-        return model
-    buffers = [name for name, _ in model.named_buffers()]
-    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, buffers)
-    return DistributedDataParallel(model)
 
 
 class ClickTask(Task[ClickBatch]):
@@ -49,8 +43,7 @@ class ClickTask(Task[ClickBatch]):
 
     def __init__(self, config: RunConfig) -> None:
         self.device = build_device(config.train.device)
-        with first_rank_first():
-            self.data: ClickData = config.data.build().to(self.device)
+        self.data: ClickData = build_click_data(config).to(self.device)
         self.model = build_model(config, self.data).to(self.device)
         self.rows = build_row_optimizer(config, self.model.embeddings.store)
         is_alone = config.is_asynchronous  # no rank waits for the gradients of another
@@ -65,6 +58,10 @@ class ClickTask(Task[ClickBatch]):
             raise ConfigError(
                 f"train.precision = 'bfloat16' is for CUDA, but the device is {self.device}"
             )
+
+    @property
+    def embeddings(self) -> EmbeddingCollection:  # noqa: D102
+        return self.model.embeddings
 
     @property
     def fingerprint(self) -> str:  # noqa: D102

@@ -1,0 +1,41 @@
+"""How retrieval is evaluated, and what its queries are not trained against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from outsize.bounds import require_at_least
+from outsize.errors import ConfigError
+from outsize.metrics import RankingMetrics
+
+
+@dataclass(frozen=True)
+class RetrievalConfig:
+    """What is measured, and what is masked.
+
+    Attributes:
+        max_known: Up to so many of a query's other training items are kept from being its
+            negatives; 0 masks none. Evaluation always leaves all of them out.
+        recall_at: Cut-offs of recall.
+        ndcg_at: Cut-offs of NDCG.
+        mrr_at: Cut-offs of MRR.
+        hit_at: Cut-offs of the hit rate.
+        judge: The metric by which the best validation is chosen and a run stopped early.
+    """
+
+    max_known: int = 64
+    recall_at: tuple[int, ...] = (20,)
+    ndcg_at: tuple[int, ...] = (10,)
+    mrr_at: tuple[int, ...] = (10,)
+    hit_at: tuple[int, ...] = ()
+    judge: str = "ndcg@10"
+
+    def __post_init__(self) -> None:
+        require_at_least(self, 0, "max_known")
+        names = ("loss", *self.metrics().names)
+        if self.judge not in names:
+            raise ConfigError(f"judge must be one of {', '.join(names)}, but got {self.judge!r}")
+
+    def metrics(self, device: str = "cpu") -> RankingMetrics:
+        """Metrics that have seen nothing yet."""
+        return RankingMetrics(self.recall_at, self.ndcg_at, self.mrr_at, self.hit_at, device)

@@ -1,0 +1,86 @@
+"""Ranking all items for every query of a split."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Float32, Int64
+from torch import Tensor
+
+from outsize.collectives import gather_rows, rank, sum_over_ranks, world_size
+from outsize.data import RetrievalData
+from outsize.data.clicks import Split
+from outsize.kernels.softmax_draws import ScoredItems, draw_from_softmax
+from outsize.kernels.top_items import top_items
+from outsize.metrics import RankingMetrics
+
+Encode = Callable[[Int64[Tensor, " n"]], Tensor]
+
+
+@torch.no_grad()
+def encode_corpus(
+    encode: Encode, num_items: int, chunk_size: int, device: torch.device
+) -> Float32[Tensor, "num_items dim"]:
+    """Every item encoded, the ranks sharing the work; entered by all ranks.
+
+    Every rank encodes as many, the last ones an item twice where that does not come out even:
+    reading rows may be a meeting of all ranks.
+    """
+    share = -(-num_items // world_size())
+    rows = torch.arange(share, device=device) + rank() * share
+    parts = [encode(part).float() for part in rows.clamp(max=num_items - 1).split(chunk_size)]
+    return torch.cat(gather_rows(torch.cat(parts)))[:num_items].contiguous()
+
+
+@torch.no_grad()
+def evaluate_retrieval(
+    data: RetrievalData,
+    split: Split,
+    encode_queries: Encode,
+    items: Float32[Tensor, "num_items dim"],
+    beta: Float[Tensor, ""],
+    metrics: RankingMetrics,
+    chunk_size: int,
+) -> dict[str, float]:
+    """Rank all items for each query that has something to find; entered by all ranks.
+
+    What is known of a query (see `RetrievalData.known`) is left out of its ranking. "loss" is the
+    mean over held-out pairs of −log p⁺ in the softmax over all items but those known or held out.
+
+    Args:
+        data: The data.
+        split: Which pairs.
+        encode_queries: Rows of queries → their vectors.
+        items: All items, encoded.
+        beta: Inverse temperature of the softmax.
+        metrics: What to measure, without anything in it yet.
+        chunk_size: Queries at a time.
+    """
+    relevant, known = data.relevant(split), data.known(split)
+    counts, num_known = relevant.counts(), known.counts()
+    asked = counts.nonzero().flatten()
+    # Queries that know as much go together, so that lists are padded little.
+    asked = asked[torch.argsort(num_known[asked], stable=True)]
+    scored = ScoredItems(items, None, torch.zeros(items.shape[0], device=items.device))
+    generator = torch.Generator(items.device)  # nothing is drawn
+    loss = torch.zeros(2, dtype=torch.float64, device=items.device)
+    for group in asked.split(chunk_size * world_size()):
+        rows = group[rank() :: world_size()]  # perhaps none, and yet it is encoded
+        queries = encode_queries(rows).float()
+        if not rows.shape[0]:
+            continue
+        seen = known.padded(rows, int(num_known[rows].max()))
+        ranked, _ = top_items(queries, scored, metrics.num_places, seen)
+        ranked = F.pad(ranked, (0, metrics.num_places - ranked.shape[1]), value=-1)
+        values, offsets = relevant.flat(rows)
+        metrics.add(ranked, values, offsets)
+        masked = torch.cat((seen, relevant.padded(rows, int(counts[rows].max()))), dim=1)
+        others = draw_from_softmax(queries * beta, scored, 0, generator, masked).log_partition
+        owner = torch.arange(rows.shape[0], device=rows.device).repeat_interleave(counts[rows])
+        own = beta * (queries[owner] * items[values]).sum(dim=1)
+        losses = F.softplus(others[owner].double() - own.double())
+        loss += torch.stack((losses.sum(), torch.full_like(losses[0], len(values))))
+    total, count = sum_over_ranks(loss).tolist()
+    return {"loss": total / count, **metrics.gather().result()}

@@ -1,0 +1,262 @@
+"""Finding items for queries: softmax over a corpus, whatever stands for it in a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from outsize.checkpoint import open_tensors, read_manifest, require_whole
+from outsize.collection import EmbeddingCollection
+from outsize.collectives import failing_together, gather_values, rank, world_size
+from outsize.contracts import ReclusterReport
+from outsize.data import PairBatch
+from outsize.data.clicks import SPLITS, Split
+from outsize.errors import CheckpointError, ConfigError, DataError
+from outsize.files import write_tensors
+from outsize.hashing import derive_seed
+from outsize.models import RetrievalModel
+from outsize.negatives import ItemSource, LossReport, NegativesLoss, in_chunks
+from outsize.training.build import (
+    build_device,
+    build_retrieval_data,
+    build_retrieval_model,
+    build_row_optimizer,
+    data_parallel,
+)
+from outsize.training.config import RunConfig
+from outsize.training.embeddings_config import StoreConfig, TablesConfig
+from outsize.training.retrieval_evaluation import encode_corpus, evaluate_retrieval
+from outsize.training.tasks.base import Task
+
+_QUERIES_AT_ONCE = 1024
+_ITEMS_AT_ONCE = 8192
+
+
+class RetrievalTask(Task[PairBatch]):
+    """A retrieval model with its pairs, and what its queries are trained against.
+
+    Attributes:
+        data: The pairs.
+        negatives: What queries are trained against; each rank has its own.
+    """
+
+    model: RetrievalModel
+
+    def __init__(self, config: RunConfig) -> None:
+        assert config.negatives is not None
+        assert config.retrieval is not None
+        self.device = build_device(config.train.device)
+        self.data = build_retrieval_data(config).to(self.device)
+        self.model = build_retrieval_model(config, self.data).to(self.device)
+        self.rows = build_row_optimizer(config, self.model.embeddings.store)
+        self.judge = config.retrieval.judge
+        self.higher_is_better = self.judge != "loss"
+        self._wanted = config.retrieval
+        self._half = config.train.precision == "bfloat16"
+        self._batch_size = config.train.batch_size * world_size()
+        self._eval_queries = min(config.train.eval_batch_size, _QUERIES_AT_ONCE)
+        wanted = config.embeddings
+        self._weighted = isinstance(wanted, TablesConfig) and wanted.recluster.weighted
+        self._require_possible(config)
+        chunk_size = config.negatives.chunk_size
+        self._encode_queries = in_chunks(self.model.encode_queries, chunk_size)
+        self._encode_items = in_chunks(self._encode_items_at_once, chunk_size)
+        source = ItemSource(
+            num_items=self.data.items.num_rows,
+            dim=self.model.dim,
+            features_of=lambda rows: {"item": rows},
+            encode=self._encode,
+            counts=self.data.item_counts,
+        )
+        seed = derive_seed(config.seed, "negatives", rank())
+        self.negatives: NegativesLoss = config.negatives.build(source, seed).to(self.device)
+        self._trained = _Trained(self.model, self.negatives, self._encode_items)
+        self._forward = data_parallel(self._trained)
+        self._report: LossReport | None = None
+        self._sums: dict[str, Tensor] = {}
+        self._counts: dict[str, int] = {}
+        self.model.train()
+        self.negatives.begin()
+
+    @property
+    def embeddings(self) -> EmbeddingCollection:  # noqa: D102
+        return self.model.embeddings
+
+    @property
+    def trained(self) -> nn.Module:
+        """The model, and the temperature where it is learned."""
+        return self._trained
+
+    @property
+    def fingerprint(self) -> str:  # noqa: D102
+        return self.data.fingerprint
+
+    def num_batches(self) -> int:  # noqa: D102
+        return self.data.num_batches("train", self._batch_size)
+
+    def train_batches(self, epoch: int, start: int) -> Iterator[PairBatch]:  # noqa: D102
+        return self.data.batches(
+            "train",
+            self._batch_size,
+            epoch=epoch,
+            start=start,
+            rank=rank(),
+            world_size=world_size(),
+        )
+
+    def num_examples(self, batch: PairBatch) -> int:  # noqa: D102
+        return batch.num_global
+
+    def loss(self, batch: PairBatch) -> Tensor:
+        """The mean loss of the batch, as the negatives have it."""
+        share = batch.items.shape[0] * world_size() / batch.num_global
+        if not batch.items.shape[0]:
+            batch = self._stand_in(batch)
+        with self._precision():
+            queries = self._encode_queries(batch.queries)
+        known = None
+        if self._wanted.max_known:
+            known = self.data.known_items(batch.query_rows, self._wanted.max_known)
+        report: LossReport = self.negatives(queries, {"item": batch.items}, batch.items, known)
+        for name, value in report.metrics.items():
+            self._sums[name] = self._sums.get(name, torch.zeros(())) + value.detach().double()
+            self._counts[name] = self._counts.get(name, 0) + 1
+        self._report = report
+        return report.loss * share
+
+    def commit(self) -> None:
+        """Let the negatives keep what the step has encoded."""
+        if self._report is not None:
+            self.negatives.commit(self._report)
+        self._report = None
+
+    def take_sums(self) -> dict[str, tuple[float, int]]:  # noqa: D102
+        taken = {name: (float(total), self._counts[name]) for name, total in self._sums.items()}
+        self._sums, self._counts = {}, {}
+        return taken
+
+    def train_metrics(self) -> dict[str, float]:
+        """The state of the negatives, the mean over ranks."""
+        known = gather_values(self.negatives.latest_metrics())
+        names = dict.fromkeys(name for metrics in known for name in metrics)
+        found = {name: [metrics[name] for metrics in known if name in metrics] for name in names}
+        return {name: sum(values) / len(values) for name, values in found.items()}
+
+    def raise_if_flawed(self) -> None:  # noqa: D102
+        self.model.embeddings.raise_if_bad_ids()
+        if self.rows is not None:
+            self.rows.raise_if_non_finite()
+
+    def evaluate(self, split: Split) -> dict[str, float]:
+        """Rankings of all items for every query of a split, and the loss over all items."""
+        self.model.eval()
+
+        def encode(rows: Tensor) -> Tensor:
+            with self._precision():
+                return self.model.encode_queries(self.data.queries.take(rows))
+
+        items = encode_corpus(
+            lambda rows: self._encode({"item": rows}),
+            self.data.items.num_rows,
+            _ITEMS_AT_ONCE,
+            self.device,
+        )
+        with torch.no_grad():
+            beta = self.negatives.temperature()
+        metrics = self._wanted.metrics(str(self.device))
+        found = evaluate_retrieval(
+            self.data, split, encode, items, beta, metrics, self._eval_queries
+        )
+        self.model.train()
+        self.raise_if_flawed()
+        return found
+
+    def recluster(self, step: int, optimizer: Optimizer) -> dict[str, ReclusterReport]:
+        """Recluster tables, and encode anew what the negatives hold from the start."""
+        counts = self.data.count_ids() if rank() == 0 and self._weighted else {}
+        reports = self.model.embeddings.recluster(optimizer, counts)
+        self.negatives.begin()
+        return reports
+
+    def write_files(self, folder: Path) -> Mapping[str, Mapping[str, Any]]:
+        """Write what this rank's negatives hold."""
+        name = _file_name(rank(), world_size())
+        return {name: write_tensors(folder / name, self.negatives.state_dict())}
+
+    def load_files(self, folder: Path) -> None:
+        """Bring back this rank's negatives; other ranks than saved them begin with fresh ones."""
+        name = _file_name(rank(), world_size())
+        with failing_together(CheckpointError):
+            files = read_manifest(folder)
+            if name in files:
+                require_whole(folder / name, files[name])
+                with open_tensors(folder / name) as tensors:
+                    state = {key: tensors.get_tensor(key) for key in tensors.keys()}  # noqa: SIM118
+                self.negatives.load_state_dict(state)
+        if name not in files:
+            self.negatives.begin()
+
+    def _encode(self, features: Mapping[str, Tensor]) -> Tensor:
+        """Items by their rows; with gradients through the wrapper that averages them."""
+        with self._precision():
+            if torch.is_grad_enabled():
+                encoded: Tensor = self._forward(features)
+                return encoded
+            return self._encode_items(features)
+
+    def _encode_items_at_once(self, features: Mapping[str, Tensor]) -> Tensor:
+        return self.model.encode_items(self.data.items.take(features["item"]))
+
+    def _stand_in(self, batch: PairBatch) -> PairBatch:
+        """A pair that counts for nothing, for a rank without any: ranks meet in every step."""
+        first = torch.zeros(1, dtype=torch.int64, device=self.device)
+        return replace(batch, queries=self.data.queries.take(first), query_rows=first, items=first)
+
+    def _precision(self) -> AbstractContextManager[object]:
+        return torch.autocast("cuda", torch.bfloat16) if self._half else nullcontext()
+
+    def _require_possible(self, config: RunConfig) -> None:
+        for split in SPLITS[1:]:
+            if not self.data.relevant(split).values.shape[0]:
+                raise DataError(
+                    f"no query can be evaluated: every {split} pair is known from training, or of "
+                    "a query without training pairs; look at the split"
+                )
+        if self._half and self.device.type != "cuda":
+            raise ConfigError(
+                f"train.precision = 'bfloat16' is for CUDA, but the device is {self.device}"
+            )
+        assert config.negatives is not None
+        wanted = config.embeddings
+        is_shared = isinstance(wanted, StoreConfig) and wanted.store != "local"
+        if config.negatives.chunk_size and is_shared and world_size() > 1:
+            raise ConfigError(
+                "negatives.chunk_size reads rows chunk by chunk, and ranks that share rows must "
+                "read together: leave it out, or set embeddings.store = 'local'"
+            )
+
+
+class _Trained(nn.Module):
+    """All that is optimised, averaged over ranks and saved together."""
+
+    def __init__(self, model: RetrievalModel, negatives: NegativesLoss, encode: Any) -> None:
+        super().__init__()
+        self.model = model
+        self.negatives = nn.ParameterList(negatives.parameters())
+        self._encode = encode
+
+    def forward(self, features: Mapping[str, Tensor]) -> Tensor:
+        """Items by their rows: the one way through the wrapper in a step."""
+        encoded: Tensor = self._encode(features)
+        return encoded
+
+
+def _file_name(index: int, count: int) -> str:
+    return f"negatives-{index:05d}-of-{count:05d}.safetensors"
