@@ -39,13 +39,13 @@ def train(
     """Train a model and write a run folder with its log, checkpoints and report."""
     from outsize.training import load_config
     from outsize.training import train as train_run
+    from outsize.training.metric_names import in_words
 
     config = load_config(run, settings)
     folder = out or Path("runs") / run.stem
     summary = train_run(config, folder, resume=resume, quiet=as_json).summary()
     if not as_json and _is_first_rank():
-        test = summary["test"]
-        say(f"test  loss {test['loss']:.5f}  auc {test['auc']:.5f}  →  {folder / 'report.html'}")
+        say(f"test  {in_words(summary['test'])}  →  {folder / 'report.html'}")
     return summary
 
 

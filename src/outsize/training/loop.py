@@ -202,7 +202,7 @@ class Loop:
         for sums in gather_values(self.task.take_sums()):
             for name, (total, count) in sums.items():
                 known, steps = self.state.sums.get(name, (0.0, 0))
-                self.state.sums[name] = (known + total, steps + count)
+                self.state.sums[name] = [known + total, steps + count]
 
     def _log_training(self, examples: int) -> None:
         self._fold_running_loss()

@@ -40,7 +40,7 @@ class LoopState:
     loss_sum: float = 0.0
     loss_count: int = 0
     row_counts: dict[str, Any] = field(default_factory=dict)
-    sums: dict[str, tuple[float, int]] = field(default_factory=dict)
+    sums: dict[str, Any] = field(default_factory=dict)
     epoch_best: float = math.inf
     previous_best: float = math.inf
     best: dict[str, float] = field(default_factory=dict)

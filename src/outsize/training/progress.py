@@ -16,7 +16,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-_SHOWN = ("loss", "bayes_loss", "auc", "calibration")
+from outsize.training.metric_names import in_words
 
 
 class TrainingProgress:
@@ -76,8 +76,7 @@ class TrainingProgress:
                 f"{line['num_empty']:,} empty, {line['seconds']:.1f} s"
             )
             return
-        shown = "  ".join(f"{name} {line[name]:.5f}" for name in _SHOWN if name in line)
-        self.say(f"step {line['step']:>7,}/{self._total:,}  {line['split']:<10}  {shown}")
+        self.say(f"step {line['step']:>7,}/{self._total:,}  {line['split']:<10}  {in_words(line)}")
 
     def say(self, text: str) -> None:
         """Print a line above the bar."""

@@ -1,7 +1,8 @@
 """`report.html`: one file to look at, with nothing to download.
 
-Curves of loss and AUC with the best reachable value where it is known, memory by table, the
-configuration and the environment. Figures are inline SVG.
+Curves of the loss and of what else says how good the model is, with the best reachable value where
+it is known, what the task says of its training, memory by table, the configuration and the
+environment. Figures are inline SVG.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from outsize.files import write_text_atomically
 from outsize.spec import MEMORY_KINDS, MemoryUse
 from outsize.training.config import RunConfig
 from outsize.training.environment import environment
+from outsize.training.metric_names import label_of, own_names, quality_names
 from outsize.training.page import card, facts_table, figure_and_axes, page, svg_of
 from outsize.training.row_counts import sent_bytes
 from outsize.training.run_folder import RunFolder
@@ -44,8 +46,8 @@ def write_report(
     lines = folder.metrics()
     body = _BODY.substitute(
         cards="".join(card(name, value) for name, value in _headline(summary).items()),
-        loss=curve_svg(lines, "loss", "log loss"),
-        auc=curve_svg(lines, "auc", "AUC"),
+        curves=_quality_section(lines),
+        own=_own_section(lines),
         memory=memory_svg(memory),
         rows=_rows_section(lines),
         evaluations=_evaluations(lines),
@@ -132,14 +134,42 @@ def format_bytes(size: float) -> str:
 
 def _headline(summary: Mapping[str, Any]) -> dict[str, str]:
     test = summary["test"]
-    facts = {"test log loss": f"{test['loss']:.5f}", "test AUC": f"{test['auc']:.5f}"}
+    facts = {f"test {label_of(n)}": f"{test[n]:.5f}" for n in ("loss", *quality_names(test))}
     if "bayes_loss" in test:
         facts["above Bayes"] = f"{test['loss'] - test['bayes_loss']:+.5f}"
-    facts["calibration"] = f"{test['calibration']:.3f}"
+    if "calibration" in test:
+        facts["calibration"] = f"{test['calibration']:.3f}"
     facts[f"steps ({summary['stopped']})"] = f"{summary['steps']:,}"
     facts["embedding memory"] = format_bytes(summary["memory"]["total_bytes"])
     facts["time"] = f"{summary['elapsed_s']:,.0f} s"
     return facts
+
+
+def _quality_section(lines: Sequence[Mapping[str, Any]]) -> str:
+    """A curve of the loss, and of each metric that says how good the model is."""
+    evaluated = dict.fromkeys(n for line in lines if line["split"] != "train" for n in line)
+    return "".join(
+        f"<section><h2>{html.escape(label_of(name))}</h2>{curve_svg(lines, name, label_of(name))}"
+        "</section>"
+        for name in ("loss", *quality_names(evaluated))
+    )
+
+
+def _own_section(lines: Sequence[Mapping[str, Any]]) -> str:
+    """What training lines say that only this task has: curves, and what never changed."""
+    trained = [line for line in lines if line["split"] == "train"]
+    steady: dict[str, str] = {}
+    curves: list[str] = []
+    for name in own_names(trained):
+        values = {line[name] for line in trained if line.get(name) is not None}
+        if len(values) == 1:
+            steady[name] = f"{values.pop():g}"
+        elif values:
+            curves.append(f"<section><h2>{html.escape(name)}</h2>"
+                          f"{curve_svg(trained, name, name)}</section>")  # fmt: skip
+    if steady:
+        curves.append(f"<section><h2>Throughout the run</h2>{facts_table(steady)}</section>")
+    return f'<h2>Training</h2><div class="grid">{"".join(curves)}</div>' if curves else ""
 
 
 def _evaluations(lines: Sequence[Mapping[str, Any]]) -> str:
@@ -188,12 +218,12 @@ def _cell(value: Any) -> str:
 
 _BODY = Template("""<div class="cards">$cards</div>
 <div class="grid">
-<section><h2>Log loss</h2>$loss</section>
-<section><h2>AUC</h2>$auc</section>
+$curves
 <section><h2>Embedding memory by table</h2>$memory</section>
 <section><h2>Environment</h2>$environment</section>
 </div>
 <section><h2>Evaluations</h2>$evaluations</section><br>
+$own
 $rows
 $reclusterings
 <section><h2>Configuration</h2><pre>$config</pre></section>
