@@ -27,6 +27,18 @@ def test_every_run_file_for_real_data_is_valid(path):
     assert isinstance(load_config(path), RunConfig)
 
 
+@pytest.mark.parametrize(
+    ("name", "file", "num_pairs"),
+    [("amazon_book", "amazon_book_kgat", 846_434), ("ml1m_two_tower", "ml1m", 575_281)],
+)
+def test_a_run_file_of_interactions_fits_its_data(name, file, num_pairs, shared_data):
+    (path,) = (path for path in RUN_FILES if path.stem == name)
+    config = load_config(path, [f"data.path=['{shared_data}/ctr/{file}.parquet']"])
+    data = config.data.build()
+    assert sum(data.num_pairs(split) for split in SPLITS) == num_pairs
+    assert min(len(data.relevant(split).values) for split in SPLITS) > 5_000
+
+
 @pytest.mark.parametrize("name", SHARED)
 def test_a_run_file_fits_its_data(name, shared_data, tmp_path):
     setting, num_rows = SHARED[name]
