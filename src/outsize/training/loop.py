@@ -44,19 +44,7 @@ from outsize.training.non_finite import non_finite_error
 from outsize.training.row_counts import add_counts, as_metrics
 from outsize.training.served_weights import ServedWeights
 from outsize.training.tasks import Task
-
-
-class Watcher:
-    """Whom the loop tells what happens; this one takes no notice."""
-
-    def log(self, line: Mapping[str, Any]) -> None:
-        """A line of metrics, with "step" and "split"."""
-
-    def advance(self, step: int) -> None:
-        """A step is done."""
-
-    def say(self, text: str) -> None:
-        """Something a reader should know."""
+from outsize.training.watcher import Watcher as Watcher
 
 
 class Loop:
