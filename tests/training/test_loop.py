@@ -17,6 +17,7 @@ from outsize.errors import CheckpointError, ConfigError, IdError, NonFiniteError
 from outsize.training.build import build_dense_optimizer
 from outsize.training.config import RunConfig
 from outsize.training.loop import Loop, Watcher
+from outsize.training.loop_state import LoopState
 from outsize.training.run import _determinism
 from outsize.training.run_folder import RunFolder
 from outsize.training.strict_toml import decode, encode, override, to_toml
@@ -480,3 +481,8 @@ def test_a_config_can_be_changed_in_python():
     config = make_config()
     shorter = replace(config, train=replace(config.train, steps=1))
     assert outsize.train(shorter, quiet=True).steps == 1
+
+
+def test_a_state_without_what_came_later_is_still_read():
+    known = {"step": 7, "best": {"loss": 0.4}}
+    assert LoopState.from_dict(known) == LoopState(step=7, best={"loss": 0.4})

@@ -135,3 +135,15 @@ def test_the_report_shows_rankings_and_negatives(tmp_path):
                  "<h2>Throughout the run</h2>", "kind = &quot;cache&quot;"):  # fmt: skip
         assert word in page
     assert "AUC" not in page
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["exact", "cache"])
+def test_a_run_on_cuda_comes_close_to_one_on_the_cpu(kind):
+    cpu, gpu = (
+        outsize.train(
+            without_strays(f"negatives.kind={kind}", f"train.device={device}"), quiet=True
+        )
+        for device in ("cpu", "cuda")
+    )
+    assert gpu.test["loss"] == pytest.approx(cpu.test["loss"], rel=0.05)
