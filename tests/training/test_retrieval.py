@@ -37,8 +37,13 @@ def test_a_run_stopped_at_any_step_and_resumed_is_bit_identical(tmp_path, settin
         assert curve(out) == curve(tmp_path / "whole")
         assert_same_tree(final_weights(out), final_weights(tmp_path / "whole"))
         newest = [latest_checkpoint(f / "checkpoint") for f in (out, tmp_path / "whole")]
-        files = [f / "negatives-00000-of-00001.safetensors" for f in newest]
-        assert files[0].read_bytes() == files[1].read_bytes()
+        names = {f.name for f in newest[0].glob("*-of-00001.safetensors")}
+        assert "negatives-00000-of-00001.safetensors" in names
+        assert ("cache-00000-of-00001.safetensors" in names) == isinstance(
+            config.negatives, NEGATIVES["cache"]
+        )
+        for name in names:
+            assert (newest[0] / name).read_bytes() == (newest[1] / name).read_bytes()
 
 
 @pytest.mark.parametrize("kind", NEGATIVES)

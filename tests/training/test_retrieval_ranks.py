@@ -48,7 +48,7 @@ def test_two_ranks_equal_one_process_with_twice_the_batch(tmp_path, settings):
         torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
 
 
-def test_ranks_with_shards_keep_a_cache_each_and_resume(tmp_path):
+def test_ranks_that_share_rows_and_a_cache_resume_to_the_same_end(tmp_path):
     # 305 pairs in batches of 38: the last is one pair, and leaves a rank without any.
     config = make_config(
         "embeddings.store=sharded", "embeddings.cache.share=0.5", "train.batch_size=19",
@@ -64,7 +64,7 @@ def test_ranks_with_shards_keep_a_cache_each_and_resume(tmp_path):
     assert code == 0, errors
     whole = curve(out)
     checkpoints = sorted((out / "checkpoint").iterdir())
-    assert len(list(checkpoints[0].glob("negatives-*-of-00002.safetensors"))) == 2
+    assert len(list(checkpoints[0].glob("cache-*-of-00002.safetensors"))) == 2
     for checkpoint in checkpoints[2:]:
         for file in checkpoint.iterdir():
             file.unlink()

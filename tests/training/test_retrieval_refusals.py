@@ -71,9 +71,9 @@ def test_a_damaged_cache_file_is_not_believed(tmp_path):
     config = make_config("train.steps=6")
     outsize.train(config, tmp_path / "run", quiet=True)
     newest = latest_checkpoint(tmp_path / "run" / "checkpoint")
-    path = newest / "negatives-00000-of-00001.safetensors"
+    path = newest / "cache-00000-of-00001.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(CheckpointError, match=r"negatives-00000-of-00001.safetensors: it has"):
+    with pytest.raises(CheckpointError, match=r"cache-00000-of-00001.safetensors: it has"):
         outsize.train(config, tmp_path / "run", resume=True, quiet=True)
 
 

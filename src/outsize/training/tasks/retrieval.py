@@ -22,7 +22,15 @@ from outsize.errors import CheckpointError, ConfigError, DataError
 from outsize.files import write_tensors
 from outsize.hashing import derive_seed
 from outsize.models import RetrievalModel
-from outsize.negatives import ItemSource, LossReport, NegativesLoss, in_chunks
+from outsize.negatives import (
+    ItemCache,
+    ItemSource,
+    LossReport,
+    NegativesLoss,
+    in_chunks,
+    load_cache,
+    write_cache,
+)
 from outsize.training.build import (
     build_device,
     build_retrieval_data,
@@ -44,7 +52,7 @@ class RetrievalTask(Task[PairBatch]):
 
     Attributes:
         data: The pairs.
-        negatives: What queries are trained against; each rank has its own.
+        negatives: What queries are trained against.
     """
 
     model: RetrievalModel
@@ -186,12 +194,15 @@ class RetrievalTask(Task[PairBatch]):
         return reports
 
     def write_files(self, folder: Path) -> Mapping[str, Mapping[str, Any]]:
-        """Write what this rank's negatives hold."""
+        """Write what this rank's negatives hold and know."""
         name = _file_name(rank(), world_size())
-        return {name: write_tensors(folder / name, self.negatives.state_dict())}
+        files = {name: write_tensors(folder / name, self._state_but_cache())}
+        if self._cache is not None:
+            files |= write_cache(self._cache, folder)
+        return files
 
     def load_files(self, folder: Path) -> None:
-        """Bring back this rank's negatives; other ranks than saved them begin with fresh ones."""
+        """Bring back this rank's negatives; on another number of ranks, what can be shared."""
         name = _file_name(rank(), world_size())
         with failing_together(CheckpointError):
             files = read_manifest(folder)
@@ -199,9 +210,19 @@ class RetrievalTask(Task[PairBatch]):
                 require_whole(folder / name, files[name])
                 with open_tensors(folder / name) as tensors:
                     state = {key: tensors.get_tensor(key) for key in tensors.keys()}  # noqa: SIM118
-                self.negatives.load_state_dict(state)
-        if name not in files:
-            self.negatives.begin()
+                self.negatives.load_state_dict(state, strict=False)  # the cache has its own file
+        if self._cache is not None:
+            load_cache(self._cache, folder)
+
+    @property
+    def _cache(self) -> ItemCache | None:
+        caches = (part for part in self.negatives.modules() if isinstance(part, ItemCache))
+        return next(caches, None)
+
+    def _state_but_cache(self) -> dict[str, Tensor]:
+        names = [f"{n}." for n, part in self.negatives.named_modules() if part is self._cache]
+        state = self.negatives.state_dict()
+        return {name: value for name, value in state.items() if not name.startswith(tuple(names))}
 
     def _encode(self, features: Mapping[str, Tensor]) -> Tensor:
         """Items by their rows; with gradients through the wrapper that averages them."""
