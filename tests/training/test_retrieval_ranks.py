@@ -1,6 +1,7 @@
 """Retrieval on several ranks."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ from launching import final_weights, run
 from retrieval_runs import PLAIN, make_config, without_strays
 from test_loop import curve
 
+from outsize.checkpoint import list_checkpoints
 from outsize.training.strict_toml import encode, to_toml
 
 
@@ -65,13 +67,24 @@ def test_ranks_that_share_rows_and_a_cache_resume_to_the_same_end(tmp_path):
     whole = curve(out)
     checkpoints = sorted((out / "checkpoint").iterdir())
     assert len(list(checkpoints[0].glob("cache-*-of-00002.safetensors"))) == 2
-    for checkpoint in checkpoints[2:]:
-        for file in checkpoint.iterdir():
-            file.unlink()
-        checkpoint.rmdir()
+    forget_after(out, 12)
     code, _, errors = run(2, *words, "--resume")
     assert code == 0, errors
     drop = {"exchange_s"}
     kept = [[{k: v for k, v in line.items() if k not in drop} for line in lines]
             for lines in (whole, curve(out))]  # fmt: skip
     assert kept[0] == kept[1]
+    forget_after(out, 12)
+    alone = subprocess.run(
+        [sys.executable, *words, "--resume", "--set", "train.batch_size=38"],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert alone.returncode == 0, alone.stderr
+    assert json.loads(alone.stdout)["steps"] == 18
+
+
+def forget_after(out, step):
+    """Remove the checkpoints of later steps."""
+    for checkpoint in list_checkpoints(out / "checkpoint"):
+        if int(checkpoint.name.removeprefix("step-")) > step:
+            shutil.rmtree(checkpoint)
