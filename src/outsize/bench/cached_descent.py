@@ -1,0 +1,176 @@
+"""Training with a negative cache beside training with the exact softmax (Theorems 3 and 5).
+
+With η of the order 1/√T, Theorem 3 has
+
+    (1/T) Σ E‖∇L(θₜ)‖² = O(1/√T) + O((1/ρ − 1)² / T):
+
+what staleness adds falls faster than what SGD has anyway. It adds the mean squared bias, which is
+measured here too, exactly. Theorem 5 adds the squared bias of a sampled cache (Lemma 4), which does
+not fall with T. The constants of both are far from anything that could be measured: their β⁶ alone
+is 10⁶ at β = 10.
+
+All runs of a group start from one model, see the same batches, and take turns.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from outsize.bench.small_towers import DIM, Pairs, TwoTowers, expected_gradient
+from outsize.negatives import (
+    CorpusFeed,
+    ExactLoss,
+    Feed,
+    NegativeCache,
+    NegativeCacheLoss,
+    NegativesLoss,
+    StreamFeed,
+    Temperature,
+    Upkeep,
+)
+
+BETA = 10.0
+_BATCH = 32
+
+
+@dataclass(frozen=True)
+class Way:
+    """What queries are trained against.
+
+    Attributes:
+        refresh: ρ; `None` for the exact softmax.
+        num_held: Items of a cache that is a moving uniform sample; `None` for the whole corpus.
+        num_new: Random items a step that come into such a cache.
+        weighted: Count each of them 1/α times.
+        num_draws: Draws of each query.
+    """
+
+    refresh: float | None
+    num_held: int | None = None
+    num_new: int = 64
+    weighted: bool = True
+    num_draws: int = 1
+
+    def build(self, towers: TwoTowers, seed: int) -> NegativesLoss:
+        """The loss of a run that trains these towers."""
+        source = towers.source()
+        if self.refresh is None:
+            return ExactLoss(source, Temperature(BETA))
+        feed: Feed = CorpusFeed(source)
+        if self.num_held is not None:
+            feed = StreamFeed(source, self.num_new, seed)
+        cache = NegativeCache(
+            self.num_held or source.num_items,
+            DIM,
+            {"id": ((), torch.int64)},
+            "float32",
+            corpus_size=source.num_items if self.num_held and self.weighted else None,
+            seed=seed,
+        )
+        upkeep = Upkeep(feed, self.refresh)
+        return NegativeCacheLoss(cache, source.encode, BETA, self.num_draws, upkeep=upkeep)
+
+
+class Descent:
+    """One run.
+
+    Args:
+        way: What queries are trained against.
+        start: The model it starts from.
+        batches: The queries of each step.
+        learning_rate: η.
+        seed: Of draws and streams.
+    """
+
+    def __init__(
+        self, way: Way, start: TwoTowers, batches: Tensor, learning_rate: float, seed: int
+    ) -> None:
+        self.way = way
+        self.towers = copy.deepcopy(start)
+        self.loss = way.build(self.towers, seed)
+        self.loss.begin()
+        self._batches = batches
+        self._optimizer = torch.optim.SGD(self.towers.parameters(), learning_rate)
+        self._step = 0
+        self.seconds: list[float] = []
+        self.probes: list[dict[str, float]] = []
+
+    def advance(self, steps: int) -> None:
+        """Take some steps, and keep the time of one."""
+        started = time.perf_counter()
+        for _ in range(steps):
+            ids = self._batches[self._step]
+            keys = self.towers.pairs.positives[ids]
+            report = self.loss(self.towers.encode_queries(ids), {"id": keys}, keys)
+            self._optimizer.zero_grad()
+            report.loss.backward()
+            self._optimizer.step()
+            self.loss.commit(report)
+            self._step += 1
+        self.seconds.append((time.perf_counter() - started) / steps)
+
+    def probe(self) -> None:
+        """Measure the exact gradient, and the bias of what is expected from the cache."""
+        exact = expected_gradient(self.towers, BETA)
+        found = {"gradient": exact.gradient.square().sum().item(), "loss": exact.loss, "bias": 0.0}
+        if isinstance(self.loss, NegativeCacheLoss):
+            cached = expected_gradient(self.towers, BETA, self.loss.cache)
+            found["bias"] = (cached.gradient - exact.gradient).square().sum().item()
+            found["age"] = self.loss.cache.ages().double().mean().item()
+        self.probes.append(found)
+
+
+def train_in_turns(
+    ways: Sequence[Way], pairs: Pairs, steps: int, rate: float, seed: int, num_probes: int = 8
+) -> list[Descent]:
+    """Train in each way from one start, with the same batches.
+
+    Args:
+        ways: What to train against.
+        pairs: Queries and items.
+        steps: T.
+        rate: η = rate/√T.
+        seed: Of the start, batches and draws.
+        num_probes: Evenly spaced steps at which to measure, and once more at the end.
+    """
+    generator = Generator().manual_seed(seed)
+    start = TwoTowers(pairs, seed)
+    batches = torch.randint(len(pairs.queries), (steps, _BATCH), generator=generator)
+    runs = [Descent(way, start, batches, rate / steps**0.5, seed) for way in ways]
+    for _ in range(num_probes):
+        for run in runs:
+            run.probe()
+            run.advance(steps // num_probes)
+    for run in runs:
+        run.probe()
+    return runs
+
+
+def run_row(run: Descent, steps: int, seed: int) -> dict[str, Any]:
+    """What a run has to show."""
+    before = run.probes[:-1]
+    ordered = sorted(run.seconds)
+
+    def mean(name: str) -> float:
+        return sum(probe[name] for probe in before) / len(before)
+
+    return {
+        "rho": run.way.refresh,
+        "held": run.way.num_held,
+        "weighted": run.way.weighted,
+        "T": steps,
+        "seed": seed,
+        "gradient": mean("gradient"),
+        "bias": mean("bias"),
+        "age": run.probes[-1].get("age", 0.0),
+        "first_loss": run.probes[0]["loss"],
+        "loss": run.probes[-1]["loss"],
+        "step_s": ordered[len(ordered) // 2],
+    }
