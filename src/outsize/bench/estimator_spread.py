@@ -56,7 +56,8 @@ class Setting:
         queries, weight, beta = (leaf.detach() for leaf in self.leaves)
         own = self.positives.unsqueeze(1)
         fresh = (queries * (self.features[self.positives] @ weight)).sum(dim=1, keepdim=True)
-        return torch.softmax(beta * (queries @ self.cached.T).scatter(1, own, fresh), dim=1)
+        stale = (queries @ self.cached.T).scatter(1, own, fresh)
+        return torch.softmax(beta * stale, dim=1)
 
 
 def make_setting(staleness: float, num_items: int = 64, dim: int = 8, seed: int = 0) -> Setting:
@@ -66,12 +67,13 @@ def make_setting(staleness: float, num_items: int = 64, dim: int = 8, seed: int 
     def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator) / dim**0.5
 
+    unit = torch.nn.functional.normalize
     features, weight = normal(num_items, dim), normal(dim, dim)
     cached = features @ (weight + staleness**0.5 * normal(dim, dim))
     positives = torch.randint(num_items, (8,), generator=generator)
     # Queries as of a model that has learned something: some positives are likely, some are not.
-    towards = torch.nn.functional.normalize(features[positives] @ weight, dim=1)
-    queries = normal(8, dim) + torch.linspace(0, 1.5, 8).unsqueeze(1) * towards
+    towards = unit(features[positives] @ weight)
+    queries = unit(normal(8, dim) + torch.linspace(0, 2, 8).unsqueeze(1) * towards)
     leaves = (queries.requires_grad_(), weight.requires_grad_(), torch.tensor(_BETA))
     leaves[2].requires_grad_()
     return Setting(features, positives, cached, leaves)

@@ -14,6 +14,7 @@ from outsize.bench import (
     kmeans,
     least_squares,
     negative_sampling,
+    negative_theory,
     recluster,
     staleness,
     staleness_epochs,
@@ -49,6 +50,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "negative-sampling": Benchmark(
         negative_sampling.ABOUT, negative_sampling.run, negative_sampling.table
     ),
+    "negative-theory": Benchmark(negative_theory.ABOUT, negative_theory.run, negative_theory.table),
     "recluster": Benchmark(recluster.ABOUT, recluster.run, recluster.table),
     "staleness": Benchmark(staleness.ABOUT, staleness.run, staleness.table),
     "staleness-epochs": Benchmark(

@@ -131,7 +131,9 @@ def section(rows: Sequence[dict[str, Any]], worst: dict[str, float], lines: Sequ
         "The same items, ever staler: mean bias as a share of 2βM, by how far scores moved on "
         "average (β‖s̃ − s‖∞ of the first β; the others in proportion). The bias is linear in the "
         f"staleness where the slope of the logarithms, up to β‖s̃ − s‖∞ = {_SMALL}, is 1.\n",
-        "| β | slope | " + " | ".join(f"{lines[0]['points'][i]['moved']:.2g}" for i in shown) + " |",
+        "| β | slope | "
+        + " | ".join(f"{lines[0]['points'][i]['moved']:.2g}" for i in shown)
+        + " |",
         "|--:|--:|" + "--:|" * len(shown),
     ]
     for line in lines:
@@ -147,4 +149,5 @@ def _stale(
     items = towers.items()
     noise = torch.randn(items.shape, dtype=items.dtype, generator=generator)
     amount = scale * torch.rand(len(items), 1, dtype=items.dtype, generator=generator)
-    return items + amount * noise * items.norm(dim=1, keepdim=True) / items.shape[1] ** 0.5
+    away: Tensor = amount * noise * items.norm(dim=1, keepdim=True) / items.shape[1] ** 0.5
+    return items + away
