@@ -1,7 +1,7 @@
 """Stochastic gradient descent with a biased gradient (Lemma 6), on quadratics.
 
-For an S-smooth loss and steps of size η along gₜ, with ‖E[gₜ] − ∇L(θₜ)‖ ≤ Δₜ and ‖gₜ‖ ≤ 2M, the text
-has
+For an S-smooth loss and steps of size η along gₜ, with ‖E[gₜ] − ∇L(θₜ)‖ ≤ Δₜ and ‖gₜ‖ ≤ 2M, the
+text has
 
     (1/T) Σ E‖∇L(θₜ)‖² ≤ (L(θ₀) − L*)/(ηT) + (1/2T) Σ Δₜ² + 2ηSM².
 

@@ -19,7 +19,7 @@ from torch import Generator, Tensor
 from outsize.negatives import ESTIMATORS, NegativeCache, cached_softmax
 from outsize.negatives.losses import Estimator
 
-_BETA = 5.0
+_BETA = 3.0
 _ROUNDING = 3e-7  # of the largest gradient: what float32 may be off in an estimate without variance
 
 
@@ -43,7 +43,8 @@ class Setting:
     def staleness(self) -> float:
         """Mean of ‖cached − fresh‖² / ‖fresh‖²."""
         fresh = (self.features @ self.leaves[1]).detach()
-        return ((self.cached - fresh).square().sum(1) / fresh.square().sum(1)).mean().item()
+        apart = (self.cached - fresh).square().sum(dim=1)
+        return (apart / fresh.square().sum(dim=1)).mean().item()
 
     @property
     def p_positive(self) -> list[float]:
@@ -65,7 +66,8 @@ def make_setting(staleness: float, num_items: int = 64, dim: int = 8, seed: int 
     generator = Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator) / dim**0.5
+        drawn: Tensor = torch.randn(*shape, generator=generator) / dim**0.5
+        return drawn
 
     unit = torch.nn.functional.normalize
     features, weight = normal(num_items, dim), normal(dim, dim)

@@ -35,7 +35,7 @@ _RATE = 1.0  # η√T of the training runs
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
     """Measure all of them."""
-    turns = 200 if quick else 2000
+    turns = 200 if quick else 1000
     say(f"estimators, {turns:,} turns each")
     draws, stalenesses = ((1, 4), (0.0,)) if quick else ((1, 4, 16), (0.0, 0.01, 0.1))
     spread = estimator_spread.spread_rows(turns, draws, stalenesses)

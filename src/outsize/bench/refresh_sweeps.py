@@ -110,6 +110,7 @@ def sweep_group(
         "learning_rate": learning_rate,
         "batch_size": batch_size,
         "rows": rows,
+        "vacuous_from": rows[-1]["k"] * rows[-1]["most"] / rows[-1]["bound"],
         "slope": slope_of_logs([row["k"] for row in stale], [row["bias"] for row in stale]),
     }
 
@@ -136,6 +137,12 @@ def section(groups: Sequence[dict[str, Any]]) -> str:
                 + " | ".join(f"{share:.2g}" for share in shares)
                 + " |"
             )
+    limits = "; ".join(
+        f"k = {group['vacuous_from']:.2g} at β = {group['beta']:g} and η = "
+        f"{group['learning_rate']:g}"
+        for group in groups
+    )
+    lines.append(f"\nThe bound says nothing from these k = 1/(4ηβ²LM) on: {limits}.")
     return "\n".join(lines) + "\n"
 
 

@@ -35,6 +35,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from outsize.bench.push_intervals import push_intervals
+from outsize.bench.slopes import slope_of_logs
 from outsize.bench.stale_training import Problem, Trace, Training, make_problem, train
 
 ABOUT = "training with bounded staleness against Lemmas 2 and 3 and Corollary 1 of HET"
@@ -138,15 +139,13 @@ def slopes(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
     """The slope of log left against log T for each s: fitted to all T, and between the last two."""
     found: dict[str, dict[str, float]] = {}
     for s in sorted({row["s"] for row in rows}):
-        points = [(math.log(row["T"]), math.log(row["left"])) for row in rows if row["s"] == s]
-        found[str(s)] = {"all": _slope(points), "last": _slope(points[-2:])}
+        some = [row for row in rows if row["s"] == s]
+        found[str(s)] = {"all": _slope(some), "last": _slope(some[-2:])}
     return found
 
 
-def _slope(points: Sequence[tuple[float, float]]) -> float:
-    x, y = torch.tensor(points, dtype=torch.float64).T
-    x = x - x.mean()
-    return float((x * y).sum() / x.square().sum())
+def _slope(rows: Sequence[dict[str, Any]]) -> float:
+    return slope_of_logs([row["T"] for row in rows], [row["left"] for row in rows])
 
 
 def table(results: dict[str, Any]) -> str:
