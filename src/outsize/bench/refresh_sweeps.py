@@ -9,7 +9,9 @@ text has
 
 for steps of length ηβM. An estimate can be as long as 2βM, so what follows is 8ηβ³LM²k. Both bias
 and bound are linear in k as long as the descent keeps its direction: k steps along one direction
-make k times the way of one, k steps of noise only √k times.
+make k times the way of one, k steps of noise only √k times. Rows are 0 to k steps old, and where
+they drift independently it is the root mean square of their ages that counts, √(k(2k + 1)/6), which
+grows a little less than k.
 
 The bias is exact, from the cache's embeddings and the towers as they are, at several steps once the
 first round of sweeps is over; M, L and the norm of queries are the largest met.
@@ -112,6 +114,10 @@ def sweep_group(
         "rows": rows,
         "vacuous_from": rows[-1]["k"] * rows[-1]["most"] / rows[-1]["bound"],
         "slope": slope_of_logs([row["k"] for row in stale], [row["bias"] for row in stale]),
+        "age_slope": slope_of_logs(
+            [row["k"] for row in stale], [row["k"] * (2 * row["k"] + 1) for row in stale]
+        )
+        / 2,
     }
 
 
@@ -124,7 +130,9 @@ def section(groups: Sequence[dict[str, Any]]) -> str:
         "length 2ηβM, where *largest* is at most *bound* = 8ηβ³LM²k, k the age of the oldest row "
         "(1/ρ − 1). *By scores* is 4β²M‖s̃ − s‖∞ with the scores as they were. A bound of 1 or "
         "more says nothing. The bias is linear in 1/ρ − 1 where the slope of the logarithms is "
-        "1.\n",
+        f"from {groups[0]['age_slope']:.2f} (the slope of the root mean square of ages from 0 to "
+        "k) to 1; batches so small that steps are mostly noise, which adds up to √k, make it "
+        "less.\n",
         "| β | η | batch | slope | ρ | k | mean | largest | by scores | bound |",
         "|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
