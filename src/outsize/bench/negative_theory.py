@@ -52,6 +52,8 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
         sweeps.append(refresh_sweeps.sweep_group(beta, rate, batch, refreshes, steps=steps))
         if quick:
             break
+    rates = [1e-4 * 2**i for i in range(3 if quick else 6)]
+    by_rate = refresh_sweeps.rate_slope(5.0, rates)
     samples = []
     for beta in (0.5, 5.0) if quick else (0.5, 2.0, 5.0, 10.0, 20.0):
         say(f"uniform samples, β = {beta:g}")
@@ -67,6 +69,7 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
         "worst": worst,
         "linear": linear,
         "sweeps": sweeps,
+        "by_rate": by_rate,
         "samples": samples,
         "constant_pull": biased_descent.constant_pull(),
         "descents": descents,
@@ -76,12 +79,12 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
 
 def training(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
     """Theorems 3 and 5: several ρ at several T, and several sizes of the cache at one."""
-    num_items, num_queries = (256, 128) if quick else (2**12, 2**11)
+    num_items, num_queries = (256, 128) if quick else (2**13, 2**11)
     whole = [Way(None), *(Way(rho) for rho in (1.0, 0.1, 0.01, 1e-3, 1e-4))]
-    parts = [Way(0.1, size) for size in (2**7, 2**8, 2**9, 2**10, 2**11)]
+    parts = [Way(0.1, size) for size in (2**8, 2**9, 2**10, 2**11, 2**12)]
     parts += [Way(0.1, size, weighted=False) for size in (2**8, 2**10)]
     parts.append(Way(0.1, num_draws=4))
-    plan = [(64, whole, 2), (256, whole + parts, 2), (1024, whole, 1)]
+    plan = [(64, whole, 2), (256, whole + parts, 3), (1024, whole, 1)]
     if quick:
         plan = [(8, [Way(None), Way(1.0), Way(0.1)], 1), (16, [*whole[:4], Way(0.1, 64)], 1)]
     rows = []
@@ -101,7 +104,7 @@ def table(results: dict[str, Any]) -> str:
     parts = [
         estimator_spread.section(results["spread"], results["turns"]),
         stale_softmax.section(results["bounds"], results["worst"], results["linear"]),
-        refresh_sweeps.section(results["sweeps"]),
+        refresh_sweeps.section(results["sweeps"], results["by_rate"]),
         partial_softmax.section(results["samples"]),
         biased_descent.section(results["constant_pull"], results["descents"]),
         descent_results.section(results["training"]),
