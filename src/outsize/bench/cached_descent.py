@@ -145,6 +145,7 @@ class Descent:
             "age": 0.0,
         }
         if isinstance(self.loss, NegativeCacheLoss):
+            assert isinstance(self.loss.cache, NegativeCache)  # one process, one cache
             cached = expected_gradient(self.towers, BETA, self.loss.cache)
             found["bias"] = (cached.gradient - exact.gradient).square().sum().item()
             found["age"] = self.loss.cache.ages().double().mean().item()

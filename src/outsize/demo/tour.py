@@ -12,12 +12,14 @@ from rich.console import Console
 from outsize.demo.cache import cache_room
 from outsize.demo.click import click_room
 from outsize.demo.compress import compress_room
+from outsize.demo.negatives import negatives_room
 from outsize.errors import ConfigError
 
 ROOMS: dict[str, Callable[[Path, bool, Console], dict[str, Any]]] = {
     "click": click_room,
     "compress": compress_room,
     "cache": cache_room,
+    "negatives": negatives_room,
 }
 
 
