@@ -50,7 +50,7 @@ class DataSet:
 
 
 DATA_SETS = {
-    "amazon_book": DataSet("amazon_book.toml", 1500, 75, ("train.batch_size=256",)),
+    "amazon_book": DataSet("amazon_book.toml", 1000, 50, ("train.batch_size=256",)),
     "ml1m": DataSet(
         "ml1m_two_tower.toml",
         2000,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import html
 import os
 import subprocess
 import sys
@@ -16,9 +15,9 @@ from typing import Any
 from rich.console import Console
 from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from outsize.contracts.counts import BYTE_KINDS
+from outsize.demo.shown import html_table, links_to, print_table
 from outsize.errors import LostRanksError
 from outsize.files import write_text_atomically
 from outsize.training import load_config
@@ -68,12 +67,7 @@ def cache_room(out: Path, quick: bool, console: Console) -> dict[str, Any]:
                     console.print(f"trained: {mode}")
     found = {mode: summarize(RunFolder(out / mode).metrics()) for mode in _MODES}
     rows = _in_words(found)
-    table = Table(title="What came out", title_justify="left")
-    for column in _COLUMNS:
-        table.add_column(column, justify="right" if column else "left")
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
+    print_table(console, _COLUMNS, rows)
     write_text_atomically(out / "report.html", _page(found, rows))
     console.print(f"look at: {out / 'report.html'}")
     return {"out": str(out), "runs": found}
@@ -151,20 +145,15 @@ def _page(found: Mapping[str, Mapping[str, Any]], rows: Sequence[Sequence[str]])
         for mode, sent, fewer, *_ in rows
         if sent
     )
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in _COLUMNS)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
-    )
-    links = " · ".join(f'<a href="{mode}/report.html">{mode}</a>' for mode in found)
     return page(
         "Rows that live elsewhere",
         f'<div class="cards">{cards}</div>\n'
         f"<section><h2>What two processes sent each other</h2>{_sent_svg(found)}</section><br>\n"
-        f"<section><h2>What it cost</h2><table><tr>{head}</tr>{body}</table>\n"
+        f"<section><h2>What it cost</h2>{html_table(_COLUMNS, rows)}\n"
         "<p>Hit rate: rows of the other process that were read from a copy, at the end of the run. "
         "Largest lag: how many updates of the other process a copy that was read had missed, and "
         "the bound.</p></section><br>\n"
-        f"<section><h2>Every run</h2>{links}</section>\n",
+        f"<section><h2>Every run</h2>{links_to(found)}</section>\n",
     )
 
 

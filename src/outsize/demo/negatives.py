@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import as_file, files
@@ -11,8 +10,8 @@ from typing import Any
 
 from rich.console import Console
 from rich.panel import Panel
-from rich.table import Table
 
+from outsize.demo.shown import html_table, links_to, print_table
 from outsize.files import write_text_atomically
 from outsize.negatives import ExactConfig, InBatchConfig, NegativesConfig
 from outsize.training import RunConfig, load_config, train
@@ -53,12 +52,7 @@ def negatives_room(out: Path, quick: bool, console: Console) -> dict[str, Any]:
         run = train(replace(config, negatives=negatives), out / name, quiet=console.quiet)
         found[name] = summarize(RunFolder(out / name).metrics(), run.test)
     rows = _in_words(found)
-    table = Table(title="What came out", title_justify="left")
-    for column in _COLUMNS:
-        table.add_column(column, justify="right" if column else "left")
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
+    print_table(console, _COLUMNS, rows)
     write_text_atomically(out / "report.html", _page(found, rows))
     console.print(f"look at: {out / 'report.html'}")
     return {"out": str(out), "runs": found}
@@ -107,19 +101,14 @@ def _in_words(found: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
 
 def _page(found: Mapping[str, Mapping[str, Any]], rows: Sequence[Sequence[str]]) -> str:
     cards = "".join(card(f"{name}: recall@20", recall) for name, recall, *_ in rows)
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in _COLUMNS)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
-    )
-    links = " · ".join(f'<a href="{name}/report.html">{name}</a>' for name in found)
     return page(
         "A cache of negatives",
         f'<div class="cards">{cards}</div>\n'
         f"<section><h2>Recall while training</h2>{_curves_svg(found)}</section><br>\n"
-        f"<section><h2>What it took</h2><table><tr>{head}</tr>{body}</table>\n"
+        f"<section><h2>What it took</h2>{html_table(_COLUMNS, rows)}\n"
         "<p>Staleness: ‖cached − fresh‖² / ‖fresh‖² of the items that were drawn. Age: steps since "
         "a cached item was encoded. Both at the end of the run.</p></section><br>\n"
-        f"<section><h2>Every run</h2>{links}</section>\n",
+        f"<section><h2>Every run</h2>{links_to(found)}</section>\n",
     )
 
 

@@ -60,6 +60,17 @@ class LossReport:
     metrics: Mapping[str, Tensor] = field(default_factory=dict)
 
 
+def report_of(
+    losses: Float32[Tensor, " batch"],
+    beta: Float32[Tensor, ""],
+    loss: Float32[Tensor, ""] | None = None,
+) -> LossReport:
+    """The report of losses that have gradients; `loss` is minimised where it is not their mean."""
+    kept = losses.detach()
+    metrics = {"p_positive": torch.exp(-kept).mean(), "beta": beta.detach()}
+    return LossReport(losses.mean() if loss is None else loss, kept, metrics)
+
+
 class NegativesLoss(nn.Module, ABC):
     """Trains queries against items. A forward pass changes nothing: `begin` and `commit` do.
 

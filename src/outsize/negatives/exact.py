@@ -9,7 +9,13 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from outsize.negatives.contract import ItemSource, LossReport, NegativesConfig, NegativesLoss
+from outsize.negatives.contract import (
+    ItemSource,
+    LossReport,
+    NegativesConfig,
+    NegativesLoss,
+    report_of,
+)
 from outsize.negatives.temperature import Temperature
 
 
@@ -43,10 +49,7 @@ class ExactLoss(NegativesLoss):
             masked = torch.zeros(len(keys), self._source.num_items + 1, dtype=torch.bool)
             masked = masked.to(keys.device).scatter_(1, others % (self._source.num_items + 1), True)
             logits = logits.masked_fill(masked[:, :-1], -torch.inf)
-        losses = logits.logsumexp(dim=1) - positive
-        kept = losses.detach()
-        metrics = {"p_positive": torch.exp(-kept).mean(), "beta": beta.detach()}
-        return LossReport(losses.mean(), kept, metrics)
+        return report_of(logits.logsumexp(dim=1) - positive, beta)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,13 @@ from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
 
 from outsize.errors import ConfigError
-from outsize.negatives.contract import ItemSource, LossReport, NegativesConfig, NegativesLoss
+from outsize.negatives.contract import (
+    ItemSource,
+    LossReport,
+    NegativesConfig,
+    NegativesLoss,
+    report_of,
+)
 from outsize.negatives.temperature import Temperature
 
 
@@ -99,9 +105,7 @@ class InBatchLoss(NegativesLoss):
         loss = losses.mean()
         if self._symmetric:
             loss = (loss + items_to_queries(queries, items, beta, keys, known).mean()) / 2
-        losses = losses.detach()
-        metrics = {"p_positive": torch.exp(-losses).mean(), "beta": beta.detach()}
-        return LossReport(loss, losses, metrics)
+        return report_of(losses, beta, loss)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from outsize.hashing import derive_seed
-from outsize.negatives.contract import ItemSource, LossReport, NegativesLoss
+from outsize.negatives.contract import ItemSource, LossReport, NegativesLoss, report_of
 from outsize.negatives.in_batch import in_batch_logits
 from outsize.negatives.temperature import Temperature
 
@@ -70,10 +70,7 @@ class SampledLoss(NegativesLoss):
         parts = [positive, logits.masked_fill(chosen < 0, -torch.inf)]
         if self._in_batch:
             parts.append(in_batch_logits(queries, own, beta, keys, known))
-        losses = torch.cat(parts, dim=1).logsumexp(dim=1) - positive.squeeze(1)
-        kept = losses.detach()
-        metrics = {"p_positive": torch.exp(-kept).mean(), "beta": beta.detach()}
-        return LossReport(losses.mean(), kept, metrics)
+        return report_of(torch.cat(parts, dim=1).logsumexp(dim=1) - positive.squeeze(1), beta)
 
     def commit(self, report: LossReport) -> None:
         """Choose others next time."""
