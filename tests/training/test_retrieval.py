@@ -92,6 +92,16 @@ def test_training_lines_tell_how_stale_the_cache_is():
     assert second["held"] == 50
 
 
+def test_the_cache_counts_as_memory(no_reports):
+    beside = {
+        kind: outsize.train(without_strays(f"negatives.kind={kind}"), quiet=True).memory
+        for kind in ("cache", "exact")
+    }
+    cache = RetrievalTask(make_config()).negatives.cache
+    assert beside["exact"].bytes_of("cache") == 0
+    assert beside["cache"].bytes_of("cache") == cache.memory_use().total_bytes > 0
+
+
 def test_items_in_chunks_train_the_same():
     curves = []
     for chunk_size in ("", "negatives.chunk_size=5"):

@@ -1,7 +1,8 @@
-"""What the embeddings of a run cost, wherever its ranks keep them."""
+"""What the embeddings and caches of a run cost, wherever its ranks keep them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 
 from outsize.collection import EmbeddingCollection
@@ -10,12 +11,27 @@ from outsize.spec import MemoryUse
 
 
 def memory_of_all_ranks(
-    embeddings: EmbeddingCollection,
+    embeddings: EmbeddingCollection, beside: Mapping[str, MemoryUse]
 ) -> tuple[MemoryUse, dict[str, MemoryUse]]:
-    """The cost of all embeddings and of each table; entered by all ranks.
+    """The cost of all that is kept, and of each part of it by name; entered by all ranks.
 
     Shards and caches of all ranks are added up. What every rank has a copy of counts once.
+
+    Args:
+        embeddings: Their tables are parts.
+        beside: Further parts, of which each rank has its own.
     """
+    total, parts = _of_embeddings(embeddings)
+    for other in gather_values({name: asdict(use) for name, use in beside.items()}):
+        for name, use in other.items():
+            parts[name] = parts.get(name, MemoryUse()) + MemoryUse(**use)
+            total += MemoryUse(**use)
+    return total, parts
+
+
+def _of_embeddings(
+    embeddings: EmbeddingCollection,
+) -> tuple[MemoryUse, dict[str, MemoryUse]]:
     use, by_table = embeddings.memory_use(), embeddings.memory_by_table()
     if embeddings.store is None or embeddings.store.num_workers == 1:
         return use, by_table

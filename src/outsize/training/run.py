@@ -45,7 +45,7 @@ class RunResult:
         stopped: "finished", or "early" for early stopping.
         best: Metrics of the best validation, with its step.
         test: Test metrics at that step.
-        memory: What the embeddings cost, on all ranks together.
+        memory: What embeddings and caches cost, on all ranks together.
         elapsed_s: Wall-clock time of this call.
         model: The trained model.
     """
@@ -149,7 +149,7 @@ def train(
         elif resume:
             watcher.say("no checkpoint was written yet: beginning with the first step")
         loop.fit()
-        memory, memory_by_table = memory_of_all_ranks(task.embeddings)
+        memory, memory_by_table = memory_of_all_ranks(task.embeddings, task.memory_beside())
     result = RunResult(
         out=None if folder is None else folder.path,
         steps=loop.state.step,

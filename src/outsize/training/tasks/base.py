@@ -15,6 +15,7 @@ from outsize.collection import EmbeddingCollection
 from outsize.contracts import ReclusterReport
 from outsize.data.clicks import Split
 from outsize.optimizers import RowOptimizer
+from outsize.spec import MemoryUse
 
 Batch = TypeVar("Batch")
 
@@ -103,6 +104,13 @@ class Task(ABC, Generic[Batch]):
     def load_files(self, folder: Path) -> None:
         """Bring back what `write_files` wrote, once weights and rows are; by default nothing."""
         return
+
+    def memory_beside(self) -> dict[str, MemoryUse]:
+        """What this rank keeps besides embeddings and dense weights, by name; by default nothing.
+
+        Ranks share it: what it costs is the sum over ranks.
+        """
+        return {}
 
     def recluster(self, step: int, optimizer: Optimizer) -> dict[str, ReclusterReport]:
         """Recluster what can be after `step` steps; by default nothing can.

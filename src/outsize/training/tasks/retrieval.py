@@ -31,6 +31,7 @@ from outsize.negatives import (
     load_cache,
     write_cache,
 )
+from outsize.spec import MemoryUse
 from outsize.training.build import (
     build_device,
     build_retrieval_data,
@@ -192,6 +193,10 @@ class RetrievalTask(Task[PairBatch]):
         reports = self.model.embeddings.recluster(optimizer, counts)
         self.negatives.begin()
         return reports
+
+    def memory_beside(self) -> dict[str, MemoryUse]:
+        """The cache of negatives, where there is one."""
+        return {} if self._cache is None else {"negative cache": self._cache.memory_use()}
 
     def write_files(self, folder: Path) -> Mapping[str, Mapping[str, Any]]:
         """Write what this rank's negatives hold and know."""
