@@ -169,6 +169,7 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     parser.add_argument("--work", type=Path, default=Path("runs/negatives"))
+    parser.add_argument("--data-set", action="append", choices=DATA_SETS, help="all by default")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--split", default="test")
@@ -181,7 +182,8 @@ def main() -> None:
         print(json.dumps(run_cell(arguments)))
         return
     arguments.work.mkdir(parents=True, exist_ok=True)
-    cells = list(itertools.product(reversed(DATA_SETS), METHODS))
+    data_sets = arguments.data_set or list(DATA_SETS)
+    cells = list(itertools.product(data_sets, METHODS))
     with ThreadPoolExecutor(arguments.workers) as pool:
         runs = {
             (*cell, seed): pool.submit(cell_in_process, arguments, *cell, seed)
@@ -192,11 +194,13 @@ def main() -> None:
             cell: [runs[*cell, seed].result() for seed in range(arguments.seeds)] for cell in cells
         }
     facts = environment()
-    rows = [row(cell, each) for cell, each in results.items()]
-    command = f"python benchmarks/negatives.py DATA --seeds {arguments.seeds}"
-    content = {"command": command, "environment": facts, "rows": rows}
-    (arguments.out / "negatives-cpu.json").write_text(json.dumps(content, indent=1) + "\n")
-    (arguments.out / "negatives-cpu.md").write_text(page(command, arguments.seeds, facts, rows))
+    for data_set in data_sets:
+        rows = [row(cell, each) for cell, each in results.items() if cell[0] == data_set]
+        words = f"python benchmarks/negatives.py DATA --data-set {data_set}"
+        content = {"command": words, "environment": facts, "seeds": arguments.seeds, "rows": rows}
+        stem = arguments.out / f"negatives-{data_set.replace('_', '-')}-cpu"
+        stem.with_suffix(".json").write_text(json.dumps(content, indent=1) + "\n")
+        stem.with_suffix(".md").write_text(page(data_set, content))
 
 
 def row(cell: tuple[str, str], runs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -213,36 +217,30 @@ def row(cell: tuple[str, str], runs: list[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def page(command: str, seeds: int, facts: dict[str, Any], rows: list[dict[str, Any]]) -> str:
+def page(data_set: str, content: dict[str, Any]) -> str:
     """The results as Markdown."""
+    how = DATA_SETS[data_set]
     lines = [
-        "# negatives: the cache and what it is compared with, on real data\n",
-        f"`{command}`\n",
-        *(f"- {key}: {value}" for key, value in facts.items()),
-        f"\nMean of {seeds} seeds (least to most) over the held-out pairs of all users, all items "
-        "ranked but a user's training items. One thread; seconds are processor time of training "
-        "steps. β and learning rates are those of the run files, the same for all methods.\n",
+        f"# negatives-{data_set}: the cache and what it is compared with, on real data\n",
+        f"`{content['command']}`\n",
+        *(f"- {key}: {value}" for key, value in content["environment"].items()),
+        f"\nMean of {content['seeds']} seeds (least to most) over the held-out pairs of all users, "
+        "all items ranked but a user's training items. One thread; seconds are processor time of "
+        "training steps. β and learning rates are the same for all methods.\n",
+        f"| negatives | recall@20 after {how.steps:,} steps | NDCG@10 | ms a step | "
+        f"recall@20 after {how.seconds:g} s | NDCG@10 | steps |",
+        "|---|--:|--:|--:|--:|--:|--:|",
     ]
-    for data_set, how in DATA_SETS.items():
-        lines += [
-            f"## {data_set}\n",
-            f"| negatives | recall@20 after {how.steps:,} steps | NDCG@10 | ms a step | "
-            f"recall@20 after {how.seconds:g} s | NDCG@10 | steps |",
-            "|---|--:|--:|--:|--:|--:|--:|",
-        ]
-        for row in rows:
-            if row["data_set"] != data_set:
-                continue
-            recall, ndcg, recall_then, ndcg_then = (
-                f"{row[name]['mean']:.4f} ({row[name]['min']:.4f} to {row[name]['max']:.4f})"
-                for name in ("at_steps recall@20", "at_steps ndcg@10",
-                             "at_seconds recall@20", "at_seconds ndcg@10")
-            )  # fmt: skip
-            ms = 1000 * row["seconds"] / how.steps
-            lines.append(f"| {row['method']} | {recall} | {ndcg} | {ms:.1f} | {recall_then} | "
-                         f"{ndcg_then} | {row['steps']:,.0f} |")  # fmt: skip
-        lines.append("")
-    return "\n".join(lines)
+    for row in content["rows"]:
+        recall, ndcg, recall_then, ndcg_then = (
+            f"{row[name]['mean']:.4f} ({row[name]['min']:.4f} to {row[name]['max']:.4f})"
+            for name in ("at_steps recall@20", "at_steps ndcg@10",
+                         "at_seconds recall@20", "at_seconds ndcg@10")
+        )  # fmt: skip
+        ms = 1000 * row["seconds"] / how.steps
+        lines.append(f"| {row['method']} | {recall} | {ndcg} | {ms:.1f} | {recall_then} | "
+                     f"{ndcg_then} | {row['steps']:,.0f} |")  # fmt: skip
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":
