@@ -23,25 +23,31 @@ from outsize.bench.negative_sampling import Workload, workload
 from outsize.bench.timing import time_in_turns
 from outsize.kernels.logit_tiles import as_factors
 from outsize.kernels.softmax_draws_chunks import draw_by_chunks
-from outsize.kernels.softmax_draws_triton import draw_by_triton
+from outsize.kernels.softmax_draws_triton import draw_by_triton, limits
 from outsize.kernels.softmax_tuning import SoftmaxTuning, default_tuning
 from outsize.training.environment import environment
 
 SIZES = ((256, 1 << 20, 768), (1024, 1 << 20, 768), (1024, 1 << 22, 128))
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}
-# Queries, items and depth of a tile, warps, stages. The smaller ones leave room for two programs on
-# a processor (228 KB), so that one multiplies while the other takes exponentials.
+# Queries, items and depth of a tile, warps, stages. The smaller ones leave room for two or three
+# programs on a processor (228 KB), so that one multiplies while others take exponentials.
 TILES = (
-    (128, 256, 64, 8, 3),
-    (128, 256, 64, 8, 4),
-    (128, 128, 64, 8, 3),
+    (128, 128, 64, 4, 2),
     (128, 128, 64, 4, 3),
-    (128, 128, 128, 8, 2),
-    (64, 256, 64, 4, 2),
+    (128, 128, 64, 8, 3),
+    (128, 256, 64, 8, 3),
     (256, 128, 64, 8, 3),
+    (64, 256, 64, 4, 2),
 )
 # Descriptors, programs per processor, flatten.
-ORDERS = ((False, 0, False), (True, 0, False), (True, 1, True), (True, 2, True), (False, 1, True))
+ORDERS = (
+    (False, 0, False),
+    (False, 2, True),
+    (True, 1, True),
+    (True, 2, True),
+    (True, 3, True),
+    (True, 3, False),
+)
 DRAWS = (0, 1, 16)
 
 
@@ -122,8 +128,7 @@ def main() -> None:
     for size in (SIZES[place] for place in options.sizes):
         dtype = DTYPES[options.dtype]
         load = workload(*size, dtype)
-        properties: Any = torch.cuda.get_device_properties(load.queries.device)
-        ours = default_tuning(*size[:2], dtype, properties.shared_memory_per_block_optin)
+        ours = default_tuning(*size, dtype, 1, limits(load.queries.device))
         expected = draw_by_chunks(load.queries, load.items, 0, load.generator).log_partition
         rows = []
         for block in options.blocks or [ours.block]:

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from outsize.data.clicks import SPLITS
 from outsize.data.encoding.splits import HashSplit
 from outsize.data.interactions import InteractionsConfig
 from outsize.negatives import NEGATIVES
@@ -50,7 +51,7 @@ class DataSet:
 
 
 DATA_SETS = {
-    "amazon_book": DataSet("amazon_book.toml", 1000, 50, ("train.batch_size=256",)),
+    "amazon_book": DataSet("amazon_book.toml", 3000, 60, ("train.batch_size=256",)),
     "ml1m": DataSet(
         "ml1m_two_tower.toml",
         2000,
@@ -172,7 +173,7 @@ def main() -> None:
     parser.add_argument("--data-set", action="append", choices=DATA_SETS, help="all by default")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--split", default="test")
+    parser.add_argument("--split", choices=SPLITS[1:], default="test")
     parser.add_argument("--steps-only", action="store_true", help="compare at equal steps only")
     parser.add_argument("--set", action="append", default=[], help="override a setting of all runs")
     parser.add_argument("--cell", nargs=2, help="train this data set and method, and print JSON")

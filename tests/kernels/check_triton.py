@@ -8,6 +8,7 @@ import triton.language as tl
 from draw_checks import assert_drawn_from, exact_logits, normal, scored_items
 from triton.runtime import interpreter
 
+from outsize.kernels import softmax_tuning
 from outsize.kernels.softmax_draws import ScoredItems
 from outsize.kernels.softmax_draws_triton import draw_by_triton
 from outsize.kernels.softmax_tuning import SoftmaxTuning
@@ -76,6 +77,14 @@ def check_draws(num=300):
     assert_drawn_from(draws.rows, exact_logits(queries, items, excluded)[0])
 
 
+def check_many_queries():
+    """More queries than are asked at a time; draws and log-partitions stay in their lines."""
+    softmax_tuning._MAX_MASS_BYTES, kept = 4 * 20, softmax_tuning._MAX_MASS_BYTES
+    assert softmax_tuning.queries_at_a_time(300, SMALL) == 16
+    check_logits(300, 8, torch.float32, SMALL, num_queries=40)
+    softmax_tuning._MAX_MASS_BYTES = kept
+
+
 def check_nothing_to_draw():
     items = scored_items(40, 8)
     excluded = torch.arange(40).expand(2, -1).contiguous()
@@ -88,13 +97,15 @@ def check_nothing_to_draw():
 
 
 def check_not_finite():
-    queries = normal(3, 8)
-    queries[1, 3] = torch.nan
+    queries = normal(4, 8)
+    queries[1, 3], queries[3, 0] = torch.nan, -torch.inf
     items = scored_items(40, 8)
     items = ScoredItems(items.vectors, None, items.log_weights + 1e4)
     draws = draw_by_triton(queries, items, 2, torch.Generator(), None, SMALL)
-    assert draws.log_partition.isnan().tolist() == [False, True, False]
-    assert ((draws.rows >= -1) & (draws.rows < 40)).all()
+    assert draws.log_partition.isnan().tolist() == [False, True, False, True]
+    assert (draws.rows[1::2] == -1).all()
+    assert (draws.logits[1::2] == -torch.inf).all()
+    assert ((draws.rows[::2] >= 0) & (draws.rows[::2] < 40)).all()
 
 
 if __name__ == "__main__":
@@ -107,6 +118,7 @@ if __name__ == "__main__":
     check_logits(200, 37, torch.int8, SMALL)
     check_logits(100, 32, torch.bfloat16, replace(IN_TURNS, descriptors=True))
     check_logits(100, 32, torch.int8, replace(SMALL, descriptors=True))
+    check_many_queries()
     check_nothing_to_draw()
     check_not_finite()
     check_draws()

@@ -1,5 +1,7 @@
 """What draws from a softmax are held against: the softmax in float64, and chi-square tests."""
 
+import warnings
+from contextlib import contextmanager
 from functools import partial
 
 import torch
@@ -59,6 +61,18 @@ def on_cuda(function):
         return moved(function(*map(partial(moved, device="cuda"), arguments)), "cpu")
 
     return on_device
+
+
+@contextmanager
+def no_waiting():
+    """Whatever waits for the GPU in here is an error."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch says that it may not see all
+            torch.cuda.set_sync_debug_mode("error")
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 def surprise(counts, probabilities):

@@ -4,17 +4,23 @@ from draw_checks import DTYPES
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outsize.kernels.softmax_tuning import default_tuning
+from outsize.kernels.softmax_tuning import DeviceLimits, default_tuning, queries_at_a_time
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @given(
     num_queries=st.integers(1, 5000),
     num_items=st.integers(1, 1 << 24),
+    dim=st.integers(1, 4096),
+    num=st.integers(0, 1000),
+    has_descriptors=st.booleans(),
     shared_bytes=st.sampled_from([48 << 10, 99 << 10, 163 << 10, 227 << 10]),
 )
-def test_sizes_fit_the_device_and_each_other(dtype, num_queries, num_items, shared_bytes):
-    tuning = default_tuning(num_queries, num_items, dtype, shared_bytes)
+def test_sizes_fit_the_device_and_each_other(
+    dtype, num_queries, num_items, dim, num, has_descriptors, shared_bytes
+):
+    limits = DeviceLimits(shared_bytes, has_descriptors)
+    tuning = default_tuning(num_queries, num_items, dim, dtype, num, limits)
     bytes_of_a_number = {torch.float32: 4, torch.bfloat16: 2, torch.int8: 2}[dtype]
     tiles = (tuning.query_tile + tuning.item_tile) * tuning.depth * tuning.num_stages
     assert tiles * bytes_of_a_number <= shared_bytes
@@ -24,6 +30,22 @@ def test_sizes_fit_the_device_and_each_other(dtype, num_queries, num_items, shar
         assert size & (size - 1) == 0
 
 
-def test_the_log_sum_exps_kept_are_bounded():
-    tuning = default_tuning(1024, 1 << 22, torch.bfloat16, 227 << 10)
-    assert 1024 * (1 << 22) // tuning.block * 4 <= 128 << 20
+@given(
+    num_queries=st.integers(1, 1 << 16),
+    num_items=st.integers(1, 1 << 26),
+    num=st.sampled_from([0, 1, 16]),
+)
+def test_the_log_sum_exps_kept_are_bounded(num_queries, num_items, num):
+    limits = DeviceLimits(227 << 10, True)
+    tuning = default_tuning(num_queries, num_items, 128, torch.bfloat16, num, limits)
+    some = queries_at_a_time(num_items, tuning)
+    bytes_of_a_query = 4 * -(-num_items // tuning.block)
+    assert some * bytes_of_a_query <= max(128 << 20, tuning.query_tile * bytes_of_a_query)
+    assert some % tuning.query_tile == 0
+
+
+@pytest.mark.parametrize("num", [1, 16])
+@pytest.mark.parametrize("size", [(256, 1 << 20, 768), (1024, 1 << 20, 768), (1024, 1 << 22, 128)])
+def test_a_thousand_queries_are_asked_at_once(size, num):
+    tuning = default_tuning(*size, torch.bfloat16, num, DeviceLimits(227 << 10, True))
+    assert queries_at_a_time(size[1], tuning) >= size[0]

@@ -1,9 +1,10 @@
 """Draws from a softmax over many items beside the ways a user would write them.
 
 The bare product of queries and items is the floor of anything that looks at every item; naive
-Gumbel-Max and softmax with `torch.multinomial` hold all scores. On a GPU the product is bfloat16,
-whose result of B × N numbers it must write; on the CPU it is float32, in the chunks of our pass, so
-that its result stays in the cache.
+Gumbel-Max and softmax with `torch.multinomial` hold all scores. `sample` is what a cache does for a
+batch: draws that leave each query's positive out, with the keys, ages, features and embeddings of
+what is drawn. On a GPU the product is bfloat16, whose result of B × N numbers it must write; on the
+CPU it is float32, in the chunks of our pass, so that its result stays in the cache.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from torch import Tensor
 from outsize.bench.timing import time_in_turns
 from outsize.kernels.logit_tiles import as_factors, items_of_a_tile
 from outsize.kernels.softmax_draws import ScoredItems, draw_from_softmax, softmax_mean
+from outsize.negatives import NegativeCache
+from outsize.negatives.draw import Draw
+from outsize.negatives.kept import Precision
 
 ABOUT = "time and memory of draws from a softmax over many items, beside the bare product"
 _BETA = 20.0
@@ -28,8 +32,10 @@ _NAMES = (
     "product",
     "Gumbel-Max",
     "multinomial",
-    "Outsize, 1 draw",
-    "Outsize, 16 draws",
+    "1 draw",
+    "16 draws",
+    "sample, 1 draw",
+    "sample, 16 draws",
     "mean",
 )
 # Queries, items, dim.
@@ -42,15 +48,22 @@ _CPU_SIZES = (
     (512, 1 << 16, 64),
     (64, 1 << 16, 384),
 )
+_PRECISIONS: dict[torch.dtype, Precision] = {
+    torch.float32: "float32",
+    torch.bfloat16: "bfloat16",
+    torch.int8: "int8",
+}
 _QUICK_SIZES = ((8, 1 << 10, 16),)
 _NUMS = (1, 4, 16, 64, 256)
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Queries times the inverse temperature, and unit vectors to score them against."""
+    """Queries times the inverse temperature, their positives, and unit vectors in a cache."""
 
     queries: Float32[Tensor, "num_queries dim"]
+    positives: Int64[Tensor, " num_queries"]
+    cache: NegativeCache
     items: ScoredItems
     generator: torch.Generator
 
@@ -59,14 +72,13 @@ def workload(num_queries: int, num_items: int, dim: int, dtype: torch.dtype) -> 
     """Random queries and items, on the GPU where there is one."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     generator = torch.Generator(device).manual_seed(0)
-    queries = _BETA * F.normalize(torch.randn(num_queries, dim, device=device, generator=generator))
-    vectors = torch.empty(num_items, dim, device=device, dtype=dtype)
-    scales = torch.full((num_items,), 1 / 127, device=device) if dtype == torch.int8 else None
-    for some in vectors.split(1 << 18):
-        drawn = F.normalize(torch.randn(some.shape, device=device, generator=generator))
-        some.copy_(drawn if scales is None else (drawn * 127).round())
-    log_weights = torch.zeros(num_items, device=device)
-    return Workload(queries, ScoredItems(vectors, scales, log_weights), generator)
+    random = partial(torch.randn, device=device, generator=generator)
+    queries = _BETA * F.normalize(random(num_queries, dim))
+    positives = torch.randint(num_items, (num_queries,), device=device, generator=generator)
+    cache = NegativeCache(num_items, dim, {"id": ((), torch.int64)}, _PRECISIONS[dtype]).to(device)
+    for keys in torch.arange(num_items, device=device).split(1 << 18):
+        cache.push({"id": keys}, F.normalize(random(len(keys), dim)), keys)
+    return Workload(queries, positives, cache, cache.scored(), generator)
 
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
@@ -87,6 +99,8 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
                 for name, way in ways.items():
                     row[name]["extra_bytes"] = _extra_bytes(way)
             results["sizes"].append({"size": size, "dtype": _name(dtype), "ways": row})
+    if on_cuda:
+        results["million_bytes"] = _extra_bytes(_million_items)
     size = sizes[min(1, len(sizes) - 1)]
     say("{:,} queries, {:,} items of dim {}, more and more draws".format(*size))
     load = workload(*size, dtypes[0])
@@ -107,6 +121,8 @@ def ways_to_draw(load: Workload) -> dict[str, Callable[[], object]]:
         partial(_multinomial, load),
         partial(_draw, load, 1),
         partial(_draw, load, 16),
+        partial(_sample, load, 1),
+        partial(_sample, load, 16),
         mean,
     )
     return dict(zip(_NAMES, ways, strict=True))
@@ -129,6 +145,11 @@ def table(results: dict[str, Any]) -> str:
         for row in results["sizes"]:
             cells = [f"{row['ways'][name]['extra_bytes'] / 1e6:,.0f}" for name in _NAMES]
             lines.append(_line(row["size"], row["dtype"], cells))
+    if "million_bytes" in results:
+        lines.append(
+            "\nA cache of 1,000,000 items of dim 768 in bfloat16, with 128 int32 tokens each, takes"
+            f" {results['million_bytes'] / 1e9:.2f} GB."
+        )
     for row in results["nums"]:
         queries, items, dim = row["size"]
         lines.append(f"\nDraws a query, {queries:,} queries, {items:,} items of dim {dim}.\n")
@@ -140,6 +161,10 @@ def table(results: dict[str, Any]) -> str:
 
 def _draw(load: Workload, num: int) -> Float32[Tensor, " num_queries"]:
     return draw_from_softmax(load.queries, load.items, num, load.generator).log_partition
+
+
+def _sample(load: Workload, num: int) -> Draw:
+    return load.cache.sample(load.queries, num, exclude=load.positives)
 
 
 def _product(load: Workload) -> None:
@@ -165,6 +190,12 @@ def _gumbel_max(load: Workload) -> Int64[Tensor, " num_queries"]:
 
 def _multinomial(load: Workload) -> Int64[Tensor, "num_queries 1"]:
     return torch.multinomial(_scores(load).softmax(dim=1), 1, generator=load.generator)
+
+
+def _million_items() -> None:
+    """A cache of texts: a million embeddings of dim 768 in bfloat16, 128 tokens each."""
+    features = {"input_ids": ((128,), torch.int32)}
+    NegativeCache(1_000_000, 768, features, precision="bfloat16").cuda()
 
 
 def _extra_bytes(way: Callable[[], object]) -> int:

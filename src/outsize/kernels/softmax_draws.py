@@ -55,7 +55,7 @@ def draw_from_softmax(
     elif queries.is_cuda and _has_triton():
         from outsize.kernels.softmax_draws_triton import draw_by_triton
 
-        draws = draw_by_triton(queries, items, num, generator, excluded)
+        return draw_by_triton(queries, items, num, generator, excluded)
     else:
         draws = draw_by_chunks(queries, items, num, generator, excluded)
     # 0 for a finite query, else NaN; without this a query of −inf could pass for one without items.

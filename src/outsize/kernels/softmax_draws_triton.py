@@ -6,6 +6,7 @@ Nothing here waits for the device.
 from __future__ import annotations
 
 import contextlib
+from functools import cache
 from typing import Any
 
 import torch
@@ -14,13 +15,25 @@ from jaxtyping import Float32, Int64
 from torch import Tensor
 
 from outsize.kernels.scored_items import ScoredItems, SoftmaxDraws
-from outsize.kernels.softmax_tuning import SoftmaxTuning, default_tuning
+from outsize.kernels.softmax_tuning import (
+    DeviceLimits,
+    SoftmaxTuning,
+    default_tuning,
+    queries_at_a_time,
+)
 from outsize.kernels.triton_block_masses import block_masses_kernel
-from outsize.kernels.triton_tree_draws import draw_kernel, group_masses_kernel, mask_blocks_kernel
+from outsize.kernels.triton_tree_draws import (
+    draw_kernel,
+    group_masses_kernel,
+    mask_blocks_kernel,
+    pick_groups_kernel,
+)
 
 _LEAST_GROUP = 64
 _MAX_GROUPS = 2048
 _BLOCKS_OF_A_GROUP_PROGRAM = 1024
+_DRAWS_AT_A_TIME = 16
+_NUMBERS_OF_A_QUERY = 1024
 
 
 def draw_by_triton(
@@ -31,15 +44,41 @@ def draw_by_triton(
     excluded: Int64[Tensor, "num_queries num_excluded"] | None = None,
     tuning: SoftmaxTuning | None = None,
 ) -> SoftmaxDraws:
-    """`draw_from_softmax` for at least one query, number of a vector and item.
-
-    A query that is not finite may have any rows here; its log-partition may be NaN or not.
-    """
-    num_queries = len(queries)
-    device = queries.device
+    """`draw_from_softmax` for at least one query, number of a vector and item."""
+    num_queries, dim = queries.shape
     tuning = tuning or default_tuning(
-        num_queries, items.num_items, items.vectors.dtype, _shared_bytes(device)
+        num_queries, items.num_items, dim, items.vectors.dtype, num, limits(queries.device)
     )
+    at_a_time = queries_at_a_time(items.num_items, tuning)
+    if num_queries <= at_a_time:
+        return _draw(queries, items, num, generator, excluded, tuning)
+    parts = [
+        _draw(
+            queries[start : start + at_a_time],
+            items,
+            num,
+            generator,
+            None if excluded is None else excluded[start : start + at_a_time],
+            tuning,
+        )
+        for start in range(0, num_queries, at_a_time)
+    ]
+    return SoftmaxDraws(
+        torch.cat([part.rows for part in parts]),
+        torch.cat([part.logits for part in parts]),
+        torch.cat([part.log_partition for part in parts]),
+    )
+
+
+def _draw(
+    queries: Float32[Tensor, "num_queries dim"],
+    items: ScoredItems,
+    num: int,
+    generator: torch.Generator,
+    excluded: Int64[Tensor, "num_queries num_excluded"] | None,
+    tuning: SoftmaxTuning,
+) -> SoftmaxDraws:
+    num_queries, device = len(queries), queries.device
     vectors = items.vectors.contiguous()
     is_float32 = vectors.dtype == torch.float32
     queries = queries.contiguous() if is_float32 else queries.bfloat16().contiguous()
@@ -75,30 +114,43 @@ def draw_by_triton(
         group_masses_kernel[(num_queries * triton.cdiv(num_groups, at_a_time),)](
             masses, groups, masses.shape[1], num_groups, GROUP=group, GROUPS=at_a_time
         )
+        uniforms = torch.rand(
+            num_queries, num, 3, dtype=torch.float64, device=device, generator=generator
+        )
+        picked = torch.empty(num_queries, num, dtype=torch.int32, device=device)
+        log_partition = torch.empty(num_queries, device=device)
+        pick_groups_kernel[(num_queries,)](
+            queries,
+            groups,
+            uniforms,
+            picked,
+            log_partition,
+            num_groups,
+            num,
+            DIM=queries.shape[1],
+            DEPTH=min(_NUMBERS_OF_A_QUERY, triton.next_power_of_2(queries.shape[1])),
+            GROUPS=max(16, triton.next_power_of_2(num_groups)),
+            AT_A_TIME=min(_DRAWS_AT_A_TIME, triton.next_power_of_2(max(1, num))),
+        )
         rows = torch.empty(num_queries, num, dtype=torch.int64, device=device)
         drawn = torch.empty(num_queries, num, device=device)
         if num:
-            uniforms = torch.rand(
-                num_queries, num, 3, dtype=torch.float64, device=device, generator=generator
-            )
             draw_kernel[(num_queries * num,)](
                 *inputs,
                 excluded,
                 masses,
-                groups,
+                picked,
                 uniforms,
                 rows,
                 drawn,
                 items.num_items,
                 num_excluded,
                 masses.shape[1],
-                num_groups,
                 num,
                 GROUP=group,
-                GROUPS=max(16, triton.next_power_of_2(num_groups)),
                 **sizes,
             )
-    return SoftmaxDraws(rows, drawn, groups.logsumexp(dim=1))
+    return SoftmaxDraws(rows, drawn, log_partition)
 
 
 def _block_masses(
@@ -166,13 +218,16 @@ def _descriptor(matrix: Tensor, height: int, width: int) -> Any:
     return TensorDescriptor.from_tensor(matrix, [height, width])
 
 
-def _shared_bytes(device: torch.device) -> int:
+@cache
+def limits(device: torch.device) -> DeviceLimits:
+    """What the sizes of the kernels depend on."""
     if device.type != "cuda":  # the interpreter has no bound
-        return 1 << 20
+        return DeviceLimits(shared_bytes=1 << 20, has_descriptors=False)
     properties: Any = torch.cuda.get_device_properties(device)  # torch's stubs lack some
-    return int(properties.shared_memory_per_block_optin)
+    return DeviceLimits(int(properties.shared_memory_per_block_optin), properties.major >= 9)
 
 
+@cache
 def _processors(device: torch.device) -> int:
     if device.type != "cuda":
         return 4

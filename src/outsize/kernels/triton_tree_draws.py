@@ -54,10 +54,17 @@ def _block_logits(
 
 @triton.jit
 @no_type_check
+def _masses(log_masses):
+    """Masses in float64, the largest about 1, and the sum up to and with each of them."""
+    masses = tl.exp(log_masses - tl.max(log_masses, axis=0)).to(tl.float64)
+    return masses, tl.cumsum(masses, axis=0)
+
+
+@triton.jit
+@no_type_check
 def _pick(log_masses, uniform, LENGTH: tl.constexpr):
     """An index in proportion to `exp(log_masses)`, never one without mass; −1 if none has any."""
-    masses = tl.exp(log_masses - tl.max(log_masses, axis=0)).to(tl.float64)
-    sums = tl.cumsum(masses, axis=0)
+    masses, sums = _masses(log_masses)
     place = tl.arange(0, LENGTH)
     has_mass = masses > 0
     # A parallel sum may grow by rounding where no mass is added, and the total may be rounded to:
@@ -133,7 +140,53 @@ def group_masses_kernel(
     tl.store(groups + query * num_groups + group, mass, mask=group < num_groups)
 
 
-@triton.jit(do_not_specialize=["num_items", "num_excluded", "num", "num_groups"])
+@triton.jit(do_not_specialize=["num_groups", "num"])
+@no_type_check
+def pick_groups_kernel(
+    queries,
+    groups,
+    uniforms,
+    picked,
+    log_partition,
+    num_groups,
+    num,
+    DIM: tl.constexpr,
+    DEPTH: tl.constexpr,
+    GROUPS: tl.constexpr,
+    AT_A_TIME: tl.constexpr,
+):
+    """The log-partition of one query, and the group of each of its draws, as `_pick` picks one.
+
+    A query that is not finite has NaN and none.
+    """
+    query = tl.program_id(0).to(tl.int64)
+    nothing = tl.zeros((DEPTH,), dtype=tl.float32)
+    for start in range(0, DIM, DEPTH):
+        depth = start + tl.arange(0, DEPTH)
+        asking = tl.load(queries + query * DIM + depth, mask=depth < DIM, other=0)
+        nothing += asking.to(tl.float32) * 0.0  # NaN where it is not finite
+    place = tl.arange(0, GROUPS)
+    log_masses = tl.load(
+        groups + query * num_groups + place, mask=place < num_groups, other=float("-inf")
+    )
+    masses, sums = _masses(log_masses)
+    total = tl.sum(masses, axis=0)
+    mass = tl.max(log_masses, axis=0) + tl.log(total).to(tl.float32)
+    num_others = tl.sum((log_masses != float("-inf")).to(tl.int32), axis=0)  # NaN is one
+    mass = tl.where(num_others > 0, mass, float("-inf")) + tl.sum(nothing, axis=0)
+    tl.store(log_partition + query, mass)
+    has_mass = tl.where(mass == mass, masses, 0.0) > 0
+    last = tl.max(tl.where(has_mass, place, -1), axis=0)
+    for start in range(0, num, AT_A_TIME):
+        which = start + tl.arange(0, AT_A_TIME)
+        pair = query * num + which
+        uniform = tl.load(uniforms + pair * 3, mask=which < num, other=0.0)
+        passed = has_mass[None, :] & (sums[None, :] > (uniform * total)[:, None])
+        first = tl.min(tl.where(passed, place[None, :], GROUPS), axis=1)
+        tl.store(picked + pair, tl.minimum(first, last), mask=which < num)
+
+
+@triton.jit(do_not_specialize=["num_items", "num_excluded", "num"])
 @no_type_check
 def draw_kernel(
     queries,
@@ -142,30 +195,24 @@ def draw_kernel(
     log_weights,
     excluded,
     masses,
-    groups,
+    picked,
     uniforms,
     rows,
     drawn,
     num_items,
     num_excluded,
     num_blocks,
-    num_groups,
     num,
     DIM: tl.constexpr,
     DEPTH: tl.constexpr,
     BLOCK: tl.constexpr,
     GROUP: tl.constexpr,
-    GROUPS: tl.constexpr,
     SCALED: tl.constexpr,
 ):
-    """One draw of one query: its row and logit, −1 and −inf where there is nothing to draw."""
+    """One draw from a picked group: its row and logit, −1 and −inf where there is none."""
     pair = tl.program_id(0).to(tl.int64)
     query = pair // num
-    place = tl.arange(0, GROUPS)
-    log_masses = tl.load(
-        groups + query * num_groups + place, mask=place < num_groups, other=float("-inf")
-    )
-    group = _pick(log_masses, tl.load(uniforms + pair * 3), GROUPS)
+    group = tl.load(picked + pair)
     is_drawn = group >= 0
     blocks = tl.maximum(group, 0) * GROUP + tl.arange(0, GROUP)
     log_masses = tl.load(

@@ -103,7 +103,7 @@ class NegativeCache(ItemCache):
         self._clock = self._num_pushes = self._num_draws = self._num_held = 0
         self.items = ItemRows(num_items, dim, features or {}, precision)
         self.register_buffer("keys", torch.full((num_items,), NO_KEY))
-        self.register_buffer("log_weights", torch.zeros(num_items))
+        self.register_buffer("log_weights", torch.full((num_items,), -torch.inf))
         self.register_buffer("encoded_at", torch.full((num_items,), NEVER))
         self.register_buffer("stamps", torch.full((num_items,), _EMPTY))
         self._derive()
@@ -274,14 +274,14 @@ class NegativeCache(ItemCache):
     @torch.no_grad()
     def scored(self, exclude_everywhere: Int64[Tensor, " n"] | None = None) -> ScoredItems:
         """The cache as the kernels read it: empty rows and excluded items weigh nothing."""
-        is_held = self.keys != NO_KEY
         weights = self.log_weights
         if self.corpus_size is not None:
             weights = weights + math.log(self.corpus_size / max(1, self.num_held))
-        weights = torch.where(is_held, weights, -torch.inf)
         if exclude_everywhere is not None:
             rows = self.rows_of(exclude_everywhere)
-            weights[rows[rows >= 0]] = -torch.inf
+            padded = torch.cat((weights, weights[:1]))  # items that are not held are written here
+            padded[torch.where(rows >= 0, rows, self.num_items)] = -torch.inf
+            weights = padded[:-1]
         return ScoredItems(self.items.vectors, self.items.scales, weights)
 
     def tensors_here(self) -> dict[str, Tensor]:  # noqa: D102
@@ -293,6 +293,7 @@ class NegativeCache(ItemCache):
     @torch.no_grad()
     def resume(self, num_held_here: int, counters: Sequence[int]) -> None:  # noqa: D102
         self.keys[num_held_here:] = NO_KEY
+        self.log_weights[num_held_here:] = -torch.inf
         self.encoded_at[num_held_here:] = NEVER
         self.stamps[num_held_here:] = _EMPTY
         self.set_extra_state(torch.tensor(counters))
