@@ -5,10 +5,12 @@ from dataclasses import replace
 import numpy as np
 import torch
 import triton.language as tl
-from draw_checks import assert_drawn_from, exact_logits, normal, scored_items
+from draw_checks import assert_drawn_from, exact_logits, held_keys, normal, scored_items
 from triton.runtime import interpreter
 
 from outsize.kernels import softmax_tuning
+from outsize.kernels.held_rows import keys_and_ages, rows_holding
+from outsize.kernels.held_rows_triton import keys_and_ages_by_triton, rows_holding_by_triton
 from outsize.kernels.softmax_draws import ScoredItems
 from outsize.kernels.softmax_draws_triton import draw_by_triton
 from outsize.kernels.softmax_tuning import SoftmaxTuning
@@ -108,6 +110,16 @@ def check_not_finite():
     assert ((draws.rows[::2] >= 0) & (draws.rows[::2] < 40)).all()
 
 
+def check_held_rows():
+    held, lists = held_keys(90)
+    keys = torch.randint(-2, 200, (7, 40)).clamp_(min=-1)
+    assert torch.equal(rows_holding_by_triton(keys, held, lists), rows_holding(keys, held, lists))
+    rows, encoded_at = torch.randint(-1, 90, (5, 60)), torch.arange(90) * 7
+    found = keys_and_ages_by_triton(rows, held, encoded_at, 1000)
+    for ours, expected in zip(found, keys_and_ages(rows, held, encoded_at, 1000), strict=True):
+        assert torch.equal(ours, expected)
+
+
 if __name__ == "__main__":
     np.seterr(all="ignore")  # −inf is expected
     mend_interpreter()
@@ -118,6 +130,7 @@ if __name__ == "__main__":
     check_logits(200, 37, torch.int8, SMALL)
     check_logits(100, 32, torch.bfloat16, replace(IN_TURNS, descriptors=True))
     check_logits(100, 32, torch.int8, replace(SMALL, descriptors=True))
+    check_held_rows()
     check_many_queries()
     check_nothing_to_draw()
     check_not_finite()

@@ -7,6 +7,7 @@ from functools import partial
 import torch
 from scipy.stats import chi2
 
+from outsize.kernels.held_rows import NO_KEY, SortedKeys
 from outsize.kernels.softmax_draws import ScoredItems, SoftmaxDraws
 
 DTYPES = [torch.float32, torch.bfloat16, torch.int8]
@@ -42,12 +43,28 @@ def exact_logits(queries, items, excluded=None):
     return logits
 
 
+def held_keys(num_rows, num_recent=20, seed=0):
+    """Keys below 150 in rows, some empty, and two lists of them that rows have outlived in part."""
+    generator = torch.Generator().manual_seed(seed)
+    held = torch.randperm(150, generator=generator)[:num_rows]
+    held[torch.randperm(num_rows, generator=generator)[: num_rows // 5]] = NO_KEY
+    long = SortedKeys(*torch.sort(held, stable=True))
+    held = held.clone()
+    changed = torch.randperm(num_rows, generator=generator)[:num_recent]
+    is_other = (held[changed] != NO_KEY) & (torch.arange(len(changed)) % 2 == 0)
+    held[changed] += 150 * is_other
+    keys, order = torch.sort(held[changed], stable=True)
+    return held, (long, SortedKeys(keys, changed[order]))
+
+
 def on_cuda(function):
     """The same function of CPU tensors, computed on a GPU."""
 
     def moved(value, device):
         if isinstance(value, torch.Tensor):
             return value.to(device)
+        if isinstance(value, SortedKeys):
+            return SortedKeys(*(moved(each, device) for each in value))
         if isinstance(value, tuple):
             return tuple(moved(each, device) for each in value)
         if isinstance(value, ScoredItems | SoftmaxDraws):

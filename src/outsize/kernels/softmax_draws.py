@@ -7,13 +7,11 @@ negative cache of Lindgren et al. uses, is the reference), and both give its log
 
 from __future__ import annotations
 
-import importlib.util
-from functools import cache
-
 import torch
 from jaxtyping import Float32, Int64
 from torch import Tensor
 
+from outsize.kernels.available import has_triton
 from outsize.kernels.logit_tiles import logit_tiles, multiply_to_float32
 from outsize.kernels.scored_items import ScoredItems, SoftmaxDraws, check_queries
 from outsize.kernels.softmax_draws_chunks import draw_by_chunks
@@ -52,7 +50,7 @@ def draw_from_softmax(
         nothing = queries.new_full((num_queries, num), -torch.inf)
         rows = torch.full_like(nothing, -1, dtype=torch.int64)
         draws = SoftmaxDraws(rows, nothing, queries.new_full((num_queries,), -torch.inf))
-    elif queries.is_cuda and _has_triton():
+    elif queries.is_cuda and has_triton():
         from outsize.kernels.softmax_draws_triton import draw_by_triton
 
         return draw_by_triton(queries, items, num, generator, excluded)
@@ -99,8 +97,3 @@ def softmax_mean(
             shares.mul_(items.scales[tile.items])
         mean[tile.queries] += multiply_to_float32(shares, tile.vectors)
     return mean
-
-
-@cache
-def _has_triton() -> bool:
-    return importlib.util.find_spec("triton") is not None

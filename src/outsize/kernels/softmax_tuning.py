@@ -13,6 +13,7 @@ import torch
 
 _MAX_MASS_BYTES = 1 << 27
 _LEAST_BLOCK = 32
+_FEW_DRAWS = 2048
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,9 @@ def default_tuning(
     block = min(tuning.item_tile, _block(num_items, dim * dtype.itemsize, num))
     # What a draw reads at a time should stay in registers.
     draw_depth = (1 << 12 if dtype == torch.float32 else 1 << 13) // block
-    return replace(tuning, block=block, draw_depth=draw_depth)
+    # Few draws wait for memory alone, so more of it should be asked for at a time.
+    draw_warps = 8 if num_queries * max(1, num) <= _FEW_DRAWS else 4
+    return replace(tuning, block=block, draw_depth=draw_depth, draw_warps=draw_warps)
 
 
 def queries_at_a_time(num_items: int, tuning: SoftmaxTuning) -> int:

@@ -20,6 +20,7 @@ from torch import Tensor
 from outsize.contracts import Shard
 from outsize.errors import ConfigError, NonFiniteError
 from outsize.hashing import derive_seed
+from outsize.kernels.held_rows import keys_and_ages
 from outsize.kernels.softmax_draws import (
     ScoredItems,
     SoftmaxDraws,
@@ -205,12 +206,13 @@ class NegativeCache(ItemCache):
         generator = self.next_generator()
         drawn, mean = self.draw_rows(scaled, num, generator, lists, exclude_everywhere, with_mean)
         uniforms = torch.rand(drawn.rows.shape, generator=generator, device=queries.device)
-        found = self.found_at(drawn.rows.clamp_min(0).flatten())
+        found = self.found_at(drawn.rows.flatten())
         return Draw.of(drawn.rows, *found, drawn.logits, drawn.log_partition, uniforms, mean)
 
     def found_at(self, rows: Int64[Tensor, " n"]) -> tuple[Tensor, Tensor, KeptRows]:
-        """Keys, ages and the rest of what is in given rows."""
-        return self.keys[rows], self.clock - self.encoded_at[rows], self.items.at(rows)
+        """Keys, ages and the rest of what is in given rows; `NO_KEY`, 0 and filler for row −1."""
+        keys, ages = keys_and_ages(rows, self.keys, self.encoded_at, self.clock)
+        return keys, ages, self.items.at(rows)
 
     def draw_rows(
         self,

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
 from jaxtyping import Float32, Int64
 from torch import Tensor
 
 from outsize.negatives.kept_rows import KeptRows
-from outsize.negatives.key_index import NO_KEY
 
 
 @dataclass(frozen=True)
@@ -69,14 +67,14 @@ class Draw:
         uniforms: Float32[Tensor, "batch k"],
         mean_embedding: Float32[Tensor, "batch dim"] | None,
     ) -> Draw:
-        """A draw of items in one line, those of the first query first; filler where rows are −1."""
+        """A draw of items in one line, those of the first query first."""
         shape = rows.shape
         return cls(
             rows,
-            torch.where(rows >= 0, keys.view(shape), NO_KEY),
+            keys.view(shape),
             {name: values.unflatten(0, shape) for name, values in items.features.items()},
             items.embeddings().unflatten(0, shape),
-            torch.where(rows >= 0, ages.view(shape), 0),
+            ages.view(shape),
             logits,
             log_partition,
             uniforms,

@@ -6,7 +6,10 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-NO_KEY = -1  # keys are >= 0; this one stands for an empty row, or for nothing in a list of keys
+from outsize.kernels.held_rows import NO_KEY, SortedKeys, rows_holding
+
+__all__ = ["NO_KEY", "KeyIndex", "as_lists", "last_of_each"]
+
 _FEWEST_RECENT = 4096
 
 
@@ -28,33 +31,23 @@ class KeyIndex:
 
     def rebuild(self) -> None:
         """Read all keys anew."""
-        self._sorted, self._rows = torch.sort(self._keys, stable=True)
-        self._recent = self._keys.new_empty(0)
-        self._recent_rows = self._keys.new_empty(0)
+        self._all = SortedKeys(*torch.sort(self._keys, stable=True))
+        nothing = self._keys.new_empty(0)
+        self._recent = SortedKeys(nothing, nothing)
 
     def add(self, rows: Int64[Tensor, " n"]) -> None:
         """Take note of rows whose keys were written."""
-        if self._recent.shape[0] + rows.shape[0] > max(_FEWEST_RECENT, len(self._keys) // 16):
+        if len(self._recent.keys) + len(rows) > max(_FEWEST_RECENT, len(self._keys) // 16):
             self.rebuild()
             return
-        keys = torch.cat((self._recent, self._keys[rows]))
-        all_rows = torch.cat((self._recent_rows, rows))
-        self._recent, order = torch.sort(keys, stable=True)  # of equal keys the newest comes last
-        self._recent_rows = all_rows[order]
+        keys = torch.cat((self._recent.keys, self._keys[rows]))
+        all_rows = torch.cat((self._recent.rows, rows))
+        keys, order = torch.sort(keys, stable=True)  # of equal keys the newest comes last
+        self._recent = SortedKeys(keys, all_rows[order])
 
     def rows_of(self, keys: Int64[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
         """The row of each key, −1 where there is none."""
-        found = self._look_up(self._sorted, self._rows, keys)
-        newer = self._look_up(self._recent, self._recent_rows, keys)
-        return torch.where(newer >= 0, newer, found)
-
-    def _look_up(self, listed: Tensor, rows: Tensor, keys: Tensor) -> Tensor:
-        if not listed.shape[0]:
-            return torch.full_like(keys, -1)
-        place = (torch.searchsorted(listed, keys.contiguous(), right=True) - 1).clamp_min_(0)
-        row = rows[place]
-        holds = (self._keys[row] == keys) & (keys != NO_KEY)
-        return torch.where(holds, row, -1)
+        return rows_holding(keys, self._keys, (self._all, self._recent))
 
 
 def as_lists(keys: Int64[Tensor, "batch ..."]) -> Int64[Tensor, "batch n"]:

@@ -21,7 +21,7 @@ from outsize.negatives.item_cache import ItemCache, PushReport
 from outsize.negatives.item_rows import FeatureShapes
 from outsize.negatives.kept import Precision
 from outsize.negatives.kept_rows import KeptRows
-from outsize.negatives.key_index import as_lists, last_of_each
+from outsize.negatives.key_index import NO_KEY, as_lists, last_of_each
 from outsize.negatives.messages import swap_answers, swap_tensors
 from outsize.negatives.shard_draws import Question, answer, draw_from_shards
 from outsize.spec import MemoryUse
@@ -169,7 +169,7 @@ class ShardedNegativeCache(ItemCache):
         )
         drawn, mean = draw_from_shards(answers, self.num_items_here, self._log_weight(), generator)
         uniforms = torch.rand(drawn.rows.shape, generator=generator, device=queries.device)
-        found = self._fetch(drawn.rows.clamp_min(0).flatten())
+        found = self._fetch(drawn.rows.flatten())
         return Draw.of(drawn.rows, *found, drawn.logits, drawn.log_partition, uniforms, mean)
 
     @torch.no_grad()
@@ -229,17 +229,22 @@ class ShardedNegativeCache(ItemCache):
         return [Question.of(tensors) for tensors in received]
 
     def _fetch(self, rows: Int64[Tensor, " n"]) -> tuple[Tensor, Tensor, KeptRows]:
-        """Keys, ages and the rest of what is in given rows, each row asked for once."""
-        distinct, place = torch.unique(rows, return_inverse=True)  # sorted, so owner by owner
+        """Keys, ages and the rest of what is in given rows, each row asked for once.
+
+        As in a cache of one rank, row −1 has `NO_KEY`, 0 and filler.
+        """
+        wanted = rows.clamp_min(0)
+        distinct, place = torch.unique(wanted, return_inverse=True)  # sorted, so owner by owner
         owners, places = distinct // self.num_items_here, distinct % self.num_items_here
         sizes = torch.bincount(owners, minlength=self.ranks.size).tolist()
         asked, _ = swap_tensors(self.ranks, [[part] for part in places.split(sizes)])
         answers: list[list[Tensor]] = []
-        for (wanted,) in asked:
-            keys, ages, items = self.own.found_at(wanted)
+        for (places,) in asked:
+            keys, ages, items = self.own.found_at(places)
             answers.append([keys, ages, *items.tensors()])
         found = swap_answers(self.ranks, answers, sizes)
         keys, ages, *rest = (torch.cat(parts)[place] for parts in zip(*found, strict=True))
+        keys, ages = torch.where(rows >= 0, keys, NO_KEY), torch.where(rows >= 0, ages, 0)
         return keys, ages, self.own.items.at(self.own.keys[:0]).filled(rest)
 
     def _to_owners(
