@@ -23,8 +23,9 @@ from outsize.bench.negative_sampling import Workload, workload
 from outsize.bench.timing import time_in_turns
 from outsize.kernels.logit_tiles import as_factors
 from outsize.kernels.softmax_draws_chunks import draw_by_chunks
-from outsize.kernels.softmax_draws_triton import draw_by_triton, limits
+from outsize.kernels.softmax_draws_triton import draw_by_triton
 from outsize.kernels.softmax_tuning import SoftmaxTuning, default_tuning
+from outsize.kernels.triton_launch import limits
 from outsize.training.environment import environment
 
 SIZES = ((256, 1 << 20, 768), (1024, 1 << 20, 768), (1024, 1 << 22, 128))

@@ -8,6 +8,6 @@ def test_the_quick_form_times_every_way_to_draw(tmp_path):
     for row in results["sizes"]:
         assert all(way["median_s"] > 0 for way in row["ways"].values())
     (page,) = tmp_path.glob("negative-sampling-*.md")
-    assert "Outsize, 16 draws" in page.read_text()
+    assert "sample, 16 draws" in page.read_text()
     kept = json.loads(page.with_suffix(".json").read_text())
     assert kept["nums"][0]["draws"].keys() == {"1", "4", "16", "64", "256"}

@@ -8,11 +8,12 @@ import triton.language as tl
 from draw_checks import assert_drawn_from, exact_logits, held_keys, normal, scored_items
 from triton.runtime import interpreter
 
-from outsize.kernels import softmax_tuning
+from outsize.kernels import softmax_mean_triton, softmax_tuning
 from outsize.kernels.held_rows import keys_and_ages, rows_holding
 from outsize.kernels.held_rows_triton import keys_and_ages_by_triton, rows_holding_by_triton
-from outsize.kernels.softmax_draws import ScoredItems
+from outsize.kernels.softmax_draws import ScoredItems, softmax_mean
 from outsize.kernels.softmax_draws_triton import draw_by_triton
+from outsize.kernels.softmax_mean_triton import mean_by_triton
 from outsize.kernels.softmax_tuning import SoftmaxTuning
 
 SMALL = SoftmaxTuning(query_tile=16, item_tile=64, depth=16, block=16, draw_depth=16)
@@ -110,6 +111,24 @@ def check_not_finite():
     assert ((draws.rows[::2] >= 0) & (draws.rows[::2] < 40)).all()
 
 
+def check_mean(dtype, num_queries=20, num_items=3000, dim=16):
+    """Items in several parts, some weighing nothing, all of them excluded for one query."""
+    log_weights = normal(num_items, seed=9)
+    log_weights[1::3] = -torch.inf
+    items = scored_items(num_items, dim, dtype, log_weights=log_weights)
+    queries = normal(num_queries, dim, seed=5)
+    excluded = torch.randint(-1, num_items + 3, (num_queries, num_items))
+    excluded[0] = torch.arange(num_items)
+    log_partition = exact_logits(queries, items, excluded).logsumexp(dim=1).float()
+    queries[1, 0], log_partition[1] = torch.nan, torch.nan
+    with np.errstate(over="ignore"):
+        found = mean_by_triton(queries, items, log_partition, excluded)
+    expected = softmax_mean(queries, items, log_partition, excluded)
+    torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4, equal_nan=True)
+    assert (found[0] == 0).all()
+    assert found[1].isnan().all()
+
+
 def check_held_rows():
     held, lists = held_keys(90)
     keys = torch.randint(-2, 200, (7, 40)).clamp_(min=-1)
@@ -130,6 +149,9 @@ if __name__ == "__main__":
     check_logits(200, 37, torch.int8, SMALL)
     check_logits(100, 32, torch.bfloat16, replace(IN_TURNS, descriptors=True))
     check_logits(100, 32, torch.int8, replace(SMALL, descriptors=True))
+    softmax_mean_triton._SHARES_AT_A_TIME = 20 * 1024
+    check_mean(torch.bfloat16)
+    check_mean(torch.int8)
     check_held_rows()
     check_many_queries()
     check_nothing_to_draw()

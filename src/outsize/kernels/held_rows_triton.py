@@ -5,7 +5,6 @@ Nothing here waits for the device.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import no_type_check
 
@@ -16,6 +15,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from outsize.kernels.held_rows import SortedKeys
+from outsize.kernels.triton_launch import on_device
 
 _AT_A_TIME = 128
 
@@ -27,7 +27,7 @@ def rows_holding_by_triton(
     keys = keys.contiguous()
     found = torch.empty_like(keys)
     long, short = lists[0], lists[-1]
-    with _on_device(keys):
+    with on_device(keys):
         rows_holding_kernel[(triton.cdiv(keys.numel(), _AT_A_TIME),)](
             keys,
             held,
@@ -53,7 +53,7 @@ def keys_and_ages_by_triton(
     """`keys_and_ages`."""
     rows = rows.contiguous()
     keys, ages = torch.empty_like(rows), torch.empty_like(rows)
-    with _on_device(rows):
+    with on_device(rows):
         keys_and_ages_kernel[(triton.cdiv(rows.numel(), _AT_A_TIME),)](
             rows, held, encoded_at, keys, ages, clock, rows.numel(), AT_A_TIME=_AT_A_TIME
         )
@@ -114,7 +114,3 @@ def keys_and_ages_kernel(rows, held, encoded_at, keys, ages, clock, num, AT_A_TI
     tl.store(keys + place, tl.load(held + row, mask=is_row, other=-1), mask=place < num)
     stamp = tl.load(encoded_at + row, mask=is_row, other=0)
     tl.store(ages + place, tl.where(is_row, clock - stamp, 0), mask=place < num)
-
-
-def _on_device(tensor: Tensor) -> contextlib.AbstractContextManager[object]:
-    return torch.cuda.device(tensor.device) if tensor.is_cuda else contextlib.nullcontext()

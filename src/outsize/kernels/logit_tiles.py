@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Float32, Int64
+from jaxtyping import BFloat16, Float, Float32, Int64
 from torch import Tensor
 
 from outsize.kernels.scored_items import ScoredItems
@@ -109,20 +109,29 @@ def mask_excluded(
 
 def as_factors(vectors: Tensor) -> Tensor:
     """Vectors in a dtype that a product to float32 takes: bfloat16 on CUDA, float32 elsewhere."""
-    if vectors.dtype != torch.float32 and vectors.is_cuda and _multiplies_to_float32():
+    if vectors.dtype != torch.float32 and vectors.is_cuda and multiplies_to_float32():
         return vectors.bfloat16()
     return vectors.float()
 
 
 def multiply_to_float32(left: Float32[Tensor, "n k"], right: Tensor) -> Float32[Tensor, "n m"]:
     """`left @ right`, to about 16 bits of `left` where `right` is bfloat16."""
-    with _full_precision(left):
-        if right.dtype == torch.float32:
+    if right.dtype == torch.float32:
+        with _full_precision(left):
             return left @ right
-        coarse = left.bfloat16()
-        rest = (left - coarse).bfloat16()
+    coarse = left.bfloat16()
+    return multiply_parts(coarse, (left - coarse).bfloat16(), right)
+
+
+def multiply_parts(
+    coarse: BFloat16[Tensor, "n k"], rest: BFloat16[Tensor, "n k"], right: BFloat16[Tensor, "k m"]
+) -> Float32[Tensor, "n m"]:
+    """`(coarse + rest) @ right`, in float32."""
+    with _full_precision(coarse):
+        if not right.is_cuda:
+            return (coarse.float() + rest.float()) @ right.float()
         product = torch.mm(coarse, right, out_dtype=torch.float32)
-        return product + torch.mm(rest, right, out_dtype=torch.float32)
+        return product.add_(torch.mm(rest, right, out_dtype=torch.float32))
 
 
 def _multiply(
@@ -137,7 +146,7 @@ def _multiply(
             torch.mm(queries.bfloat16(), vectors.t(), out_dtype=torch.float32, out=out)
 
 
-def _multiplies_to_float32() -> bool:
+def multiplies_to_float32() -> bool:
     """Whether this torch can multiply bfloat16 to float32; older ones round the product."""
     return "dtype_out" in torch.ops.aten.mm.overloads()
 

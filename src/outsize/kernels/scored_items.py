@@ -62,6 +62,11 @@ class ScoredItems:
         """How many there are, those of weight 0 included."""
         return self.vectors.shape[0]
 
+    def part(self, which: slice) -> ScoredItems:
+        """Some of them, in place."""
+        scales = None if self.scales is None else self.scales[which]
+        return ScoredItems(self.vectors[which], scales, self.log_weights[which])
+
     def round_queries(
         self, queries: Float32[Tensor, "num_queries dim"]
     ) -> Float32[Tensor, "num_queries dim"]:

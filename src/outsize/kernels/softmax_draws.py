@@ -12,7 +12,11 @@ from jaxtyping import Float32, Int64
 from torch import Tensor
 
 from outsize.kernels.available import has_triton
-from outsize.kernels.logit_tiles import logit_tiles, multiply_to_float32
+from outsize.kernels.logit_tiles import (
+    logit_tiles,
+    multiplies_to_float32,
+    multiply_to_float32,
+)
 from outsize.kernels.scored_items import ScoredItems, SoftmaxDraws, check_queries
 from outsize.kernels.softmax_draws_chunks import draw_by_chunks
 
@@ -86,9 +90,14 @@ def softmax_mean(
         excluded: Rows that do not count for a query.
     """
     check_queries(queries, items, 0, excluded)
-    mean = torch.zeros_like(queries)
     if excluded is not None and excluded.shape[1] == 0:
         excluded = None
+    is_rounded = items.vectors.dtype != torch.float32
+    if queries.is_cuda and is_rounded and has_triton() and multiplies_to_float32():
+        from outsize.kernels.softmax_mean_triton import mean_by_triton
+
+        return mean_by_triton(queries, items, log_partition, excluded)
+    mean = torch.zeros_like(queries)
     # exp(logit − inf) is 0 also where the logit is −inf itself.
     subtracted = log_partition.masked_fill(log_partition == -torch.inf, torch.inf).unsqueeze(1)
     for tile in logit_tiles(queries, items, excluded):

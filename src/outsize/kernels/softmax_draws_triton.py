@@ -5,8 +5,7 @@ Nothing here waits for the device.
 
 from __future__ import annotations
 
-import contextlib
-from functools import cache
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,13 +14,9 @@ from jaxtyping import Float32, Int64
 from torch import Tensor
 
 from outsize.kernels.scored_items import ScoredItems, SoftmaxDraws
-from outsize.kernels.softmax_tuning import (
-    DeviceLimits,
-    SoftmaxTuning,
-    default_tuning,
-    queries_at_a_time,
-)
+from outsize.kernels.softmax_tuning import SoftmaxTuning, default_tuning, queries_at_a_time
 from outsize.kernels.triton_block_masses import block_masses_kernel
+from outsize.kernels.triton_launch import launch_over_tiles, limits, on_device
 from outsize.kernels.triton_tree_draws import (
     draw_kernel,
     group_masses_kernel,
@@ -79,19 +74,18 @@ def _draw(
     tuning: SoftmaxTuning,
 ) -> SoftmaxDraws:
     num_queries, device = len(queries), queries.device
-    vectors = items.vectors.contiguous()
-    is_float32 = vectors.dtype == torch.float32
+    items = replace(items, vectors=items.vectors.contiguous())
+    is_float32 = items.vectors.dtype == torch.float32
     queries = queries.contiguous() if is_float32 else queries.bfloat16().contiguous()
-    on_device = torch.cuda.device(device) if queries.is_cuda else contextlib.nullcontext()
-    with on_device:
-        masses = _block_masses(queries, vectors, items, tuning)
+    with on_device(queries):
+        masses = _block_masses(queries, items, tuning)
         group, num_groups = group_sizes(masses.shape[1])
         # Nothing is read from these where there are no scales or exclusions.
         scales = items.log_weights if items.scales is None else items.scales
         if excluded is None:
             excluded = torch.empty(num_queries, 0, dtype=torch.int64, device=device)
         excluded, num_excluded = excluded.contiguous(), excluded.shape[1]
-        inputs = (queries, vectors, scales.contiguous(), items.log_weights.contiguous())
+        inputs = (queries, items.vectors, scales.contiguous(), items.log_weights.contiguous())
         sizes: dict[str, Any] = {
             "DIM": queries.shape[1],
             "DEPTH": tuning.draw_depth,
@@ -154,47 +148,14 @@ def _draw(
 
 
 def _block_masses(
-    queries: Tensor, vectors: Tensor, items: ScoredItems, tuning: SoftmaxTuning
+    queries: Tensor, items: ScoredItems, tuning: SoftmaxTuning
 ) -> Float32[Tensor, "num_queries num_blocks"]:
-    num_queries, dim = queries.shape
-    masses = torch.empty(
-        num_queries, triton.cdiv(items.num_items, tuning.block), device=queries.device
-    )
-    num_query_tiles = triton.cdiv(num_queries, tuning.query_tile)
-    num_tiles = num_query_tiles * triton.cdiv(items.num_items, tuning.item_tile)
-    num_programs = num_tiles
-    if tuning.programs_per_processor:
-        processors = _processors(queries.device)
-        num_programs = min(num_tiles, tuning.programs_per_processor * processors)
-    left, right = queries, vectors
-    descriptors = tuning.descriptors and all(_can_be_described(each) for each in (left, right))
-    if descriptors:
-        left = _descriptor(queries, tuning.query_tile, tuning.depth)
-        right = _descriptor(vectors, tuning.item_tile, tuning.depth)
-    scales = items.log_weights if items.scales is None else items.scales
-    block_masses_kernel[(num_programs,)](
-        left,
-        right,
-        scales.contiguous(),
-        items.log_weights.contiguous(),
-        masses,
-        num_queries,
-        items.num_items,
-        masses.shape[1],
-        num_tiles,
-        num_query_tiles,
-        num_programs,
-        DIM=dim,
-        QUERY_TILE=tuning.query_tile,
-        ITEM_TILE=tuning.item_tile,
-        DEPTH=tuning.depth,
-        BLOCK=tuning.block,
-        SCALED=items.scales is not None,
-        PRECISION="tf32x3" if vectors.dtype == torch.float32 else "tf32",
-        FLATTEN=tuning.flatten,
-        DESCRIPTORS=descriptors,
-        num_warps=tuning.num_warps,
-        num_stages=tuning.num_stages,
+    num_blocks = triton.cdiv(items.num_items, tuning.block)
+    masses = torch.empty(len(queries), num_blocks, device=queries.device)
+    precision = "tf32x3" if items.vectors.dtype == torch.float32 else "tf32"
+    constants: dict[str, Any] = {"BLOCK": tuning.block, "PRECISION": precision}
+    launch_over_tiles(
+        block_masses_kernel, queries, items, tuning, (masses,), num_blocks, **constants
     )
     return masses
 
@@ -205,30 +166,3 @@ def group_sizes(num_blocks: int) -> tuple[int, int]:
     while num_blocks > group * _MAX_GROUPS:
         group *= 2
     return group, -(-num_blocks // group)
-
-
-def _can_be_described(matrix: Tensor) -> bool:
-    """Whether rows start where the tensor memory accelerator can load them."""
-    return matrix.data_ptr() % 16 == 0 and matrix.shape[1] * matrix.element_size() % 16 == 0
-
-
-def _descriptor(matrix: Tensor, height: int, width: int) -> Any:
-    from triton.tools.tensor_descriptor import TensorDescriptor
-
-    return TensorDescriptor.from_tensor(matrix, [height, width])
-
-
-@cache
-def limits(device: torch.device) -> DeviceLimits:
-    """What the sizes of the kernels depend on."""
-    if device.type != "cuda":  # the interpreter has no bound
-        return DeviceLimits(shared_bytes=1 << 20, has_descriptors=False)
-    properties: Any = torch.cuda.get_device_properties(device)  # torch's stubs lack some
-    return DeviceLimits(int(properties.shared_memory_per_block_optin), properties.major >= 9)
-
-
-@cache
-def _processors(device: torch.device) -> int:
-    if device.type != "cuda":
-        return 4
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)

@@ -17,6 +17,62 @@ LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
 LN_2: tl.constexpr = tl.constexpr(0.6931471805599453)
 
 
+@triton.jit
+@no_type_check
+def tile_logits(
+    queries,
+    vectors,
+    scales,
+    log_weights,
+    num_queries,
+    num_items,
+    first_query,
+    first_item,
+    DIM: tl.constexpr,
+    QUERY_TILE: tl.constexpr,
+    ITEM_TILE: tl.constexpr,
+    DEPTH: tl.constexpr,
+    SCALED: tl.constexpr,
+    PRECISION: tl.constexpr,
+    DESCRIPTORS: tl.constexpr,
+):
+    """Logits of a tile as powers of 2, −inf past the last item.
+
+    `queries` and `vectors` are pointers, or tensor descriptors where `DESCRIPTORS`.
+    """
+    depth = tl.arange(0, DEPTH)
+    # Past the end the last query or item is loaded again: a mask would slow every load.
+    of_query = tl.minimum(tl.arange(0, QUERY_TILE), num_queries - 1 - first_query)
+    of_item = tl.minimum(tl.arange(0, ITEM_TILE), num_items - 1 - first_item)
+    products = tl.zeros((QUERY_TILE, ITEM_TILE), dtype=tl.float32)
+    for start in tl.range(0, DIM, DEPTH):
+        if DESCRIPTORS:
+            asking = queries.load([first_query, start])
+            some = vectors.load([first_item, start]).T
+        else:
+            query_start = queries + first_query.to(tl.int64) * DIM + start
+            item_start = vectors + first_item.to(tl.int64) * DIM + start
+            query_places = query_start + of_query[:, None] * DIM + depth[None, :]
+            item_places = item_start + of_item[None, :] * DIM + depth[:, None]
+            if DIM % DEPTH == 0:
+                asking = tl.load(query_places)
+                some = tl.load(item_places)
+            else:
+                inside = depth < DIM - start
+                asking = tl.load(query_places, mask=inside[None, :], other=0)
+                some = tl.load(item_places, mask=inside[:, None], other=0)
+        products = tl.dot(asking, some.to(asking.dtype), products, input_precision=PRECISION)
+    item = first_item + tl.arange(0, ITEM_TILE)
+    is_item = item < num_items
+    weight = tl.load(log_weights + item, mask=is_item, other=float("-inf")) * LOG2_E
+    if SCALED:
+        scale = tl.load(scales + item, mask=is_item, other=0.0) * LOG2_E
+        logits = products * scale[None, :] + weight[None, :]
+    else:
+        logits = products * LOG2_E + weight[None, :]
+    return logits
+
+
 @triton.jit(do_not_specialize=["num_queries", "num_items", "num_tiles", "num_query_tiles"])
 @no_type_check
 def block_masses_kernel(
@@ -44,43 +100,29 @@ def block_masses_kernel(
     """Write `masses[query, block]`, log-sum-exps in natural units.
 
     Tiles are taken queries first, so that programs side by side share the items they load.
-    `queries` and `vectors` are pointers, or tensor descriptors where `DESCRIPTORS`.
     """
     program = tl.program_id(0)
     for turn in tl.range(0, tl.cdiv(num_tiles - program, num_programs), flatten=FLATTEN):
         tile = program + turn * num_programs
         first_query = (tile % num_query_tiles) * QUERY_TILE
         first_item = (tile // num_query_tiles) * ITEM_TILE
-        depth = tl.arange(0, DEPTH)
-        # Past the end the last query or item is loaded again: a mask would slow every load.
-        of_query = tl.minimum(tl.arange(0, QUERY_TILE), num_queries - 1 - first_query)
-        of_item = tl.minimum(tl.arange(0, ITEM_TILE), num_items - 1 - first_item)
-        products = tl.zeros((QUERY_TILE, ITEM_TILE), dtype=tl.float32)
-        for start in tl.range(0, DIM, DEPTH):
-            if DESCRIPTORS:
-                asking = queries.load([first_query, start])
-                some = vectors.load([first_item, start]).T
-            else:
-                query_start = queries + first_query.to(tl.int64) * DIM + start
-                item_start = vectors + first_item.to(tl.int64) * DIM + start
-                query_places = query_start + of_query[:, None] * DIM + depth[None, :]
-                item_places = item_start + of_item[None, :] * DIM + depth[:, None]
-                if DIM % DEPTH == 0:
-                    asking = tl.load(query_places)
-                    some = tl.load(item_places)
-                else:
-                    inside = depth < DIM - start
-                    asking = tl.load(query_places, mask=inside[None, :], other=0)
-                    some = tl.load(item_places, mask=inside[:, None], other=0)
-            products = tl.dot(asking, some.to(asking.dtype), products, input_precision=PRECISION)
-        item = first_item + tl.arange(0, ITEM_TILE)
-        is_item = item < num_items
-        weight = tl.load(log_weights + item, mask=is_item, other=float("-inf")) * LOG2_E
-        if SCALED:
-            scale = tl.load(scales + item, mask=is_item, other=0.0) * LOG2_E
-            logits = products * scale[None, :] + weight[None, :]
-        else:
-            logits = products * LOG2_E + weight[None, :]
+        logits = tile_logits(
+            queries,
+            vectors,
+            scales,
+            log_weights,
+            num_queries,
+            num_items,
+            first_query,
+            first_item,
+            DIM,
+            QUERY_TILE,
+            ITEM_TILE,
+            DEPTH,
+            SCALED,
+            PRECISION,
+            DESCRIPTORS,
+        )
         parts = tl.reshape(logits, (QUERY_TILE, ITEM_TILE // BLOCK, BLOCK))
         peak = tl.max(parts, axis=2)
         peak = tl.where(peak == float("-inf"), 0.0, peak)

@@ -12,13 +12,7 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
-
-@triton.jit
-@no_type_check
-def _without(logits, item, rows):
-    """Logits of items, −inf for those in some rows."""
-    hits = tl.sum((item[:, None] == rows[None, :]).to(tl.int32), axis=1)
-    return tl.where(hits > 0, float("-inf"), logits)
+FEW_EXCLUDED: tl.constexpr = tl.constexpr(8)
 
 
 @triton.jit
@@ -41,9 +35,6 @@ def _block_logits(
     """The logits of a block, −inf for items that do not count for this query."""
     item = block.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     is_item = item < num_items
-    # Asked for before the vectors, so that nothing waits for it after them.
-    place = tl.arange(0, 16)
-    rows = tl.load(excluded + query * num_excluded + place, mask=place < num_excluded, other=-1)
     products = tl.zeros((BLOCK,), dtype=tl.float32)
     for start in range(0, DIM, DEPTH):
         depth = start + tl.arange(0, DEPTH)
@@ -55,11 +46,18 @@ def _block_logits(
     if SCALED:
         products *= tl.load(scales + item, mask=is_item, other=0.0)
     logits = products + tl.load(log_weights + item, mask=is_item, other=float("-inf"))
-    logits = _without(logits, item, rows)
-    for start in range(16, num_excluded, 16):
-        place = start + tl.arange(0, 16)
-        rows = tl.load(excluded + query * num_excluded + place, mask=place < num_excluded, other=-1)
-        logits = _without(logits, item, rows)
+    if num_excluded <= FEW_EXCLUDED:
+        for place in range(num_excluded):
+            row = tl.load(excluded + query * num_excluded + place)
+            logits = tl.where(item == row, float("-inf"), logits)
+    else:
+        for start in range(0, num_excluded, 16):
+            place = start + tl.arange(0, 16)
+            rows = tl.load(
+                excluded + query * num_excluded + place, mask=place < num_excluded, other=-1
+            )
+            hits = tl.sum((item[:, None] == rows[None, :]).to(tl.int32), axis=1)
+            logits = tl.where(hits > 0, float("-inf"), logits)
     return logits
 
 

@@ -68,13 +68,16 @@ class Draw:
         mean_embedding: Float32[Tensor, "batch dim"] | None,
     ) -> Draw:
         """A draw of items in one line, those of the first query first."""
-        shape = rows.shape
+
+        def by_query(values: Tensor) -> Tensor:
+            return values.view(*rows.shape, *values.shape[1:])
+
         return cls(
             rows,
-            keys.view(shape),
-            {name: values.unflatten(0, shape) for name, values in items.features.items()},
-            items.embeddings().unflatten(0, shape),
-            ages.view(shape),
+            by_query(keys),
+            {name: by_query(values) for name, values in items.features.items()},
+            by_query(items.embeddings()),
+            by_query(ages),
             logits,
             log_partition,
             uniforms,

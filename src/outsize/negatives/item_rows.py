@@ -59,7 +59,7 @@ class ItemRows(nn.Module):
 
     def features_at(self, rows: Int64[Tensor, " n"]) -> dict[str, Tensor]:
         """What items are encoded from, `(n, …)` by name."""
-        return {name: self.get_buffer(f"feature_{name}")[rows] for name in self.shapes}
+        return {name: getattr(self, f"feature_{name}")[rows] for name in self.shapes}
 
     def prepare(
         self,

@@ -1,0 +1,73 @@
+"""The mean of the items' vectors under a softmax on CUDA: shares by Triton, then a product.
+
+Nothing here waits for the device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float32, Int64
+from torch import Tensor
+
+from outsize.kernels.logit_tiles import multiply_parts
+from outsize.kernels.scored_items import ScoredItems
+from outsize.kernels.softmax_tuning import default_tuning
+from outsize.kernels.triton_launch import launch_over_tiles, limits, on_device
+from outsize.kernels.triton_softmax_shares import softmax_shares_kernel
+
+_SHARES_AT_A_TIME = 1 << 25
+_QUERIES_AT_A_TIME = 4096
+_ITEMS_OF_A_STEP = 1024
+_SPARE = 8  # columns; rows of shares stay aligned, and what is not there is written to one of them
+
+
+def mean_by_triton(
+    queries: Float32[Tensor, "num_queries dim"],
+    items: ScoredItems,
+    log_partition: Float32[Tensor, " num_queries"],
+    excluded: Int64[Tensor, "num_queries num_excluded"] | None = None,
+) -> Float32[Tensor, "num_queries dim"]:
+    """`softmax_mean` for items that are not float32."""
+    mean = torch.zeros_like(queries)
+    with on_device(queries):
+        for start in range(0, len(queries), _QUERIES_AT_A_TIME):
+            some = slice(start, start + _QUERIES_AT_A_TIME)
+            lines = None if excluded is None else excluded[some]
+            _add_mean(mean[some], queries[some].bfloat16(), items, log_partition[some], lines)
+    return mean
+
+
+def _add_mean(
+    mean: Tensor,
+    queries: Tensor,
+    items: ScoredItems,
+    log_partition: Tensor,
+    excluded: Tensor | None,
+) -> None:
+    num_queries, dim = queries.shape
+    tuning = default_tuning(
+        num_queries, items.num_items, dim, items.vectors.dtype, 1, limits(queries.device)
+    )
+    if tuning.descriptors:  # two programs have room for a tile of shares each
+        tuning = replace(tuning, num_stages=2, programs_per_processor=2)
+    # exp(logit − inf) is 0 also where the logit is −inf itself.
+    whole = log_partition.masked_fill(log_partition == -torch.inf, torch.inf)
+    steps = max(1, _SHARES_AT_A_TIME // (num_queries * _ITEMS_OF_A_STEP))
+    width = min(steps * _ITEMS_OF_A_STEP, -(-items.num_items // _SPARE) * _SPARE)
+    coarse, rest = queries.new_empty(2, num_queries, width + _SPARE)
+    for start in range(0, items.num_items, width):
+        some = items.part(slice(start, start + width))
+        launch_over_tiles(
+            softmax_shares_kernel, queries, some, tuning, (whole,), width + _SPARE, (coarse, rest)
+        )
+        if excluded is not None:
+            places = excluded - start
+            is_inside = (places >= 0) & (places < some.num_items)
+            places = torch.where(is_inside, places, width)
+            for shares in (coarse, rest):
+                shares.scatter_(1, places, 0.0)
+        inside = slice(some.num_items)
+        mean += multiply_parts(coarse[:, inside], rest[:, inside], some.vectors.bfloat16())
+    mean.masked_fill_(log_partition.isnan().unsqueeze(1), torch.nan)
