@@ -74,7 +74,8 @@ def _draw(
     tuning: SoftmaxTuning,
 ) -> SoftmaxDraws:
     num_queries, device = len(queries), queries.device
-    items = replace(items, vectors=items.vectors.contiguous())
+    if not items.vectors.is_contiguous():
+        items = replace(items, vectors=items.vectors.contiguous())
     is_float32 = items.vectors.dtype == torch.float32
     queries = queries.contiguous() if is_float32 else queries.bfloat16().contiguous()
     with on_device(queries):
