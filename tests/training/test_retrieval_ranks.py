@@ -20,6 +20,8 @@ from outsize.training.strict_toml import encode, to_toml
     [
         # 360 pairs in batches of 46: 7 batches and 38, 19 for each rank.
         ["negatives.learn_beta=true", "train.batch_size=23"],
+        ["negatives.kind=in-batch", "negatives.symmetric=true", "negatives.log_q=true",
+         "train.batch_size=23"],
         pytest.param(
             ["embeddings.kind=tables", "optimizer.kind=sgd", "optimizer.learning_rate=0.1"],
             marks=pytest.mark.slow,

@@ -10,10 +10,11 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from outsize.errors import ConfigError
+from outsize.negatives.across_ranks import gather_keys, gather_lines
 from outsize.negatives.contract import EncodeItems, LossReport, NegativesLoss
 from outsize.negatives.draw import Draw, HeldItems
 from outsize.negatives.feeds import Feed, PositivesFeed
-from outsize.negatives.in_batch import in_batch_logits, items_to_queries
+from outsize.negatives.in_batch import both_ways, in_batch_logits
 from outsize.negatives.item_cache import ItemCache, PushReport
 from outsize.negatives.losses import Estimator, cached_softmax
 from outsize.negatives.temperature import Temperature
@@ -25,7 +26,8 @@ class Comparison:
 
     Attributes:
         estimator: "weighted", "sampled" or "control-variate".
-        in_batch: Join the positives of the batch's other queries.
+        in_batch: Join the positives of the batch's other queries, on all ranks that share the
+            cache.
         symmetric: Also compare each positive's query with the batch's other queries, and take the
             mean of both losses.
     """
@@ -144,13 +146,16 @@ class NegativeCacheLoss(NegativesLoss):
         beta = self.temperature()
         positives = HeldItems(torch.full_like(keys, -1), keys, features)
         hard_keys = None if hard is None else hard.keys.view(len(keys), -1)
-        draw = self._draw(queries, beta, keys, known, hard_keys)
+        is_in_batch = self.comparison.in_batch or self._is_warming_up
+        all_keys = gather_keys(keys, self.cache.ranks)[0] if is_in_batch else None
+        draw = self._draw(queries, beta, keys, known, hard_keys, all_keys)
         parts = [positives, *([draw.items()] if draw else []), *([hard] if hard else [])]
         encoded = self._encode_distinct(parts)
         own = encoded[0]
         extra: list[Tensor] = []
-        if self.comparison.in_batch or draw is None:
-            extra.append(in_batch_logits(queries, own, beta, keys, known))
+        if is_in_batch:
+            all_own = gather_lines(own, self.cache.ranks)
+            extra.append(in_batch_logits(queries, all_own, beta, keys, known, all_keys))
         if hard is not None:
             own_hard = encoded[-1].unflatten(0, (len(keys), -1)).float()
             extra.append(beta * torch.einsum("bd,bkd->bk", queries.float(), own_hard))
@@ -201,6 +206,10 @@ class NegativeCacheLoss(NegativesLoss):
             **known,
         }
 
+    @property
+    def _is_warming_up(self) -> bool:
+        return self.cache.clock < self.upkeep.warmup_steps
+
     def _draw(
         self,
         queries: Tensor,
@@ -208,8 +217,9 @@ class NegativeCacheLoss(NegativesLoss):
         keys: Tensor,
         known: Tensor | None,
         hard_keys: Tensor | None,
+        batch_keys: Tensor | None,
     ) -> Draw | None:
-        if self.cache.clock < self.upkeep.warmup_steps:
+        if self._is_warming_up:
             return None
         lists = (keys.unsqueeze(1), known, hard_keys)
         return self.cache.sample(
@@ -217,7 +227,7 @@ class NegativeCacheLoss(NegativesLoss):
             self.num_negatives,
             beta,
             exclude=torch.cat([part for part in lists if part is not None], dim=1),
-            exclude_everywhere=keys if self.comparison.in_batch else None,
+            exclude_everywhere=batch_keys,
             with_mean=self.comparison.estimator == "control-variate",
         )
 
@@ -266,7 +276,7 @@ class NegativeCacheLoss(NegativesLoss):
     ) -> Tensor:
         if not self.comparison.symmetric:
             return loss
-        return (loss + items_to_queries(queries, own, beta, keys, known).mean()) / 2
+        return both_ways(loss, queries, own, beta, keys, known, self.cache.ranks)
 
     @torch.no_grad()
     def _sweep(self) -> None:

@@ -9,7 +9,9 @@ import torch
 from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
 
+from outsize.collectives import ProcessRanks, RankGroup
 from outsize.errors import ConfigError
+from outsize.negatives.across_ranks import gather_keys, gather_lines, gather_lists
 from outsize.negatives.contract import (
     ItemSource,
     LossReport,
@@ -22,38 +24,70 @@ from outsize.negatives.temperature import Temperature
 
 def in_batch_logits(
     queries: Float[Tensor, "batch dim"],
-    items: Float[Tensor, "batch dim"],
+    items: Float[Tensor, "n dim"],
     beta: float | Float[Tensor, ""],
     keys: Int64[Tensor, " batch"],
-    known: Int64[Tensor, "batch n"] | None = None,
-) -> Float32[Tensor, "batch batch"]:
+    known: Int64[Tensor, "batch k"] | None = None,
+    item_keys: Int64[Tensor, " n"] | None = None,
+) -> Float32[Tensor, "batch n"]:
     """Each query's logits of the other queries' positives: −∞ where one must not count for it.
 
     Args:
         queries: Encoded queries.
-        items: Their positives, encoded.
+        items: Positives, encoded: those of these queries, or of all ranks'.
         beta: The inverse temperature.
-        keys: Keys of the positives. A query's own never counts, and of several items with one key
-            the first does.
+        keys: Keys of these queries' positives. A query's own never counts, and of several items
+            with one key the first does.
         known: Keys of a query's other positives, −1 for nothing; they do not count either.
+        item_keys: Keys of `items`, where these are not of these queries alone.
     """
-    masked = _are_right(keys, known) | _is_repeated(keys).unsqueeze(0)
+    item_keys = keys if item_keys is None else item_keys
+    masked = _are_right(keys, known, item_keys) | _is_repeated(item_keys).unsqueeze(0)
     logits = beta * (queries.float() @ items.float().T)
     return logits.masked_fill(masked, -torch.inf)
 
 
 def items_to_queries(
+    queries: Float[Tensor, "n dim"],
+    items: Float[Tensor, "batch dim"],
+    beta: float | Float[Tensor, ""],
+    keys: Int64[Tensor, " n"],
+    known: Int64[Tensor, "n k"] | None = None,
+    first: int = 0,
+) -> Float32[Tensor, " batch"]:
+    """The other direction: cross-entropy of each item's query among those it is not right for.
+
+    Args:
+        queries: Encoded queries: those of these items, or of all ranks'.
+        items: Positives, encoded.
+        beta: The inverse temperature.
+        keys: Keys of the queries' positives.
+        known: Keys of the queries' other positives.
+        first: Where the queries of these items begin.
+    """
+    own = keys[first : first + len(items)]
+    logits = beta * (items.float() @ queries.float().T)
+    masked = _are_right(keys, known, own).T.clone()
+    masked.diagonal(first).fill_(False)
+    logits = logits.masked_fill(masked, -torch.inf)
+    return logits.logsumexp(dim=1) - logits.diagonal(first)
+
+
+def both_ways(
+    loss: Float32[Tensor, ""],
     queries: Float[Tensor, "batch dim"],
     items: Float[Tensor, "batch dim"],
     beta: float | Float[Tensor, ""],
     keys: Int64[Tensor, " batch"],
-    known: Int64[Tensor, "batch n"] | None = None,
-) -> Float32[Tensor, " batch"]:
-    """The other direction: cross-entropy of each item's query among those it is not right for."""
-    logits = beta * (items.float() @ queries.float().T)
-    masked = _are_right(keys, known).T.clone().fill_diagonal_(False)
-    logits = logits.masked_fill(masked, -torch.inf)
-    return logits.logsumexp(dim=1) - logits.diagonal()
+    known: Int64[Tensor, "batch k"] | None = None,
+    ranks: RankGroup | None = None,
+) -> Float32[Tensor, ""]:
+    """The mean of a loss and that of items against the queries of the batch, on all ranks."""
+    all_keys, first = gather_keys(keys, ranks)
+    known = keys.new_empty(len(keys), 0) if known is None else known
+    others = gather_lines(queries, ranks)
+    losses = items_to_queries(others, items, beta, all_keys, gather_lists(known, ranks), first)
+    return (loss + losses.mean()) / 2
 
 
 class InBatchLoss(NegativesLoss):
@@ -68,6 +102,7 @@ class InBatchLoss(NegativesLoss):
         temperature: β.
         symmetric: Also compare each positive's query with the batch's other queries.
         log_q: Correct for popularity by the source's counts.
+        ranks: Those whose batches are taken together; by default this one alone.
     """
 
     def __init__(
@@ -76,9 +111,11 @@ class InBatchLoss(NegativesLoss):
         temperature: Temperature,
         symmetric: bool = False,
         log_q: bool = False,
+        ranks: RankGroup | None = None,
     ) -> None:
         super().__init__()
         self.temperature = temperature
+        self._ranks = ranks
         self._source = source
         self._symmetric = symmetric
         self._log_share: Tensor | None = None
@@ -96,15 +133,17 @@ class InBatchLoss(NegativesLoss):
     ) -> LossReport:
         beta = self.temperature()
         items = self._source.encode(features)
-        logits = in_batch_logits(queries, items, beta, keys, known)
+        all_items, (all_keys, _) = gather_lines(items, self._ranks), gather_keys(keys, self._ranks)
+        logits = in_batch_logits(queries, all_items, beta, keys, known, all_keys)
         if self._log_share is not None:
             self._log_share = self._log_share.to(keys.device)
-            logits = logits - self._log_share[keys] - torch.tensor(float(len(keys) - 1)).log()
+            num_others = torch.tensor(float(len(all_keys) - 1))
+            logits = logits - self._log_share[all_keys] - num_others.log()
         positive = beta * (queries.float() * items.float()).sum(dim=1, keepdim=True)
         losses = torch.cat((positive, logits), dim=1).logsumexp(dim=1) - positive.squeeze(1)
         loss = losses.mean()
         if self._symmetric:
-            loss = (loss + items_to_queries(queries, items, beta, keys, known).mean()) / 2
+            loss = both_ways(loss, queries, items, beta, keys, known, self._ranks)
         return report_of(losses, beta, loss)
 
 
@@ -115,30 +154,35 @@ class InBatchConfig(NegativesConfig):
     Attributes:
         symmetric: Also compare each positive's query with the batch's other queries.
         log_q: Correct for popularity.
+        across_ranks: Take the batches of all ranks together, as one process would.
     """
 
     symmetric: bool = False
     log_q: bool = False
+    across_ranks: bool = True
 
     def build(self, source: ItemSource, seed: int) -> InBatchLoss:  # noqa: D102
         temperature = Temperature(self.beta, self.learn_beta)
-        return InBatchLoss(source, temperature, self.symmetric, self.log_q)
+        ranks = ProcessRanks() if self.across_ranks else None
+        return InBatchLoss(source, temperature, self.symmetric, self.log_q, ranks)
 
 
 def _are_right(
-    keys: Int64[Tensor, " batch"], known: Int64[Tensor, "batch n"] | None
-) -> Bool[Tensor, "batch batch"]:
+    keys: Int64[Tensor, " batch"],
+    known: Int64[Tensor, "batch k"] | None,
+    item_keys: Int64[Tensor, " n"],
+) -> Bool[Tensor, "batch n"]:
     """Whether item j is right for query i: its own, or known to be."""
-    right = keys.unsqueeze(1) == keys.unsqueeze(0)
-    if known is None or not known.shape[1]:
+    right = keys.unsqueeze(1) == item_keys.unsqueeze(0)
+    if known is None or not known.shape[1] or not len(item_keys):
         return right
-    # Each known key is looked up among the batch's keys, which are fewer than all pairs of both.
-    ordered = keys.sort().values
-    place = torch.searchsorted(ordered, known.contiguous()).clamp_max_(len(keys) - 1)
-    place = torch.where(ordered[place] == known, place, len(keys))
-    is_known = torch.zeros(len(keys), len(keys) + 1, dtype=torch.bool, device=keys.device)
+    # Each known key is looked up among the items' keys, which are fewer than all pairs of both.
+    ordered = item_keys.sort().values
+    place = torch.searchsorted(ordered, known.contiguous()).clamp_max_(len(item_keys) - 1)
+    place = torch.where(ordered[place] == known, place, len(item_keys))
+    is_known = torch.zeros(len(keys), len(item_keys) + 1, dtype=torch.bool, device=keys.device)
     is_known.scatter_(1, place, True)
-    return right | is_known[:, torch.searchsorted(ordered, keys)]
+    return right | is_known[:, torch.searchsorted(ordered, item_keys)]
 
 
 def _is_repeated(keys: Int64[Tensor, " n"]) -> Bool[Tensor, " n"]:

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from outsize.collectives import RankGroup
 from outsize.contracts import Shard
 from outsize.negatives.draw import Draw, HeldItems
 from outsize.spec import MemoryUse
@@ -42,12 +43,14 @@ class ItemCache(nn.Module, ABC):
         dim: Width of an embedding.
         corpus_size: How many items there are in all, where the cache holds a uniform sample.
         shard: Which keys are kept here: every `count`-th, from `index` on.
+        ranks: Those that share it; `None` for a cache of one rank.
     """
 
     num_items: int
     dim: int
     corpus_size: int | None
     shard: Shard
+    ranks: RankGroup | None = None
 
     @property
     @abstractmethod

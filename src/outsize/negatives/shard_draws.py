@@ -55,10 +55,11 @@ def answer(
 ) -> list[list[Tensor]]:
     """For each rank's queries the log-partition, candidates, their logits, and the mean if asked.
 
-    One pass answers all ranks, unless items are excluded for all queries of one: then each has a
-    pass of its own, since a list for every query would be as long as a batch.
+    One pass answers all ranks, unless items are excluded for all queries of one and not of another:
+    then each has a pass of its own, since a list for every query would be as long as a batch.
     """
-    is_joint = not any(len(question.exclude_everywhere) for question in asked)
+    everywhere = asked[0].exclude_everywhere
+    is_joint = all(torch.equal(question.exclude_everywhere, everywhere) for question in asked)
     answers: list[list[Tensor]] = []
     for group in [asked] if is_joint else [[question] for question in asked]:
         drawn, mean = shard.draw_rows(
@@ -66,7 +67,7 @@ def answer(
             num,
             generator,
             _side_by_side([question.exclude for question in group]),
-            None if is_joint else group[0].exclude_everywhere,
+            group[0].exclude_everywhere if len(group[0].exclude_everywhere) else None,
             with_mean,
         )
         found = [drawn.log_partition, drawn.rows, drawn.logits, *([] if mean is None else [mean])]

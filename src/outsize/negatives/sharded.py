@@ -60,6 +60,8 @@ class ShardedNegativeCache(ItemCache):
         torch.Size([2, 4])
     """
 
+    ranks: RankGroup
+
     def __init__(
         self,
         num_items: int,

@@ -241,9 +241,12 @@ class RetrievalTask(Task[PairBatch]):
         return self.model.encode_items(self.data.items.take(features["item"]))
 
     def _stand_in(self, batch: PairBatch) -> PairBatch:
-        """A pair that counts for nothing, for a rank without any: ranks meet in every step."""
-        first = torch.zeros(1, dtype=torch.int64, device=self.device)
-        return replace(batch, queries=self.data.queries.take(first), query_rows=first, items=first)
+        """A training pair whose loss counts for nothing, for a rank without any in the last batch.
+
+        Ranks meet in every step. Its item joins the softmax of the other ranks where batches do.
+        """
+        pair = next(self.data.batches("train", 1))
+        return replace(pair, num_global=batch.num_global)
 
     def _precision(self) -> AbstractContextManager[object]:
         return torch.autocast("cuda", torch.bfloat16) if self._half else nullcontext()

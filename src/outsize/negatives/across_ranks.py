@@ -1,0 +1,69 @@
+"""Lines of all ranks in one tensor, with gradients, as one process with all batches has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Int64
+from torch import Tensor
+
+from outsize.collectives import RankGroup
+from outsize.negatives.key_index import NO_KEY
+from outsize.negatives.messages import swap_answers, swap_tensors
+
+
+def gather_lines(values: Tensor, ranks: RankGroup | None) -> Tensor:
+    """The lines of every rank, in the order of ranks, each with its own number of them.
+
+    In the backward pass a line gets the sum of its gradients on all ranks, so that ranks that
+    average their gradients have that of the mean of their losses. All ranks must take part in both.
+    """
+    if ranks is None or ranks.size == 1:
+        return values
+    gathered: Tensor = _Gather.apply(values, ranks)
+    return gathered
+
+
+def gather_keys(
+    keys: Int64[Tensor, " batch"], ranks: RankGroup | None
+) -> tuple[Int64[Tensor, " all"], int]:
+    """The keys of every rank, in the order of ranks, and where this rank's begin."""
+    if ranks is None or ranks.size == 1:
+        return keys, 0
+    received, _ = swap_tensors(ranks, [[keys]] * ranks.size)
+    parts = [part for (part,) in received]
+    return torch.cat(parts), sum(len(part) for part in parts[: ranks.rank])
+
+
+def gather_lists(
+    lists: Int64[Tensor, "batch n"], ranks: RankGroup | None
+) -> Int64[Tensor, "all m"]:
+    """Lists of keys of every rank, filled up with `NO_KEY` where those of another are longer."""
+    if ranks is None or ranks.size == 1:
+        return lists
+    received, shapes = swap_tensors(ranks, [[lists.flatten()]] * ranks.size, lists.shape)
+    longest = max(width for _, width in shapes)
+    parts = [
+        F.pad(flat.view(*shape), (0, longest - shape[1]), value=NO_KEY)
+        for (flat,), shape in zip(received, shapes, strict=True)
+    ]
+    return torch.cat(parts)
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, ranks: RankGroup) -> Tensor:
+        received, _ = swap_tensors(ranks, [[values]] * ranks.size)
+        parts = [part for (part,) in received]
+        ctx.ranks, ctx.sizes = ranks, [len(part) for part in parts]
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (gradient,) = gradients
+        mine = [ctx.sizes[ctx.ranks.rank]] * ctx.ranks.size
+        outgoing = [[part] for part in gradient.contiguous().split(ctx.sizes)]
+        received = swap_answers(ctx.ranks, outgoing, mine)
+        return torch.stack([part for (part,) in received]).sum(dim=0), None
