@@ -1,7 +1,10 @@
+import numpy as np
 import pytest
+import torch
 
 from outsize.data import InteractionsConfig
 from outsize.data.encoding.splits import ColumnSplit, LastOfEachSplit, TimeSplit
+from outsize.data.interactions import standardized
 from outsize.errors import ConfigError, DataError
 from outsize.training.strict_toml import decode
 
@@ -65,6 +68,25 @@ def test_features_are_those_of_the_first_row(table):
     assert batch.queries["age"].tolist() == [2, 1]
 
 
+def test_numbers_are_standardized_over_all_queries_or_items(table):
+    data = read(table, query_features=("age",), item_features=("day",), numeric=("age", "day"))
+    assert data.vocabularies == {"user": 3, "film": 4}
+    assert [feature.name for feature in data.features] == ["user", "film"]
+    # ann is 30, bob's age is missing, cid is 40: the mean is 35, the deviation 5.
+    assert data.queries.features["age"].tolist() == [-1.0, 0.0, 1.0]
+    days = torch.tensor([1.0, 3.0, 4.0, 7.0])
+    expected = (days - days.mean()) / days.std(correction=0)
+    torch.testing.assert_close(data.items.features["day"], expected)
+    assert next(data.batches("test", 8)).queries["age"].tolist() == [1.0, -1.0]
+    assert data.count_ids().keys() == {"user", "film"}
+    assert data.fingerprint != read(table, query_features=("age",), numeric=("age",)).fingerprint
+
+
+def test_numbers_that_are_all_alike_or_missing_are_zeros():
+    assert standardized(np.array([3.0, np.nan, 3.0])).tolist() == [0.0, 0.0, 0.0]
+    assert standardized(np.array([np.nan, np.nan])).tolist() == [0.0, 0.0]
+
+
 def test_the_first_values_of_a_bag_are_kept(table):
     data = read(table, item_features=("genres",), multi_valued=("genres",), max_length=1)
     assert data.items.features["genres"].tolist() == [[1], [-1], [2], [3]]
@@ -110,6 +132,13 @@ def test_a_run_file_names_the_split(table):
         ({"split": LastOfEachSplit("user", "genres")}, DataError, "that is no number"),
         ({"at_least": 4.0}, ConfigError, "name it as positive"),
         ({"multi_valued": ("genres",)}, ConfigError, "which is neither in query_features"),
+        ({"numeric": ("age",)}, ConfigError, "numeric names 'age', which is neither in query_fea"),
+        (
+            {"item_features": ("genres",), "multi_valued": ("genres",), "numeric": ("genres",)},
+            ConfigError,
+            "column 'genres' is used twice",
+        ),
+        ({"item_features": ("genres",), "numeric": ("genres",)}, DataError, "numeric value"),
         ({"validation": 1.5}, ConfigError, "validation must be between 0 and 1"),
         ({"query_features": ("film",)}, ConfigError, "column 'film' is used twice"),
         ({"query": "age"}, DataError, "2 with no value of 'age'"),

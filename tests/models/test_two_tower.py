@@ -161,3 +161,33 @@ def test_training_brings_pairs_together(normalize):
         loss.backward()
         optimizer.step()
     assert loss < 1.0
+
+
+def test_numbers_are_read_as_they_are():
+    model = TwoTower(
+        make_embeddings(), (*QUERIES, "wage"), ("price",), numbers=("wage", "price"), dim=6,
+        normalize=False,
+    )  # fmt: skip
+    wage = torch.tensor([-1.0, 0.0, 2.0])
+    asked = {**queries(1, 1, 1), "wage": wage}
+    encoded = model.encode_queries(asked)
+    torch.testing.assert_close(encoded[2] - encoded[1], -2 * (encoded[0] - encoded[1]))
+    assert not torch.equal(encoded[1], encoded[2])
+    prices = torch.tensor([1.0, 3.0])
+    wanted = model.encode_items({"price": prices})
+    torch.testing.assert_close(wanted[1], 3 * wanted[0])
+    encoded.sum().backward()
+    assert model.query_tower[0].weight.grad[:, -1].abs().sum() > 0
+
+
+def test_a_number_must_be_one_for_each_row():
+    model = TwoTower(make_embeddings(), QUERIES, ("price",), numbers=("price",), dim=6)
+    with pytest.raises(
+        DataError, match=r"'price' is a number for each row, \(n,\), but got \(2, 1"
+    ):
+        model.encode_items({"price": torch.ones(2, 1)})
+
+
+def test_towers_that_share_layers_count_numbers():
+    with pytest.raises(ConfigError, match="queries have 9 numbers and items 8"):
+        TwoTower(make_embeddings(), (*QUERIES, "wage"), ITEMS, numbers=("wage",), shared=True)

@@ -1,13 +1,17 @@
 """Retrieval in the loop: what is trained, and what a checkpoint brings back."""
 
 import pytest
+import torch
 from retrieval_runs import PLAIN, make_config, make_loop, train_until, without_strays
 from test_loop import Recorder, assert_same_tree, curve, final_weights
 
 import outsize
 import outsize.training.report
 from outsize.checkpoint import latest_checkpoint
+from outsize.errors import ConfigError
 from outsize.negatives import NEGATIVES
+from outsize.training.config import RunConfig
+from outsize.training.strict_toml import decode, override
 from outsize.training.tasks import RetrievalTask
 
 
@@ -62,6 +66,41 @@ def test_every_kind_of_negatives_trains(kind, rows):
         assert line["beta"] == pytest.approx(20)
     for line in watcher.of("validation"):
         assert {"loss", "recall@20", "ndcg@10", "mrr@10", "num_queries"} < line.keys()
+
+
+def test_numbers_of_queries_and_items_are_learned_from(tmp_path):
+    """Who takes what is decided by two numbers of each, which users do not share."""
+    generator = torch.Generator().manual_seed(0)
+    tastes, looks = (torch.randn(n, 2, generator=generator) for n in (300, 40))
+    taken = (3 * tastes @ looks.T).softmax(dim=1).multinomial(6, generator=generator)
+    lines = ["user,film,part,x,y,u,v"]
+    for user, films in enumerate(taken.tolist()):
+        for place, film in enumerate(films):
+            numbers = [f"{n:.4f}" for n in (*tastes[user].tolist(), *looks[film].tolist())]
+            lines.append(",".join([f"q{user}", f"f{film}", str(int(place == 5)), *numbers]))
+    (tmp_path / "taken.csv").write_text("\n".join(lines))
+
+    def recall(*settings):
+        tree = {
+            "data": {"kind": "interactions", "path": [str(tmp_path / "taken.csv")], "query": "user",
+                     "item": "film", "query_features": ["x", "y"], "item_features": ["u", "v"],
+                     "numeric": ["x", "y", "u", "v"],
+                     "split": {"kind": "column", "column": "part", "train": ["0"], "test": ["1"]}},
+            "model": {"kind": "two-tower", "dim": 8, "normalize": False,
+                      "query_features": ["x", "y"]},
+            "negatives": {"kind": "exact", "beta": 1.0},
+            "embeddings": {"dim": 4},
+            "retrieval": {"recall_at": [5]},
+            "train": {"batch_size": 64, "epochs": 6, "device": "cpu"},
+        }  # fmt: skip
+        config = decode(RunConfig, override(tree, settings), "test")
+        return outsize.train(config, quiet=True).test["recall@5"]
+
+    for features in ('["film"]', '["film", "u", "v"]'):
+        assert recall(f"model.item_features={features}") > 0.55
+    assert recall('model.item_features=["film"]', "data.numeric=[]") < 0.4  # values as ids
+    with pytest.raises(ConfigError, match="name one that is an id"):
+        recall('model.item_features=["u", "v"]')
 
 
 def test_a_model_of_rows_alone_trains():

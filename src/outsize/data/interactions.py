@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from jaxtyping import Float32
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -49,6 +50,8 @@ class InteractionsConfig(RetrievalDataConfig):
         query_features: Further columns that describe the query; its first row decides.
         item_features: Further columns that describe the item; its first row decides.
         multi_valued: Which of the further columns hold several values, and become bags.
+        numeric: Which of the further columns are numbers: they are taken less their mean over all
+            queries or items, over their standard deviation, and as 0 where missing.
         separator: What stands between the values of such a column.
         max_length: How many of a row's values are kept, the first ones; 0 keeps all.
         pooling: How bags are pooled.
@@ -71,6 +74,7 @@ class InteractionsConfig(RetrievalDataConfig):
     query_features: tuple[str, ...] = ()
     item_features: tuple[str, ...] = ()
     multi_valued: tuple[str, ...] = ()
+    numeric: tuple[str, ...] = ()
     separator: str = "|"
     max_length: int = 0
     pooling: Pooling = "mean"
@@ -89,20 +93,29 @@ class InteractionsConfig(RetrievalDataConfig):
         self.recipe()  # refuses what cannot work
         if self.at_least is not None and not self.positive:
             raise ConfigError("at_least needs a column to compare: name it as positive")
-        if unknown := set(self.multi_valued) - {*self.query_features, *self.item_features}:
-            raise ConfigError(
-                f"multi_valued names {sorted(unknown)[0]!r}, which is neither in query_features "
-                "nor in item_features"
-            )
+        further = (*self.query_features, *self.item_features)
+        for role, names in (("multi_valued", self.multi_valued), ("numeric", self.numeric)):
+            if unknown := set(names) - set(further):
+                raise ConfigError(
+                    f"{role} names {sorted(unknown)[0]!r}, which is neither in query_features nor "
+                    "in item_features"
+                )
+        if both := set(self.multi_valued) & set(self.numeric):
+            raise ConfigError(f"column {sorted(both)[0]!r} is used twice: give it one role")
+        features = [feature_name(column) for column in (self.query, self.item, *further)]
+        if len(set(features)) < len(features):
+            raise ConfigError(f"two columns would be features of the same name: {features}")
         if not 0 < self.validation < 1:
             raise ConfigError(f"validation must be between 0 and 1, but got {self.validation}")
 
     def recipe(self) -> Recipe:
         """What is read, in the words of the readers of click data."""
+        columns = (self.query, self.item, *self.query_features, *self.item_features)
         return Recipe(
             paths=self.path,
             label=LabelRule(self.positive, self.at_least),
-            categorical=(self.query, self.item, *self.query_features, *self.item_features),
+            standardize=self.numeric,
+            categorical=tuple(name for name in columns if name not in self.numeric),
             separator=self.separator,
             max_length=self.max_length,
             split=self.split,
@@ -175,6 +188,9 @@ class InteractionsConfig(RetrievalDataConfig):
         features = {feature_name(name): torch.arange(len(first))}
         sizes = {feature_name(name): len(first)}
         for column in columns:
+            if column in self.numeric:
+                features[feature_name(column)] = standardized(rows.numbers[column][first])
+                continue
             text = CodedText(rows.texts[column].codes[first], rows.texts[column].values)
             separator = self.separator if column in self.multi_valued else None
             encoded, size = encode_column(text, separator, self.max_length)
@@ -205,6 +221,15 @@ def encode_column(
     for row, words in enumerate(lists):
         bags[row, : len(words)] = [numbers.setdefault(word, len(numbers) + 1) for word in words]
     return torch.from_numpy(bags[codes]), len(numbers) + 1
+
+
+def standardized(numbers: NDArray[np.float64]) -> Float32[Tensor, " rows"]:
+    """Numbers less their mean, over their standard deviation; 0 where missing, or all alike."""
+    present = numbers[~np.isnan(numbers)]
+    if not len(present):
+        return torch.zeros(len(numbers))
+    moved = (numbers - present.mean()) / (present.std() or 1.0)
+    return torch.from_numpy(np.nan_to_num(moved, nan=0.0)).float()
 
 
 def _kept(rows: Rows, kept: NDArray[np.bool_]) -> Rows:

@@ -27,7 +27,8 @@ class PairBatch:
     """A batch of pairs.
 
     Attributes:
-        queries: The features of the queries: `(B,)` ids, or `(B, L)` bags padded with −1.
+        queries: The features of the queries: `(B,)` ids, `(B, L)` bags padded with −1, or `(B,)`
+            numbers.
         query_rows: Which queries they are.
         items: The item of each pair, as a row of the corpus.
         num_global: Pairs of this batch over all ranks.
@@ -45,8 +46,9 @@ class Entities:
 
     Attributes:
         num_rows: How many.
-        features: Feature → `(num_rows,)` ids, or `(num_rows, L)` bags padded with −1.
-        vocabularies: Feature → number of ids.
+        features: Feature → `(num_rows,)` ids, `(num_rows, L)` bags padded with −1, or
+            `(num_rows,)` numbers.
+        vocabularies: Feature → number of ids; features that are not in it are numbers.
     """
 
     num_rows: int
@@ -132,7 +134,7 @@ class RetrievalData:
 
     @property
     def features(self) -> Sequence[FeatureSpec]:
-        """The features in order, each over a table of its own."""
+        """The features that are ids in order, each over a table of its own."""
         columns = {**self.queries.features, **self.items.features}
         return tuple(
             FeatureSpec(name)
@@ -195,9 +197,9 @@ class RetrievalData:
         asked, wanted = self._pairs["train"]
         counts: dict[str, Tensor] = {}
         for side, rows in ((self.queries, asked), (self.items, wanted)):
-            for name, values in side.take(rows).items():
-                flat = values[values >= 0]  # no padding
-                counts[name] = torch.bincount(flat, minlength=side.vocabularies[name]).cpu()
+            for name, size in side.vocabularies.items():
+                values = side.features[name].index_select(0, rows)
+                counts[name] = torch.bincount(values[values >= 0], minlength=size).cpu()
         return counts
 
     def to(self, device: torch.device) -> RetrievalData:
@@ -224,10 +226,10 @@ class RetrievalData:
 
     def _hash(self) -> str:
         digest = hashlib.sha256()
-        columns = {**self.queries.features, **self.items.features}
-        for name, size in self.vocabularies.items():
-            digest.update(f"{name} {size} {tuple(columns[name].shape)}".encode())
-            digest.update(columns[name].contiguous().numpy().data)
+        for name, values in {**self.queries.features, **self.items.features}.items():
+            size = self.vocabularies.get(name, "numbers")
+            digest.update(f"{name} {size} {tuple(values.shape)}".encode())
+            digest.update(values.contiguous().numpy().data)
         for split in SPLITS:
             for part in self._pairs[split]:
                 digest.update(f"{split} {part.shape[0]}".encode())
@@ -240,8 +242,8 @@ def _same(one: Pairs, other: Pairs) -> bool:
 
 
 def _require_sound(queries: Entities, items: Entities, pairs: Mapping[Split, Pairs]) -> None:
-    for name in queries.vocabularies:
-        if name in items.vocabularies:
+    for name in queries.features:
+        if name in items.features:
             raise DataError(
                 f"feature {name!r} is one of queries and of items: a column describes the one or "
                 "the other"

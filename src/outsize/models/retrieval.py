@@ -54,5 +54,6 @@ class RetrievalModelConfig(ABC):
         query_features: Sequence[str],
         item_features: Sequence[str],
         seed: int,
+        numbers: Sequence[str] = (),
     ) -> RetrievalModel:
-        """Make the model with fresh weights."""
+        """Make the model with fresh weights; `numbers` are features that are no ids."""

@@ -2,23 +2,24 @@
 
     q = f([v₁ … v_m]),   z = g([w₁ … w_n]),   score = q·z
 
-with the pooled vectors v of a query's and w of an item's features, and an MLP for f and g. Without
-hidden layers a tower is linear, and where one feature already has the width asked for it is nothing
-at all: two such towers are matrix factorisation.
+with the pooled vectors v of a query's and w of an item's features, or the numbers themselves where
+features are numbers, and an MLP for f and g. Without hidden layers a tower is linear, and where one
+feature already has the width asked for it is nothing at all: two such towers are matrix
+factorisation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Float32
 from torch import Tensor, nn
 
 from outsize.collection import EmbeddingCollection, FeatureInput
-from outsize.errors import ConfigError
+from outsize.errors import ConfigError, DataError
 from outsize.models.mlp import mlp
 from outsize.models.requirements import require_positive, require_widths
 from outsize.models.retrieval import RetrievalModel, RetrievalModelConfig
@@ -63,11 +64,13 @@ class TwoTowerConfig(RetrievalModelConfig):
         query_features: Sequence[str],
         item_features: Sequence[str],
         seed: int,
+        numbers: Sequence[str] = (),
     ) -> TwoTower:
         return TwoTower(
             embeddings,
             query_features,
             item_features,
+            numbers=numbers,
             hidden=self.hidden,
             dim=self.dim,
             shared=self.shared,
@@ -80,9 +83,10 @@ class TwoTower(RetrievalModel):
     """Scores items for queries by the inner product of two towers.
 
     Args:
-        embeddings: The features of queries and items.
+        embeddings: The features of queries and items that are ids.
         query_features: Those that the query tower reads.
         item_features: Those that the item tower reads.
+        numbers: Which of both are numbers, `(n,)` each, of about unit size.
         hidden: Widths of the hidden layers of each tower. Without any a tower is one linear layer
             without a bias, or nothing where its input has the width `dim`.
         dim: Width of the vectors.
@@ -97,6 +101,7 @@ class TwoTower(RetrievalModel):
         query_features: Sequence[str],
         item_features: Sequence[str],
         *,
+        numbers: Sequence[str] = (),
         hidden: Sequence[int] = (),
         dim: int = 64,
         shared: bool = False,
@@ -110,8 +115,9 @@ class TwoTower(RetrievalModel):
         self.dim = dim
         self.normalize = normalize
         self.query_features, self.item_features = tuple(query_features), tuple(item_features)
+        self.numbers = frozenset(numbers)
         widths = [
-            _width(embeddings, names, side)
+            _width(embeddings, self.numbers, names, side)
             for side, names in (("query", self.query_features), ("item", self.item_features))
         ]
         if shared and widths[0] != widths[1]:
@@ -136,21 +142,36 @@ class TwoTower(RetrievalModel):
     def _encode(
         self, inputs: Mapping[str, FeatureInput], names: tuple[str, ...], tower: nn.Module
     ) -> Float[Tensor, "n dim"]:
-        vectors = self.embeddings(inputs, only=names)
-        encoded: Tensor = tower(torch.cat([vectors[name] for name in names], dim=1)).float()
+        ids = tuple(name for name in names if name not in self.numbers)
+        vectors = self.embeddings(inputs, only=ids) if ids else {}
+        parts = [
+            _as_column(inputs[name], name) if name in self.numbers else vectors[name]
+            for name in names
+        ]
+        encoded: Tensor = tower(torch.cat(parts, dim=1)).float()
         return F.normalize(encoded, dim=1) if self.normalize else encoded
 
 
-def _width(embeddings: EmbeddingCollection, names: tuple[str, ...], side: str) -> int:
+def _width(
+    embeddings: EmbeddingCollection, numbers: Collection[str], names: tuple[str, ...], side: str
+) -> int:
     """How many numbers a tower reads."""
-    by_name = {feature.name: feature for feature in embeddings.features}
+    widths = {feature.name: embeddings.spec_of(feature).dim for feature in embeddings.features}
+    widths |= dict.fromkeys(numbers, 1)
     for name in names:
-        if name not in by_name:
+        if name not in widths:
             raise ConfigError(f"no feature {name!r} for the {side} tower; there are "
-                              f"{', '.join(by_name)}")  # fmt: skip
+                              f"{', '.join(widths)}")  # fmt: skip
     if not names:
         raise ConfigError(f"the {side} tower needs at least one feature, but got none")
-    return sum(embeddings.spec_of(by_name[name]).dim for name in names)
+    return sum(widths[name] for name in names)
+
+
+def _as_column(values: FeatureInput, name: str) -> Float32[Tensor, "n 1"]:
+    if not isinstance(values, Tensor) or values.dim() != 1:
+        got = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+        raise DataError(f"feature {name!r} is a number for each row, (n,), but got {got}")
+    return values.float().unsqueeze(1)
 
 
 def _tower(width: int, hidden: Sequence[int], dim: int, generator: torch.Generator) -> nn.Module:

@@ -126,11 +126,17 @@ def build_model(config: RunConfig, data: ClickData) -> ClickModel:
 def build_retrieval_model(config: RunConfig, data: RetrievalData) -> RetrievalModel:
     """The retrieval model of a run, with embeddings of the features that it reads."""
     assert isinstance(config.model, RetrievalModelConfig)
-    of_queries = config.model.features_of(tuple(data.queries.vocabularies), "query")
-    of_items = config.model.features_of(tuple(data.items.vocabularies), "item")
-    read = [f for f in data.features if f.name in {*of_queries, *of_items}]
-    embeddings = build_embeddings(config, read, data.vocabularies)
-    return config.model.build(embeddings, of_queries, of_items, config.seed)
+    of_queries = config.model.features_of(tuple(data.queries.features), "query")
+    of_items = config.model.features_of(tuple(data.items.features), "item")
+    ids = [feature for feature in data.features if feature.name in {*of_queries, *of_items}]
+    if not ids:
+        raise ConfigError(
+            f"the towers read numbers alone ({', '.join((*of_queries, *of_items))}), which have no "
+            "embeddings to train: name one that is an id as well"
+        )
+    embeddings = build_embeddings(config, ids, data.vocabularies)
+    numbers = [name for name in (*of_queries, *of_items) if name not in data.vocabularies]
+    return config.model.build(embeddings, of_queries, of_items, config.seed, numbers)
 
 
 def build_dense_optimizer(config: OptimizerConfig, model: nn.Module) -> Optimizer:
