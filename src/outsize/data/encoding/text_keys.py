@@ -22,7 +22,8 @@ _WORD_BYTES = 8
 def text_keys(values: Column) -> NDArray[np.uint64]:
     """A key for each value of a string or binary array without nulls."""
     data, starts, lengths = text_buffers(values)
-    keys = lengths.astype(np.int64)
+    # Scattered, or a length could make up for the first byte: of "" and "\x01" it would.
+    keys = mix_bits(torch.from_numpy(lengths.astype(np.int64))).numpy()
     longest = int(lengths.max(initial=0))
     for begin in range(0, max(1, longest), _WORD_BYTES):
         longer = slice(None) if begin == 0 else np.flatnonzero(lengths > begin)
