@@ -18,6 +18,7 @@ from outsize.contracts.counts import RowCounts
 from outsize.contracts.ids import IdGuard
 from outsize.contracts.layout import RowLayout
 from outsize.contracts.messages import RowReply, RowUpdate
+from outsize.contracts.moves import keeping_types
 from outsize.contracts.parts import TablePart
 from outsize.contracts.pending import PendingGradients
 from outsize.errors import ConfigError, DataError, NonFiniteError
@@ -224,10 +225,5 @@ class RowStore(nn.Module, ABC):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> RowStore:
         """Follow a move to another device; keep every type (see the class's text)."""
-
-        def keep_dtype(tensor: Tensor) -> Tensor:
-            moved = fn(tensor)
-            return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
-
-        super()._apply(keep_dtype, recurse)
+        super()._apply(keeping_types(fn), recurse)
         return self

@@ -18,6 +18,7 @@ from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
 from outsize.contracts import Shard
+from outsize.contracts.moves import keeping_types
 from outsize.errors import ConfigError, NonFiniteError
 from outsize.hashing import derive_seed
 from outsize.kernels.held_rows import keys_and_ages
@@ -324,11 +325,6 @@ class NegativeCache(ItemCache):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> NegativeCache:
         """Follow a move to another device; keep every type."""
-
-        def keep_dtype(tensor: Tensor) -> Tensor:
-            moved = fn(tensor)
-            return moved if moved.dtype == tensor.dtype else tensor.to(moved.device)
-
-        super()._apply(keep_dtype, recurse)
+        super()._apply(keeping_types(fn), recurse)
         self._derive()
         return self

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from outsize.errors import ConfigError
 from outsize.negatives.across_ranks import gather_keys, gather_lines
-from outsize.negatives.contract import EncodeItems, LossReport, NegativesLoss
+from outsize.negatives.contract import EncodeItems, LossReport, NegativesLoss, cross_entropies
 from outsize.negatives.draw import Draw, HeldItems
 from outsize.negatives.feeds import Feed, PositivesFeed
 from outsize.negatives.in_batch import both_ways, in_batch_logits
@@ -255,7 +255,7 @@ class NegativeCacheLoss(NegativesLoss):
     ) -> CacheLossReport:
         assert logits is not None
         positive = beta * (queries.float() * own.float()).sum(dim=1)
-        losses = torch.cat((positive.unsqueeze(1), logits), dim=1).logsumexp(dim=1) - positive
+        losses = cross_entropies(positive, logits)
         loss = self._both_ways(losses.mean(), queries, own, beta, positives.keys, known)
         return CacheLossReport(
             loss,

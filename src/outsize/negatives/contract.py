@@ -60,6 +60,13 @@ class LossReport:
     metrics: Mapping[str, Tensor] = field(default_factory=dict)
 
 
+def cross_entropies(
+    positive: Float32[Tensor, " batch"], others: Float32[Tensor, "batch n"]
+) -> Float32[Tensor, " batch"]:
+    """−log p of each query's positive among itself and the others, given the logits of all."""
+    return torch.cat((positive.unsqueeze(1), others), dim=1).logsumexp(dim=1) - positive
+
+
 def report_of(
     losses: Float32[Tensor, " batch"],
     beta: Float32[Tensor, ""],

@@ -17,6 +17,7 @@ from outsize.negatives.contract import (
     LossReport,
     NegativesConfig,
     NegativesLoss,
+    cross_entropies,
     report_of,
 )
 from outsize.negatives.temperature import Temperature
@@ -139,8 +140,8 @@ class InBatchLoss(NegativesLoss):
             self._log_share = self._log_share.to(keys.device)
             num_others = torch.tensor(float(len(all_keys) - 1))
             logits = logits - self._log_share[all_keys] - num_others.log()
-        positive = beta * (queries.float() * items.float()).sum(dim=1, keepdim=True)
-        losses = torch.cat((positive, logits), dim=1).logsumexp(dim=1) - positive.squeeze(1)
+        positive = beta * (queries.float() * items.float()).sum(dim=1)
+        losses = cross_entropies(positive, logits)
         loss = losses.mean()
         if self._symmetric:
             loss = both_ways(loss, queries, items, beta, keys, known, self._ranks)

@@ -10,7 +10,13 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from outsize.hashing import derive_seed
-from outsize.negatives.contract import ItemSource, LossReport, NegativesLoss, report_of
+from outsize.negatives.contract import (
+    ItemSource,
+    LossReport,
+    NegativesLoss,
+    cross_entropies,
+    report_of,
+)
 from outsize.negatives.in_batch import in_batch_logits
 from outsize.negatives.temperature import Temperature
 
@@ -65,12 +71,12 @@ class SampledLoss(NegativesLoss):
         distinct, place = torch.unique(both, return_inverse=True)
         encoded = self._source.encode(self._source.features_of(distinct)).float()[place]
         own, others = encoded[: len(keys)], encoded[len(keys) :].unflatten(0, chosen.shape)
-        positive = beta * (queries.float() * own).sum(dim=1, keepdim=True)
+        positive = beta * (queries.float() * own).sum(dim=1)
         logits = beta * torch.einsum("bd,bkd->bk", queries.float(), others) + self.log_weight
-        parts = [positive, logits.masked_fill(chosen < 0, -torch.inf)]
+        parts = [logits.masked_fill(chosen < 0, -torch.inf)]
         if self._in_batch:
             parts.append(in_batch_logits(queries, own, beta, keys, known))
-        return report_of(torch.cat(parts, dim=1).logsumexp(dim=1) - positive.squeeze(1), beta)
+        return report_of(cross_entropies(positive, torch.cat(parts, dim=1)), beta)
 
     def commit(self, report: LossReport) -> None:
         """Choose others next time."""
