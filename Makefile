@@ -10,7 +10,7 @@ READY := $(VENV)/.ready
 help:
 	@echo "make demo       a tour of the library, with a report to look at (a few minutes)"
 	@echo "make test       all tests but the slow ones"
-	@echo "make test-slow  the slow tests"
+	@echo "make test-slow  all tests, the slow ones too, and new examples for those that make them up"
 	@echo "make check      format, lint, types, layers, docs"
 	@echo "make format     format the code"
 	@echo "make docs       build the documentation into site/"
@@ -33,7 +33,7 @@ test: $(READY)
 	$(BIN)/python -m pytest --numprocesses auto
 
 test-slow: $(READY)
-	$(BIN)/python -m pytest -m slow
+	OUTSIZE_EXPLORE=1 $(BIN)/python -m pytest --numprocesses auto -m ''
 
 check: $(READY)
 	$(BIN)/ruff format --check .

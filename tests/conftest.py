@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import jaxtyping
 import pytest
 
@@ -17,6 +18,12 @@ os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
 import torch
 
 REPOSITORY = Path(__file__).parent.parent
+
+# The same examples in every run, so that no change fails by what another has left to be found; new
+# ones where they are asked for. A busy machine is no reason to fail either.
+hypothesis.settings.register_profile("known", derandomize=True, deadline=None)
+hypothesis.settings.register_profile("explore", derandomize=False, deadline=None)
+hypothesis.settings.load_profile("explore" if os.environ.get("OUTSIZE_EXPLORE") else "known")
 
 
 @pytest.fixture(autouse=True)
