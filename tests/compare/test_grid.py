@@ -221,13 +221,17 @@ def test_an_interruption_saves_the_cells_and_ends_their_processes(tmp_path):
         cwd=tmp_path,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # else as the tests run
     ) as process:
         metrics = tmp_path / "out" / "cells" / "full-0" / "metrics.jsonl"
         deadline = time.monotonic() + 60
         while not (metrics.exists() and metrics.read_text()) and time.monotonic() < deadline:
             time.sleep(0.1)
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        try:
+            _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()  # or leaving this block would wait for it
     assert process.returncode == 130
     assert "the same command" in err
     assert "Traceback" not in err
