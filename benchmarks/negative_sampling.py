@@ -16,7 +16,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from outsize.bench.negative_sampling import Workload, workload
@@ -26,10 +25,10 @@ from outsize.kernels.softmax_draws_chunks import draw_by_chunks
 from outsize.kernels.softmax_draws_triton import draw_by_triton
 from outsize.kernels.softmax_tuning import SoftmaxTuning, default_tuning
 from outsize.kernels.triton_launch import limits
+from outsize.negatives.kept import PRECISIONS
 from outsize.training.environment import environment
 
 SIZES = ((256, 1 << 20, 768), (1024, 1 << 20, 768), (1024, 1 << 22, 128))
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": torch.int8}
 # Queries, items and depth of a tile, warps, stages. The smaller ones leave room for two or three
 # programs on a processor (228 KB), so that one multiplies while others take exponentials.
 TILES = (
@@ -121,13 +120,13 @@ def main() -> None:
     parser.add_argument(
         "--sizes", type=int, nargs="*", default=[0, 1, 2], help="which of the three"
     )
-    parser.add_argument("--dtype", choices=DTYPES, default="bfloat16")
+    parser.add_argument("--dtype", choices=PRECISIONS, default="bfloat16")
     parser.add_argument("--blocks", type=int, nargs="*", help="items of a block, in place of ours")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     cases = []
     for size in (SIZES[place] for place in options.sizes):
-        dtype = DTYPES[options.dtype]
+        dtype = PRECISIONS[options.dtype]
         load = workload(*size, dtype)
         ours = default_tuning(*size, dtype, 1, limits(load.queries.device))
         expected = draw_by_chunks(load.queries, load.items, 0, load.generator).log_partition

@@ -24,7 +24,7 @@ from outsize.kernels.logit_tiles import as_factors, items_of_a_tile
 from outsize.kernels.softmax_draws import ScoredItems, draw_from_softmax, softmax_mean
 from outsize.negatives import NegativeCache
 from outsize.negatives.draw import Draw
-from outsize.negatives.kept import Precision
+from outsize.negatives.kept import PRECISIONS
 
 ABOUT = "time and memory of draws from a softmax over many items, beside the bare product"
 _BETA = 20.0
@@ -48,11 +48,6 @@ _CPU_SIZES = (
     (512, 1 << 16, 64),
     (64, 1 << 16, 384),
 )
-_PRECISIONS: dict[torch.dtype, Precision] = {
-    torch.float32: "float32",
-    torch.bfloat16: "bfloat16",
-    torch.int8: "int8",
-}
 _QUICK_SIZES = ((8, 1 << 10, 16),)
 _NUMS = (1, 4, 16, 64, 256)
 
@@ -75,7 +70,8 @@ def workload(num_queries: int, num_items: int, dim: int, dtype: torch.dtype) -> 
     random = partial(torch.randn, device=device, generator=generator)
     queries = _BETA * F.normalize(random(num_queries, dim))
     positives = torch.randint(num_items, (num_queries,), device=device, generator=generator)
-    cache = NegativeCache(num_items, dim, {"id": ((), torch.int64)}, _PRECISIONS[dtype]).to(device)
+    precision = next(name for name, kept_as in PRECISIONS.items() if kept_as == dtype)
+    cache = NegativeCache(num_items, dim, {"id": ((), torch.int64)}, precision).to(device)
     for keys in torch.arange(num_items, device=device).split(1 << 18):
         cache.push({"id": keys}, F.normalize(random(len(keys), dim)), keys)
     return Workload(queries, positives, cache, cache.scored(), generator)

@@ -14,6 +14,7 @@ from outsize.data.clicks import SPLITS, Split
 from outsize.data.encoding.bad_rows import BadRows
 from outsize.data.encoding.good_rows import Rows
 from outsize.data.encoding.ids import CodedText
+from outsize.data.encoding.moments import Moments
 from outsize.data.encoding.recipe import LabelRule, Recipe, feature_name
 from outsize.data.encoding.rows import read_rows
 from outsize.data.encoding.sources import find_files
@@ -225,11 +226,9 @@ def encode_column(
 
 def standardized(numbers: NDArray[np.float64]) -> Float32[Tensor, " rows"]:
     """Numbers less their mean, over their standard deviation; 0 where missing, or all alike."""
-    present = numbers[~np.isnan(numbers)]
-    if not len(present):
-        return torch.zeros(len(numbers))
-    moved = (numbers - present.mean()) / (present.std() or 1.0)
-    return torch.from_numpy(np.nan_to_num(moved, nan=0.0)).float()
+    moments = Moments()
+    moments.add(numbers)
+    return torch.from_numpy(np.nan_to_num(moments.standardize(numbers), nan=0.0)).float()
 
 
 def _kept(rows: Rows, kept: NDArray[np.bool_]) -> Rows:

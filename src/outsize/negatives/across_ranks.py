@@ -32,8 +32,7 @@ def gather_keys(
     """The keys of every rank, in the order of ranks, and where this rank's begin."""
     if ranks is None or ranks.size == 1:
         return keys, 0
-    received, _ = swap_tensors(ranks, [[keys]] * ranks.size)
-    parts = [part for (part,) in received]
+    parts = _parts(keys, ranks)
     return torch.cat(parts), sum(len(part) for part in parts[: ranks.rank])
 
 
@@ -52,11 +51,16 @@ def gather_lists(
     return torch.cat(parts)
 
 
+def _parts(values: Tensor, ranks: RankGroup) -> list[Tensor]:
+    """The lines of each rank."""
+    received, _ = swap_tensors(ranks, [[values]] * ranks.size)
+    return [part for (part,) in received]
+
+
 class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, ranks: RankGroup) -> Tensor:
-        received, _ = swap_tensors(ranks, [[values]] * ranks.size)
-        parts = [part for (part,) in received]
+        parts = _parts(values, ranks)
         ctx.ranks, ctx.sizes = ranks, [len(part) for part in parts]
         return torch.cat(parts)
 

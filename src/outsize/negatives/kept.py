@@ -11,7 +11,7 @@ from torch import Tensor
 from outsize.errors import ConfigError
 
 Precision = Literal["float32", "bfloat16", "int8"]
-PRECISIONS: dict[str, torch.dtype] = {
+PRECISIONS: dict[Precision, torch.dtype] = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
     "int8": torch.int8,

@@ -23,6 +23,7 @@ from outsize.data.encoding.ids import (
     row_ids,
 )
 from outsize.data.encoding.learned import load_learned, save_learned
+from outsize.data.encoding.moments import Moments
 from outsize.data.encoding.progress import Advance
 from outsize.data.encoding.recipe import Recipe, feature_name
 from outsize.data.encoding.rows import read_rows
@@ -63,7 +64,7 @@ class _FirstPass:
         self.num_rows = 0
         self.splitter = recipe.split.build()
         self.encoders = _encoders(recipe)
-        self.moments = {name: _Moments() for name in recipe.standardize}
+        self.moments = {name: Moments() for name in recipe.standardize}
 
     def observe(self, rows: Rows) -> None:
         recipe = self.recipe
@@ -189,29 +190,6 @@ class _SecondPass:
                 numbers = self._first.moments[name].standardize(numbers)
             dense[:, place] = np.where(np.isnan(numbers), 0.0, numbers)
         return dense
-
-
-class _Moments:
-    """Mean and standard deviation of what is not missing, added up in chunks (Chan et al. 1979)."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._mean = self._squares = 0.0
-
-    def add(self, numbers: NDArray[np.float64]) -> None:
-        present = numbers[~np.isnan(numbers)]
-        if not len(present):
-            return
-        mean = float(present.mean())
-        gap, total = mean - self._mean, self._count + len(present)
-        self._squares += float(((present - mean) ** 2).sum())
-        self._squares += gap**2 * self._count * len(present) / total
-        self._mean += gap * len(present) / total
-        self._count = total
-
-    def standardize(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
-        deviation = (self._squares / max(1, self._count)) ** 0.5
-        return (numbers - self._mean) / (deviation or 1.0)
 
 
 def _encoders(recipe: Recipe) -> dict[str, IdEncoder]:
