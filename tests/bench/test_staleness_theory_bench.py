@@ -31,7 +31,7 @@ def stale(problem):
 @pytest.mark.usefixtures("unchecked_shapes")  # a third of the time; other tests here check them
 def test_every_bound_holds(tmp_path):
     results = run_benchmark("staleness-theory", tmp_path, quick=True, quiet=True)
-    assert (tmp_path / "staleness-theory-cpu.md").is_file()
+    assert len(list(tmp_path.glob("staleness-theory-*.md"))) == 1
     for row in results["intervals"]:
         assert abs(row["mean"] - row["expected"]) <= 3 * row["error"]
         assert row["deviation"] == pytest.approx(row["expected_deviation"], rel=0.3)

@@ -1,7 +1,6 @@
-import time
-
 import pytest
 import torch
+from counting import numbers_written
 
 from outsize.data import Entities, ItemLists, RetrievalData, SyntheticInteractionsConfig
 from outsize.errors import ConfigError, DataError
@@ -127,10 +126,14 @@ def test_synthetic_choices_follow_the_stated_probabilities():
     assert torch.allclose(share, expected, atol=0.012)
 
 
-def test_a_hundred_thousand_pairs_are_made_in_two_seconds():
-    started = time.perf_counter()
-    SyntheticInteractionsConfig().build()
-    assert time.perf_counter() - started < 2
+def test_the_work_of_making_pairs_grows_with_queries_times_items_and_no_faster():
+    def numbers(num_queries, num_items):
+        config = SyntheticInteractionsConfig(num_queries=num_queries, num_items=num_items)
+        return numbers_written(config.build)
+
+    few = numbers(500, 400)
+    assert few < 20 * 500 * 400
+    assert numbers(1000, 800) < 4.2 * few
 
 
 def test_impossible_sizes_are_refused():
