@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
 from outsize.errors import LostRanksError
+from outsize.interrupts import StopRequested, stop_requested
 
 _LOST = (
     "Connection closed by peer",
@@ -127,6 +128,12 @@ def any_rank(flag: bool, device: torch.device) -> bool:
     return bool(sum_over_ranks(torch.tensor(int(flag), device=device)).item())
 
 
+def check_stop_together(device: torch.device) -> None:
+    """Raise `StopRequested` on all ranks if any is asked to stop; entered by all ranks."""
+    if any_rank(stop_requested(), device):
+        raise StopRequested
+
+
 def broadcast_first(tensors: Iterable[Tensor]) -> None:
     """Give every rank the first rank's values, in place."""
     if world_size() == 1:
@@ -172,22 +179,24 @@ def value_of_first(value: Any) -> Any:
 
 @contextmanager
 def failing_together(kind: type[Exception]) -> Iterator[None]:
-    """Let an error that one rank meets inside be one of all, so that none waits for it in vain.
+    """If any rank raises inside, all raise, so that none waits for it in vain.
 
     Args:
-        kind: What the other ranks raise, with that rank's number and words.
+        kind: What the other ranks raise, with that rank's number and words; `StopRequested` where
+            that rank was asked to stop.
     """
     met: Exception | None = None
     try:
         yield
     except Exception as error:
         met = error
-    words = gather_values(None if met is None else str(met) or type(met).__name__)
+    words = None if met is None else str(met) or type(met).__name__
+    facts = gather_values([words, isinstance(met, StopRequested)])
     if met is not None:
         raise met
-    for other, fact in enumerate(words):
+    for other, (fact, is_stop) in enumerate(facts):
         if fact is not None:
-            raise kind(f"rank {other}: {fact}")
+            raise StopRequested if is_stop else kind(f"rank {other}: {fact}")
 
 
 @runtime_checkable

@@ -8,6 +8,7 @@ import torch.distributed as dist
 import outsize
 from outsize.collectives import (
     any_rank,
+    check_stop_together,
     failing_together,
     first_rank_first,
     gather_rows,
@@ -19,6 +20,7 @@ from outsize.collectives import (
     world_size,
 )
 from outsize.errors import CheckpointError
+from outsize.interrupts import StopRequested, check_stop, stopping_when
 from outsize.metrics import ClickMetrics
 
 
@@ -57,6 +59,23 @@ def check_an_error_of_one_rank_is_one_of_all():
     expected = KeyError("lost") if rank() == 1 else CheckpointError("rank 1: 'lost'")
     assert met == repr(expected)
     assert sum_over_ranks(torch.ones(1)).item() == world_size()  # and all go on together
+
+
+def check_a_stop_of_one_rank_is_one_of_all():
+    def one_rank_works():
+        with failing_together(CheckpointError):
+            if rank() == 1:
+                check_stop()
+
+    check_stop_together(torch.device("cpu"))
+    for work in (lambda: check_stop_together(torch.device("cpu")), one_rank_works):
+        stopped = False
+        try:
+            with stopping_when(lambda: rank() == 1):
+                work()
+        except StopRequested:
+            stopped = True
+        assert stopped
 
 
 def check_metrics_equal_those_of_one_process(exact_examples):
@@ -119,6 +138,7 @@ with process_group(torch.device("cpu")):
     check_flags_and_sums()
     check_values_are_gathered_in_rank_order()
     check_an_error_of_one_rank_is_one_of_all()
+    check_a_stop_of_one_rank_is_one_of_all()
     check_metrics_equal_those_of_one_process(exact_examples=10_000)
     check_metrics_equal_those_of_one_process(exact_examples=100)
     check_metrics_equal_those_of_one_process(exact_examples=950)
