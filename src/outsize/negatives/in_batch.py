@@ -20,6 +20,7 @@ from outsize.negatives.contract import (
     cross_entropies,
     report_of,
 )
+from outsize.negatives.inclusion import log_drawn
 from outsize.negatives.temperature import Temperature
 
 
@@ -95,8 +96,15 @@ class InBatchLoss(NegativesLoss):
     """Cross-entropy of each positive among the positives of the batch.
 
     Popular items are often in a batch, and so are pushed away more often than the softmax over all
-    items would. With their counts, each counts 1/((B − 1)·q) times, q its share of all positives:
-    the estimate of the whole softmax (logQ).
+    items would. With their counts, each item of the batch counts 1/π times (logQ), where
+
+        π = 1 − (1 − q)^(B − 1)
+
+    is the chance that one of the other queries has it, q its share of all positives and B the
+    pairs of this step on all ranks that are taken together. An item counts once however often it is
+    in the batch, so that the sum is an estimate without bias of that over all items, less what is
+    masked. Positives are taken for independent draws: in an epoch that goes through n pairs in
+    random order, π is too small by a share of B/(2n) at most.
 
     Args:
         source: How items are encoded.
@@ -119,11 +127,11 @@ class InBatchLoss(NegativesLoss):
         self._ranks = ranks
         self._source = source
         self._symmetric = symmetric
-        self._log_share: Tensor | None = None
+        self._shares: Tensor | None = None
         if log_q:
             if source.counts is None:
                 raise ConfigError("log_q needs to know how often items are positives")
-            self._log_share = torch.log(source.counts / source.counts.sum()).float()
+            self._shares = source.counts.double() / source.counts.sum()
 
     def forward(  # noqa: D102
         self,
@@ -136,10 +144,10 @@ class InBatchLoss(NegativesLoss):
         items = self._source.encode(features)
         all_items, (all_keys, _) = gather_lines(items, self._ranks), gather_keys(keys, self._ranks)
         logits = in_batch_logits(queries, all_items, beta, keys, known, all_keys)
-        if self._log_share is not None:
-            self._log_share = self._log_share.to(keys.device)
-            num_others = torch.tensor(float(len(all_keys) - 1))
-            logits = logits - self._log_share[all_keys] - num_others.log()
+        if self._shares is not None:
+            self._shares = self._shares.to(keys.device)
+            num_others = max(1, len(all_keys) - 1)  # without others, all is masked
+            logits = logits - log_drawn(self._shares[all_keys], num_others).float()
         positive = beta * (queries.float() * items.float()).sum(dim=1)
         losses = cross_entropies(positive, logits)
         loss = losses.mean()
