@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors import safe_open
 from safetensors.torch import save_file
 
 from outsize.checkpoint import FORMAT
@@ -20,6 +21,7 @@ from outsize.negatives import (
     save_cache,
     write_cache,
 )
+from outsize.negatives.item_cache import UNKNOWN_PUSHED
 from outsize.testing.thread_ranks import run_as_ranks
 
 FEATURES = {"id": ((), torch.int64), "tokens": ((2,), torch.uint16)}
@@ -274,3 +276,22 @@ def test_a_cache_is_not_saved_over_something_else(tmp_path):
     (tmp_path / "a").write_text("mine")
     with pytest.raises(ConfigError, match="is not empty: choose another folder for the cache"):
         save_cache(make(), tmp_path)
+
+
+def test_files_from_before_pushed_items_were_counted_load_as_of_a_cache_that_is_long_full(tmp_path):
+    cache = make(num_items=4)
+    push(cache, [1, 2, 3])
+    (name,) = write_cache(cache, tmp_path)
+    with safe_open(tmp_path / name, "pt") as tensors:
+        header = json.loads(tensors.metadata()["cache"])
+        lines = {key: tensors.get_tensor(key) for key in tensors.keys()}  # noqa: SIM118
+    assert header["counters"].pop("num_pushed") == 3
+    save_file(lines, tmp_path / name, {"cache": json.dumps(header)})
+    data = (tmp_path / name).read_bytes()
+    write(tmp_path, [{name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}}])
+    again = make(num_items=4)
+    assert load_cache(again, tmp_path) == 0
+    assert again.num_held == 3
+    assert again.num_pushed == UNKNOWN_PUSHED
+    push(again, [9])
+    assert again.num_pushed > UNKNOWN_PUSHED

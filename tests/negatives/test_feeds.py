@@ -7,8 +7,16 @@ import torch
 from item_sources import Towers
 
 from outsize.errors import ConfigError
-from outsize.negatives import CorpusFeed, HeldItems, NegativeCache, PositivesFeed, StreamFeed
-from outsize.negatives.inclusion import log_inclusion
+from outsize.negatives import (
+    CorpusFeed,
+    HeldItems,
+    NegativeCache,
+    PositivesFeed,
+    StreamFeed,
+    load_cache,
+    save_cache,
+)
+from outsize.negatives.inclusion import InclusionChances, log_inclusion
 
 
 def make(num_items, **options):
@@ -102,12 +110,113 @@ def test_frequencies_must_be_frequencies():
         log_inclusion(torch.tensor([1.0, -1.0]), 1)
 
 
-def test_positives_weigh_the_inverse_of_their_chance_to_be_held():
+@pytest.mark.parametrize("eviction", ["fifo", "lru"])
+def test_chances_change_without_a_jump_from_filling_to_full(eviction):
+    counts = (1e5 / torch.arange(1, 501)).long()
+    chances = InclusionChances(counts, 60, eviction)
+    keys = torch.arange(500)
+    for edge in (chances.full_at, chances.steady_at):
+        before, after = (chances.log_chances(keys, edge * by) for by in (1 - 1e-6, 1 + 1e-6))
+        torch.testing.assert_close(before, after, rtol=1e-4, atol=1e-4)
+    for num_pushed in (chances.full_at, (chances.full_at + chances.steady_at) / 2, math.inf):
+        assert chances.log_chances(keys, num_pushed).exp().sum().item() == pytest.approx(60, 1e-4)
+    torch.testing.assert_close(
+        chances.log_chances(keys, math.inf), log_inclusion(counts, 60, eviction)
+    )
+
+
+def test_chances_of_a_cache_with_room_for_all_grow_to_one():
+    counts = torch.tensor([50, 1, 0, 1])
+    for num_pushed in (1, 7):
+        expected = 1 - (1 - counts / 52) ** num_pushed
+        torch.testing.assert_close(
+            log_inclusion(counts, 4, num_pushed=num_pushed).exp(), expected.float()
+        )
+    assert log_inclusion(counts, 4, num_pushed=10_000).tolist() == [0.0, 0.0, -math.inf, 0.0]
+
+
+def feed_batches(feed, cache, batches):
+    for keys in batches:
+        cache.commit()
+        feed.feed(cache, HeldItems(keys, keys, {"id": keys}), torch.zeros(len(keys), 6))
+
+
+@pytest.mark.parametrize("eviction", ["fifo", "lru"])
+def test_positives_weigh_the_inverse_of_their_chance_to_be_held_by_then(eviction):
     counts = torch.tensor([100, 10, 1, 1, 1, 1])
-    feed = PositivesFeed(counts, num_held=2)
+    feed, cache = PositivesFeed(counts, 2, eviction), make(2, eviction=eviction)
+    feed_batches(feed, cache, [torch.tensor([0]), torch.tensor([0, 0, 0])])
+    expected = -log_inclusion(counts, 2, eviction, num_pushed=4)
+    assert cache.log_weights[0].item() == pytest.approx(expected[0].item())
+    feed_batches(feed, cache, [torch.tensor([0, 3])] * 100)
+    expected = -log_inclusion(counts, 2, eviction)
+    assert cache.keys.tolist() == [0, 3]
+    torch.testing.assert_close(cache.log_weights, expected[torch.tensor([0, 3])])
+    assert expected[3] > expected[0]
+
+
+def partitions_over_time(eviction, steps, seeds, num_items=600, size=120, batch=8):
+    """The estimated over the exact partition at each of some steps, a line for each seed.
+
+    Popular items have the greater scores, as they do where a model is trained.
+    """
+    counts = (1e5 / torch.arange(1, num_items + 1)).long()
+    scores = torch.linspace(1, 0, num_items)
+    exact = scores.exp().sum()
+    found = torch.zeros(seeds, len(steps))
+    for seed in range(seeds):
+        generator = torch.Generator().manual_seed(seed)
+        feed, cache = PositivesFeed(counts, size, eviction), make(size, eviction=eviction)
+        for step in range(1, steps[-1] + 1):
+            keys = torch.multinomial(counts.float(), batch, replacement=True, generator=generator)
+            feed_batches(feed, cache, [keys])
+            if step in steps:
+                weights = cache.scored().log_weights
+                is_held = cache.keys >= 0
+                logits = scores[cache.keys[is_held]] + weights[is_held]
+                found[seed, steps.index(step)] = logits.exp().sum() / exact
+    return found
+
+
+@pytest.mark.parametrize("eviction", ["fifo", "lru"])
+def test_the_partition_of_the_positives_is_that_of_all_items_from_the_first_step_on(eviction):
+    counts = (1e5 / torch.arange(1, 601)).long()
+    chances = InclusionChances(counts, 120, eviction)
+    full = int(chances.full_at / 8)
+    steps = [1, 4, full // 2, full, full + 2, 3 * full // 2]  # of 8 positives each
+    found = partitions_over_time(eviction, steps, seeds=30)
+    error = found.std(dim=0) / len(found) ** 0.5
+    assert (error[2:] < 0.03).all()
+    gap = (found.mean(dim=0) - 1).abs()
+    assert (gap < 3 * error + 0.02).all()
+
+
+@pytest.mark.parametrize("num_steps", [3, 40])
+def test_a_resumed_cache_of_positives_weighs_as_the_one_that_went_on(num_steps, tmp_path):
+    counts = (1e5 / torch.arange(1, 601)).long()
+    generator = torch.Generator().manual_seed(1)
+    batches = torch.multinomial(counts.float(), 8 * (num_steps + 5), True, generator=generator)
+    batches = batches.split(8)
+    feed, cache = PositivesFeed(counts, 120), make(120)
+    feed_batches(feed, cache, batches[:num_steps])
+    save_cache(cache, tmp_path / "saved")
+    from_files, from_state = make(120), make(120)
+    load_cache(from_files, tmp_path / "saved")
+    from_state.load_state_dict(cache.state_dict())
+    for other in (cache, from_files, from_state):
+        feed_batches(PositivesFeed(counts, 120), other, batches[num_steps:])
+    assert cache.num_pushed == 8 * (num_steps + 5)
+    for other in (from_files, from_state):
+        assert torch.equal(other.log_weights, cache.log_weights)
+
+
+def test_a_cache_saved_before_pushed_items_were_counted_goes_on_as_a_full_one():
+    counts = torch.tensor([100, 10, 1, 1, 1, 1])
+    old = make(2).state_dict()
+    clock, num_pushes, num_draws, _, seed = old["_extra_state"].tolist()
+    old["_extra_state"] = torch.tensor([clock, num_pushes, num_draws, seed])
     cache = make(2)
-    keys = torch.tensor([0, 3])
-    feed.feed(cache, HeldItems(keys, keys, {"id": keys}), torch.zeros(2, 6))
-    expected = -log_inclusion(counts, 2)[keys]
+    cache.load_state_dict(old)
+    feed_batches(PositivesFeed(counts, 2), cache, [torch.tensor([0, 3])])
+    expected = -log_inclusion(counts, 2)[torch.tensor([0, 3])]
     torch.testing.assert_close(cache.log_weights, expected)
-    assert expected[1] > expected[0]

@@ -29,7 +29,7 @@ from outsize.kernels.softmax_draws import (
     softmax_mean,
 )
 from outsize.negatives.draw import Draw, HeldItems
-from outsize.negatives.item_cache import ItemCache, PushReport
+from outsize.negatives.item_cache import UNKNOWN_PUSHED, ItemCache, PushReport
 from outsize.negatives.item_rows import FeatureShapes, ItemRows
 from outsize.negatives.kept import Precision
 from outsize.negatives.kept_rows import KeptRows
@@ -102,7 +102,7 @@ class NegativeCache(ItemCache):
         self.corpus_size = corpus_size
         self.shard = Shard()
         self.seed = seed
-        self._clock = self._num_pushes = self._num_draws = self._num_held = 0
+        self._clock = self._num_pushes = self._num_draws = self._num_held = self._num_pushed = 0
         self.items = ItemRows(num_items, dim, features or {}, precision)
         self.register_buffer("keys", torch.full((num_items,), NO_KEY))
         self.register_buffer("log_weights", torch.full((num_items,), -torch.inf))
@@ -130,6 +130,10 @@ class NegativeCache(ItemCache):
     @property
     def num_items_here(self) -> int:  # noqa: D102
         return self.num_items
+
+    @property
+    def num_pushed(self) -> int:  # noqa: D102
+        return self._num_pushed
 
     def ages(self) -> Int64[Tensor, " held"]:
         """Commits since each held item was encoded."""
@@ -177,6 +181,7 @@ class NegativeCache(ItemCache):
         known, known_rows = last[found >= 0], found[found >= 0]
         new = last[found < 0][-self.num_items :]
         self._num_pushes += 1
+        self._num_pushed += len(keys)
         if self.eviction == "lru":
             self.stamps[known_rows] = self._num_pushes
         new_rows = self._by_stamp.take(new.shape[0])
@@ -270,6 +275,13 @@ class NegativeCache(ItemCache):
         """The items in given rows."""
         return HeldItems(rows, self.keys[rows], self.items.features_at(rows))
 
+    @torch.no_grad()
+    def reweigh(  # noqa: D102
+        self, log_weights_of: Callable[[Int64[Tensor, " n"]], Float[Tensor, " n"]]
+    ) -> None:
+        weights = log_weights_of(self.keys.clamp_min(0)).float()
+        self.log_weights.copy_(torch.where(self.keys == NO_KEY, -torch.inf, weights))
+
     def rows_of(self, keys: Int64[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
         """Where items are; −1 for those that are not held, and for −1."""
         return self._index.rows_of(keys)
@@ -291,7 +303,7 @@ class NegativeCache(ItemCache):
         return dict(self.named_buffers())
 
     def counters(self) -> list[int]:  # noqa: D102
-        return [self._clock, self._num_pushes, self._num_draws, self.seed]
+        return [self._clock, self._num_pushes, self._num_draws, self._num_pushed, self.seed]
 
     @torch.no_grad()
     def resume(self, num_held_here: int, counters: Sequence[int]) -> None:  # noqa: D102
@@ -307,7 +319,9 @@ class NegativeCache(ItemCache):
 
     def set_extra_state(self, state: Tensor) -> None:
         """Go on where another cache was."""
-        self._clock, self._num_pushes, self._num_draws, self.seed = state.tolist()
+        *counts, self.seed = state.tolist()
+        self._clock, self._num_pushes, self._num_draws, *pushed = counts
+        self._num_pushed = pushed[0] if pushed else UNKNOWN_PUSHED
         self._num_held = int((self.keys != NO_KEY).sum())
         self._derive()
 

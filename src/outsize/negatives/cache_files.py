@@ -22,13 +22,14 @@ from outsize.checkpoint import open_tensors, read_manifest, require_whole, write
 from outsize.collectives import failing_together, gather_values, rank, value_of_first, world_size
 from outsize.errors import CheckpointError, ConfigError
 from outsize.files import SAFETENSORS_TYPES, write_tensors
-from outsize.negatives.item_cache import ItemCache
+from outsize.negatives.item_cache import UNKNOWN_PUSHED, ItemCache
 from outsize.negatives.item_rows import put_lines
 
 _FORMAT = 1
 _NAME = re.compile(r"cache-(\d{5})-of-(\d{5})\.safetensors")
 _CHUNK_BYTES = 1 << 24
-_COUNTERS = ("clock", "num_pushes", "num_draws", "seed")
+_COUNTERS = ("clock", "num_pushes", "num_draws", "num_pushed", "seed")
+_MISSING = {"num_pushed": UNKNOWN_PUSHED}  # what older files do not say
 
 
 def save_cache(cache: ItemCache, folder: str | Path) -> None:
@@ -93,7 +94,8 @@ def load_cache(cache: ItemCache, folder: str | Path) -> int:
         rows = torch.arange(num_held, num_held + len(lines), device=cache.device)
         _copy_lines(path, lines, cache.tensors_here(), rows)
         num_held += len(lines)
-    counters = [max(header["counters"][name] for header in headers) for name in _COUNTERS]
+    saved = [{**_MISSING, **header["counters"]} for header in headers]
+    counters = [max(each[name] for each in saved) for name in _COUNTERS]
     cache.resume(num_held, counters if goes_on else [*counters[:-1], cache.counters()[-1]])
     return sum(gather_values(num_left_out))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 
 import torch
@@ -12,7 +13,7 @@ from outsize.errors import ConfigError
 from outsize.hashing import derive_seed
 from outsize.negatives.contract import ItemSource
 from outsize.negatives.draw import HeldItems
-from outsize.negatives.inclusion import log_inclusion
+from outsize.negatives.inclusion import InclusionChances
 from outsize.negatives.item_cache import ItemCache, PushReport
 
 _NOTHING = PushReport(0, 0, 0)
@@ -107,7 +108,8 @@ class PositivesFeed(Feed):
     """What the queries of each step are right for, as the public code of the paper does it.
 
     Popular items are then held more often than others. With their counts they weigh less, each
-    1/chance to be held; without, the softmax is over what is popular.
+    1/chance to be held; without, the softmax is over what is popular. Chances grow while the cache
+    fills, and with them all weights change (see `inclusion`).
 
     Args:
         counts: How often each item, by key, is a positive.
@@ -121,18 +123,23 @@ class PositivesFeed(Feed):
         num_held: int = 0,
         eviction: str = "fifo",
     ) -> None:
-        self._log_weights: Tensor | None = None
+        self._chances: InclusionChances | None = None
         if counts is not None:
-            self._log_weights = -log_inclusion(counts, num_held, eviction)
+            self._chances = InclusionChances(counts, num_held, eviction)
 
     def feed(  # noqa: D102
         self, cache: ItemCache, positives: HeldItems, embeddings: Tensor
     ) -> PushReport:
-        weights = None
-        if self._log_weights is not None:
-            self._log_weights = self._log_weights.to(positives.keys.device)
-            weights = self._log_weights[positives.keys]
-        return cache.push(positives.features, embeddings, positives.keys, weights)
+        if self._chances is None:
+            return cache.push(positives.features, embeddings, positives.keys)
+        chances = self._chances.to(positives.keys.device)
+        was_steady = cache.num_pushed >= chances.steady_at
+        weights = -chances.log_chances(positives.keys, math.inf)
+        report = cache.push(positives.features, embeddings, positives.keys, weights)
+        if not was_steady:
+            num_pushed = cache.num_pushed
+            cache.reweigh(lambda keys: -chances.log_chances(keys, num_pushed))
+        return report
 
 
 def _push(cache: ItemCache, source: ItemSource, keys: Int64[Tensor, " n"]) -> PushReport:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +14,8 @@ from outsize.collectives import RankGroup
 from outsize.contracts import Shard
 from outsize.negatives.draw import Draw, HeldItems
 from outsize.spec import MemoryUse
+
+UNKNOWN_PUSHED = 1 << 62  # of a cache that was saved before pushed items were counted
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,14 @@ class ItemCache(nn.Module, ABC):
     @abstractmethod
     def num_items_here(self) -> int:
         """The most items that this rank holds."""
+
+    @property
+    @abstractmethod
+    def num_pushed(self) -> int:
+        """Items pushed so far, by all ranks together and repeated ones included.
+
+        `UNKNOWN_PUSHED` and more for a cache that was saved before this was counted.
+        """
 
     @property
     def alpha(self) -> float:
@@ -158,12 +168,16 @@ class ItemCache(nn.Module, ABC):
         """
 
     @abstractmethod
+    def reweigh(self, log_weights_of: Callable[[Int64[Tensor, " n"]], Float[Tensor, " n"]]) -> None:
+        """Give every item held here the log-weight that its key has now."""
+
+    @abstractmethod
     def tensors_here(self) -> dict[str, Tensor]:
         """All that is kept here by name, a line for each row; held items have the first rows."""
 
     @abstractmethod
     def counters(self) -> list[int]:
-        """What counts steps, calls and draws here, and the seed of the draws."""
+        """Steps, calls of `push`, draws and items pushed so far, and the seed of the draws."""
 
     @abstractmethod
     def resume(self, num_held_here: int, counters: Sequence[int]) -> None:

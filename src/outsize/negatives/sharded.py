@@ -84,7 +84,7 @@ class ShardedNegativeCache(ItemCache):
         self.num_items = rows * self.ranks.size
         self.dim = dim
         self.corpus_size = corpus_size
-        self._num_held = 0
+        self._num_held = self._num_pushed = 0
 
     @property
     def own(self) -> NegativeCache:
@@ -111,6 +111,10 @@ class ShardedNegativeCache(ItemCache):
     @property
     def num_items_here(self) -> int:  # noqa: D102
         return self.own.num_items
+
+    @property
+    def num_pushed(self) -> int:  # noqa: D102
+        return self._num_pushed
 
     def ages(self) -> Int64[Tensor, " held"]:  # noqa: D102
         return self.own.ages()
@@ -143,6 +147,7 @@ class ShardedNegativeCache(ItemCache):
         *pushed, self._num_held = self._sums(
             report.num_new, report.num_known, report.num_repeated, self.own.num_held
         )
+        self._num_pushed += sum(pushed)
         return PushReport(*pushed)
 
     @torch.no_grad()
@@ -207,14 +212,21 @@ class ShardedNegativeCache(ItemCache):
         own = self.own.oldest(num)
         return HeldItems(own.rows + self._first_row, own.keys, own.features)
 
+    def reweigh(  # noqa: D102
+        self, log_weights_of: Callable[[Int64[Tensor, " n"]], Float[Tensor, " n"]]
+    ) -> None:
+        self.own.reweigh(log_weights_of)
+
     def tensors_here(self) -> dict[str, Tensor]:  # noqa: D102
         return self.own.tensors_here()
 
     def counters(self) -> list[int]:  # noqa: D102
-        return self.own.counters()
+        *counts, _, seed = self.own.counters()
+        return [*counts, self._num_pushed, seed]
 
     def resume(self, num_held_here: int, counters: Sequence[int]) -> None:  # noqa: D102
         self.own.resume(num_held_here, counters)
+        self._num_pushed = self.own.num_pushed  # saved for all ranks
         (self._num_held,) = self._sums(num_held_here)
 
     def _ask(self, question: Question, num: int, with_mean: bool) -> list[Question]:
