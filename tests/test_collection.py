@@ -264,5 +264,24 @@ def test_codes_are_refused_where_there_are_no_pointers():
 
 @pytest.mark.usefixtures("unchecked_shapes")
 def test_codes_of_the_wrong_shape_are_refused():
+    deep = torch.zeros(2, 3, 8, dtype=torch.uint8)
     with pytest.raises(DataError, match=r"codes must be \(N, pointers\)"):
-        outsize.Codes(torch.zeros(2, 3, 8, dtype=torch.uint8))
+        outsize.Codes(deep, offsets=torch.tensor([0, 3]))
+    table = outsize.build_table("cce", outsize.TableSpec("ad", 100, 8), max_params=80)
+    embeddings = outsize.EmbeddingCollection([outsize.FeatureSpec("ad")], {"ad": table})
+    with pytest.raises(DataError, match=r"'ad': codes must be \(N, pointers\).*flatten bags"):
+        embeddings({"ad": outsize.Codes(deep, version=table.codes_version)})
+
+
+def test_codes_of_before_a_reclustering_are_refused_by_a_collection():
+    table = outsize.build_table("cce", outsize.TableSpec("ad", 300, 8), max_params=80)
+    features = [outsize.FeatureSpec("ad"), outsize.FeatureSpec("ads", table="ad")]
+    embeddings = outsize.EmbeddingCollection(features, {"ad": table})
+    inputs = {"ad": torch.tensor([1, 2]), "ads": torch.tensor([[1, 2], [3, 4]])}
+    batch = embeddings.encode(inputs)
+    embeddings(batch)
+    embeddings.recluster()
+    with pytest.raises(DataError, match="'ad': these codes were made before its pointers changed"):
+        embeddings(batch)
+    again = embeddings(embeddings.encode(inputs))
+    assert torch.equal(again["ad"], table(inputs["ad"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TypeGuard
 
 import torch
@@ -116,8 +117,8 @@ class EmbeddingCollection(nn.Module):
     def encode(self, inputs: Mapping[str, FeatureInput]) -> dict[str, Bag | Codes]:
         """The batch with pointers in the place of ids, for every table that has pointers.
 
-        What comes out can be kept and given to the collection again, until a table is reclustered;
-        padding is gone from it.
+        What comes out can be kept and given to the collection again, until a table is reclustered:
+        from then on its codes are refused. Padding is gone from it.
         """
         tables = self._each_table()
         encoded: dict[str, Bag | Codes] = {}
@@ -129,7 +130,8 @@ class EmbeddingCollection(nn.Module):
                 continue
             single = bag.is_one_id_each and feature.padding_id is None
             flat = bag if single else bag.flat(feature.padding_id)
-            encoded[feature.name] = Codes(table.encode(flat.values), flat.offsets, flat.weights)
+            codes = table.encode(flat.values)
+            encoded[feature.name] = replace(codes, offsets=flat.offsets, weights=flat.weights)
         return encoded
 
     def recluster(
@@ -139,7 +141,7 @@ class EmbeddingCollection(nn.Module):
         *,
         progress: bool = False,
     ) -> dict[str, ReclusterReport]:
-        """Recluster every table that can be.
+        """Recluster every table that can be: all of them on all ranks, or none if one fails.
 
         Args:
             optimizer: What trains the tables; it forgets the moments of what is rewritten.
@@ -149,11 +151,18 @@ class EmbeddingCollection(nn.Module):
         Returns:
             The reports of the tables that were, by name.
         """
-        known = counts or {}
-        reports = {
-            name: table.recluster(optimizer, known.get(name), progress=progress)
-            for name, table in self._each_table().items()
+        known, tables = counts or {}, self._each_table()
+        plans = {
+            name: table.plan_recluster(optimizer, known.get(name), progress=progress)
+            for name, table in tables.items()
         }
+        reports: dict[str, ReclusterReport | None] = {}
+        for name, table in tables.items():
+            plan = plans[name]
+            if plan is not None:
+                reports[name] = plan.apply()
+            else:  # a table of the user's may have a `recluster` of its own
+                reports[name] = table.recluster(optimizer, known.get(name), progress=progress)
         return {name: report for name, report in reports.items() if report is not None}
 
     def raise_if_bad_ids(self) -> None:
@@ -267,7 +276,7 @@ class EmbeddingCollection(nn.Module):
         for feature, bag in zip(features, bags, strict=True):
             table = tables[feature.table]
             if isinstance(bag, Codes):
-                vector = table.decode(bag.values)
+                vector = table.decode(bag)
                 if bag.offsets is not None:
                     vector = pool_rows(vector, bag.offsets, feature.pooling, bag.weights)
                 vectors.append(vector)

@@ -33,6 +33,10 @@ class OwnerError(OutsizeError, RuntimeError):
     """A rank that refused a request for its rows, or is out of reach."""
 
 
+class ReclusterError(OutsizeError, RuntimeError):
+    """A reclustering that failed on another rank, and so changed nothing on any."""
+
+
 class WriteError(OutsizeError, RuntimeError):
     """A file that could not be written."""
 

@@ -225,8 +225,8 @@ def test_pointers_can_stand_for_ids(shared):
     table.recluster()
     ids = torch.tensor([[5, 7], [2999, 0]])
     codes = table.encode(ids)
-    assert codes.shape == (2, 2, 8)
-    assert codes.dtype == torch.uint8
+    assert codes.values.shape == (2, 2, 8)
+    assert codes.values.dtype == torch.uint8
     assert torch.equal(table.decode(codes), table(ids))
     without_ids = copy.deepcopy(table)
     without_ids.pointers.zero_()

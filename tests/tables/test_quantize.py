@@ -60,6 +60,59 @@ def test_any_table_can_be_quantized_and_is_one_again():
         type(table).within(full.spec, Budget())
 
 
+@pytest.mark.parametrize("codes", [2, 3, 8, 257, 1000])
+@pytest.mark.parametrize("value", [0.0, 1000.0])
+def test_a_padding_row_keeps_its_vector_exactly_whatever_the_codes(codes, value):
+    embedding = torch.nn.Embedding(400, 8, padding_idx=5)
+    with torch.no_grad():
+        embedding.weight += 3.0
+        embedding.weight[5] = value
+    table = quantize(embedding, columns=3, codes=codes)
+    ids = torch.tensor([5, 4, 5])
+    for vectors in (table(ids), table.decode(table.encode(ids)), table.materialize()(ids)):
+        assert torch.equal(vectors[0], embedding.weight[5])
+        assert torch.equal(vectors[2], embedding.weight[5])
+        assert not torch.equal(vectors[1], embedding.weight[5])
+    assert table.weight.shape[0] == min(codes, 400) - 1
+    assert table.materialize().padding_idx == 5
+    assert quantize(table, codes=codes).padding_id == 5
+    assert table.weight.max() < 100  # no centroid knows the padding row
+    loaded = quantize(torch.nn.Embedding(400, 8, padding_idx=5), columns=3, codes=codes)
+    loaded.load_state_dict(table.state_dict())
+    assert torch.equal(loaded(ids), table(ids))
+
+
+def test_a_padding_row_is_not_trained():
+    table = quantize(torch.nn.Embedding(50, 4, padding_idx=0), codes=10)
+    optimizer = torch.optim.AdamW(table.parameters(), lr=0.1, weight_decay=0.5)
+    others = table(torch.arange(1, 50)).detach()
+    for _ in range(5):
+        optimizer.zero_grad()
+        (table(torch.arange(50)) - 1).square().sum().backward()
+        optimizer.step()
+    assert torch.equal(table(torch.tensor([0])), torch.zeros(1, 4))
+    assert not torch.isclose(table(torch.arange(1, 50)), others).any()
+    optimizer.zero_grad()
+    table(torch.tensor([0, 0])).sum().backward()
+    assert not table.weight.grad.any()
+
+
+def test_a_padding_row_alone_or_without_room_is_refused():
+    with pytest.raises(ConfigError, match="padding row takes one code"):
+        quantize(torch.nn.Embedding(50, 4, padding_idx=0), codes=1)
+    with pytest.raises(ConfigError, match="padding row takes one code"):
+        quantize(torch.nn.Embedding(1, 4, padding_idx=0))
+
+
+def test_options_of_an_embedding_that_codes_cannot_keep_are_refused():
+    with pytest.raises(ConfigError, match="max_norm=1, which codes cannot keep"):
+        quantize(torch.nn.Embedding(50, 4, max_norm=1.0))
+    with pytest.raises(ConfigError, match="scale_grad_by_freq"):
+        quantize(torch.nn.Embedding(50, 4, scale_grad_by_freq=True))
+    sparse = torch.nn.Embedding(50, 4, sparse=True)
+    assert torch.allclose(quantize(sparse, codes=50)(torch.arange(50)), sparse.weight, atol=1e-6)
+
+
 def test_popular_ids_are_kept_more_exactly():
     embedding = torch.nn.Embedding(1000, 4)
     counts = torch.ones(1000, dtype=torch.int64)

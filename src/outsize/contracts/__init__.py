@@ -7,7 +7,7 @@ from outsize.contracts.ids import IdGuard
 from outsize.contracts.layout import RowLayout
 from outsize.contracts.messages import RowReply, RowUpdate
 from outsize.contracts.parts import TablePart
-from outsize.contracts.recluster import ReclusterReport
+from outsize.contracts.recluster import PlannedRecluster, ReclusterReport
 from outsize.contracts.selection import FeatureInput, FeatureSelection
 from outsize.contracts.shard import Shard
 from outsize.contracts.store import RowStore
@@ -20,6 +20,7 @@ __all__ = [
     "FeatureInput",
     "FeatureSelection",
     "IdGuard",
+    "PlannedRecluster",
     "ReclusterReport",
     "RowCounts",
     "RowLayout",

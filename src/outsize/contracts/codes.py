@@ -12,22 +12,30 @@ from outsize.errors import DataError
 
 @dataclass(frozen=True)
 class Codes:
-    """The encoded ids of one feature for a batch, as `EmbeddingTable.encode` gives them.
+    """Encoded ids, as `EmbeddingTable.encode` gives them; flat ones stand in a batch for a feature.
 
     Attributes:
         values: The pointers of each id.
-        offsets: Start of each bag among the ids; without offsets every bag is one id.
+        offsets: Start of each bag among flat ids; without offsets every bag is one id.
         weights: A weight for each id; for sum pooling only.
+        version: Which pointers of the table these are, its `codes_version` when they were made.
+            A table decodes codes of its own version only.
     """
 
-    values: Integer[Tensor, "n pointers"]
+    values: Integer[Tensor, "*shape pointers"]
     offsets: Int64[Tensor, " batch"] | None = None
     weights: Float[Tensor, " n"] | None = None
+    version: int | None = None
 
     def __post_init__(self) -> None:
+        if self.offsets is not None:
+            self.require_flat("codes")
+
+    def require_flat(self, name: str) -> None:
+        """Refuse codes that are not (N, pointers), which no batch can have."""
         if self.values.dim() != 2:
             raise DataError(
-                f"codes must be (N, pointers), but got the shape {tuple(self.values.shape)}: "
+                f"{name} must be (N, pointers), but got the shape {tuple(self.values.shape)}: "
                 "flatten bags and give their offsets"
             )
 

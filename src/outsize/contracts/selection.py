@@ -53,6 +53,8 @@ class FeatureSelection:
                 raise DataError(
                     f"feature {feature.name!r} has codes, but its rows live in a store: give ids"
                 )
+            if isinstance(bag, Codes):
+                bag.require_flat(f"feature {feature.name!r}: codes")
             require_poolable(feature.pooling, bag.weights)
             if bags and bag.batch_size != bags[0].batch_size:
                 raise DataError(

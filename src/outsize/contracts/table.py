@@ -6,13 +6,14 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Float, Int64, Integer
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from outsize.contracts.bags import Bag, pool_rows, require_poolable
+from outsize.contracts.codes import Codes
 from outsize.contracts.ids import IdGuard
-from outsize.contracts.recluster import ReclusterReport
+from outsize.contracts.recluster import PlannedRecluster, ReclusterReport
 from outsize.errors import ConfigError
 from outsize.spec import Budget, MemoryUse, Pooling, TableSpec
 
@@ -64,19 +65,40 @@ class EmbeddingTable(nn.Module, ABC):
     ) -> ReclusterReport | None:
         """Find better rows for ids to share, where the method can; by default there are none.
 
+        It changes the table on all ranks, or fails and changes it on none.
+
         Args:
             optimizer: What trains this table; it forgets the moments of what is rewritten.
             counts: How often each id occurs, where that is known.
             progress: Show a bar on standard error.
         """
+        plan = self.plan_recluster(optimizer, counts, progress=progress)
+        return None if plan is None else plan.apply()
+
+    def plan_recluster(
+        self,
+        optimizer: Optimizer | None = None,
+        counts: Int64[Tensor, " num_rows"] | None = None,
+        *,
+        progress: bool = False,
+    ) -> PlannedRecluster | None:
+        """All of `recluster` but the change, so that several tables change together or not at all.
+
+        A method that can recluster implements this, with the arguments of `recluster`.
+        """
         return None
 
-    def encode(self, ids: Int64[Tensor, "*shape"]) -> Integer[Tensor, "*shape pointers"]:
+    @property
+    def codes_version(self) -> int:
+        """Changes whenever codes that were made before would decode to other vectors."""
+        raise ConfigError(f"table {self.spec.name!r}: {_NO_POINTERS}")
+
+    def encode(self, ids: Int64[Tensor, "*shape"]) -> Codes:
         """What can stand in data in the place of ids: small integers, several for each id."""
         raise ConfigError(f"table {self.spec.name!r}: {_NO_POINTERS}")
 
-    def decode(self, codes: Integer[Tensor, "*shape pointers"]) -> Float[Tensor, "*shape dim"]:
-        """The vectors of encoded ids."""
+    def decode(self, codes: Codes) -> Float[Tensor, "*shape dim"]:
+        """The vectors of encoded ids, whatever their bags; codes of another version are refused."""
         raise ConfigError(f"table {self.spec.name!r}: {_NO_POINTERS}")
 
     def memory_use(self) -> MemoryUse:

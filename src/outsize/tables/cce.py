@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from outsize.clustering import CHUNK_POINTS
-from outsize.contracts import EmbeddingTable, ReclusterReport
+from outsize.contracts import PlannedRecluster, ReclusterReport
 from outsize.errors import ConfigError
 from outsize.hashing import derive_seed, draw_hashes, hash_ids
 from outsize.spec import Budget, TableSpec
@@ -34,18 +34,19 @@ from outsize.tables.columns import (
     stack_columns,
     unstack_columns,
 )
+from outsize.tables.pointer_table import PointerTable
 from outsize.tables.pointers import hashed_pointers, pack, pointer_type, unpack
 from outsize.tables.reclustering import (
     ITERATIONS,
     fit_codes,
     nearest_pointers,
-    run_recluster,
+    plan_recluster,
 )
 from outsize.tables.sizing import Cost, hash_bytes, largest_size
 from outsize.tables.weights import fresh_weight
 
 
-class CCETable(EmbeddingTable):
+class CCETable(PointerTable):
     """Ids share codes that clustering finds; see the module's text.
 
     Args:
@@ -62,7 +63,7 @@ class CCETable(EmbeddingTable):
     """
 
     can_recluster = True
-    can_encode = True
+    pointer_buffers = ("pointers", "helper_hashes")
 
     def __init__(
         self,
@@ -98,6 +99,7 @@ class CCETable(EmbeddingTable):
         self.helper_hashes: Tensor
         self.num_clusterings: Tensor
         self.meaning: Tensor
+        self.renew_version()
 
     @classmethod
     def within(  # noqa: D102
@@ -131,22 +133,18 @@ class CCETable(EmbeddingTable):
         """The codes that ids point to, h in the text."""
         return unpack(self.pointers[ids.to(self.pointers.device)]).to(ids.device)
 
-    def encode(self, ids: Int64[Tensor, "*shape"]) -> Integer[Tensor, "*shape pointers"]:
-        """What can stand in data in the place of ids: their pointers into codes and helper.
+    @property
+    def num_pointers(self) -> int:
+        """Pointers of an id into the codes and into the helper."""
+        return 2 * self.columns
 
-        Good until the next reclustering. Small integers, `2 · columns` for each id.
-        """
-        flat = ids.flatten()
-        both = torch.cat([self.pointers_of(flat), self._helper_of(flat)], dim=1)
-        return pack(both, self.pointers.dtype).view(*ids.shape, -1)
+    def copy_pointers(self, ids: Int64[Tensor, " n"]) -> Integer[Tensor, "n pointers"]:  # noqa: D102
+        both = torch.cat([self.pointers_of(ids), self._helper_of(ids)], dim=1)
+        return pack(both, self.pointers.dtype)
 
-    def decode(self, codes: Integer[Tensor, "*shape pointers"]) -> Float[Tensor, "*shape dim"]:
-        """The vectors of ids that were encoded; needs no pointers of its own."""
-        both = unpack(codes).flatten(0, -2)
-        vectors = self._vectors(*both.split(self.columns, dim=1))
-        return vectors.view(*codes.shape[:-1], self.spec.dim)
+    def vectors_of(self, packed: Integer[Tensor, "n pointers"]) -> Float[Tensor, "n dim"]:  # noqa: D102
+        return self._vectors(*unpack(packed).split(self.columns, dim=1))
 
-    @torch.no_grad()
     def recluster(
         self,
         optimizer: Optimizer | None = None,
@@ -158,8 +156,9 @@ class CCETable(EmbeddingTable):
     ) -> ReclusterReport:
         """Cluster the vectors of all ids, and begin anew from their centroids.
 
-        Every old vector is computed before anything is written. With several ranks all call it:
-        the first clusters, and all end with its result.
+        Nothing is written before all is computed: a clustering that fails or is stopped leaves
+        the table as it was. With several ranks all call it: the first clusters, and all end with
+        its result; if any rank raises, all raise.
 
         Args:
             optimizer: What trains this table; it forgets the moments of the rewritten rows.
@@ -168,8 +167,20 @@ class CCETable(EmbeddingTable):
             batch_rows: Ids to assign at once; the result does not depend on it.
             progress: Show a bar on standard error.
         """
+        return self.plan_recluster(
+            optimizer, counts, iterations=iterations, batch_rows=batch_rows, progress=progress
+        ).apply()
 
-        def rewrite() -> None:
+    def plan_recluster(  # noqa: D102
+        self,
+        optimizer: Optimizer | None = None,
+        counts: Int64[Tensor, " num_rows"] | None = None,
+        *,
+        iterations: int = ITERATIONS,
+        batch_rows: int = CHUNK_POINTS,
+        progress: bool = False,
+    ) -> PlannedRecluster:
+        def rewrite() -> dict[str, Tensor]:
             fitted = fit_codes(
                 self.spec,
                 self._points_of,
@@ -181,16 +192,18 @@ class CCETable(EmbeddingTable):
                 progress=progress,
                 points_an_id=self._pool,
             )
-            pointers = nearest_pointers(self._points_of, fitted.codes, self.pointers, batch_rows)
-            self.num_clusterings += 1
-            self.helper_hashes.copy_(self._draw_helper(int(self.num_clusterings)))
-            self.pointers.copy_(pointers)
-            self.weight.zero_()
-            self._write_codes(fitted.codes)
+            number = self.num_clusterings + 1
+            return {
+                "weight": self._weight_of(fitted.codes),
+                "pointers": nearest_pointers(
+                    self._points_of, fitted.codes, self.pointers, batch_rows
+                ),
+                "helper_hashes": self._draw_helper(int(number)).to(self.helper_hashes.device),
+                "num_clusterings": number,
+            }
 
-        state = (self.pointers, self.helper_hashes, self.num_clusterings)
-        return run_recluster(
-            self, self.weight, state, self.num_codes, optimizer, rewrite, self.shared
+        return plan_recluster(
+            self, self.weight, rewrite, self.num_codes, optimizer, pooled=self.shared
         )
 
     def _points_of(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "groups points width"]:
@@ -200,9 +213,14 @@ class CCETable(EmbeddingTable):
             return vectors.view(1, -1, self.spec.dim // self.columns)
         return stack_columns(vectors, self.columns)
 
-    def _write_codes(self, centroids: Float[Tensor, "groups codes width"]) -> None:
+    def _weight_of(
+        self, centroids: Float[Tensor, "groups codes width"]
+    ) -> Float[Tensor, "rows dim"]:
+        """Codes that are centroids, and a helper of zeros."""
         codes = centroids if self.shared else unstack_columns(centroids, self.spec.dim)
-        self.weight[: self.num_main] = codes.reshape(self.num_main, self.spec.dim).to(self.weight)
+        weight = torch.zeros_like(self.weight)
+        weight[: self.num_main] = codes.reshape(self.num_main, self.spec.dim).to(weight)
+        return weight
 
     def _vectors(
         self, main: Int64[Tensor, "n columns"], helper: Int64[Tensor, "n columns"]
@@ -223,7 +241,7 @@ class CCETable(EmbeddingTable):
     ) -> None:
         """Refuse pointers of another meaning, which torch would copy without a word."""
         saved = state_dict.get(f"{prefix}meaning")
-        if saved is not None and saved.tolist() != self.meaning.tolist():
+        if saved is not None and saved.tolist() != [self.columns, int(self.shared)]:
             columns, shared = saved.tolist()
             raise ConfigError(
                 f"table {self.spec.name!r}: its saved pointers are of {columns} columns with "

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 from torch.optim import Optimizer
 
-from outsize.contracts import EmbeddingTable, ReclusterReport
+from outsize.contracts import EmbeddingTable, PlannedRecluster
 from outsize.errors import ConfigError
 from outsize.hashing import derive_seed, draw_hashes
 from outsize.spec import Budget, TableSpec
@@ -32,7 +32,7 @@ from outsize.tables.reclustering import (
     ITERATIONS,
     fit_codes,
     nearest_pointers,
-    run_recluster,
+    plan_recluster,
 )
 from outsize.tables.sizing import Cost, largest_size
 from outsize.tables.weights import fresh_weight
@@ -87,16 +87,15 @@ class CircularTable(EmbeddingTable):
     def lookup(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "n dim"]:  # noqa: D102
         return gather_columns(self.weight, unpack(self.pointers[ids]))
 
-    @torch.no_grad()
-    def recluster(  # noqa: D102
+    def plan_recluster(  # noqa: D102
         self,
         optimizer: Optimizer | None = None,
         counts: Int64[Tensor, " num_rows"] | None = None,
         *,
         iterations: int = ITERATIONS,
         progress: bool = False,
-    ) -> ReclusterReport:
-        def rewrite() -> None:
+    ) -> PlannedRecluster:
+        def rewrite() -> dict[str, Tensor]:
             seed = derive_seed(self.seed, "recluster", int(self.num_clusterings))
             fitted = fit_codes(
                 self.spec,
@@ -110,12 +109,13 @@ class CircularTable(EmbeddingTable):
             )
             pointers = nearest_pointers(self._others, fitted.codes, self.pointers)
             means = self._means(fitted.ids, fitted.weights, unpack(pointers[fitted.ids]))
-            self.num_clusterings += 1
-            self.pointers.copy_(pointers)
-            self.weight.copy_(means)
+            return {
+                "weight": means.to(self.weight),
+                "pointers": pointers,
+                "num_clusterings": self.num_clusterings + 1,
+            }
 
-        state = (self.pointers, self.num_clusterings)
-        return run_recluster(self, self.weight, state, self.num_buckets, optimizer, rewrite)
+        return plan_recluster(self, self.weight, rewrite, self.num_buckets, optimizer)
 
     def _others(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "columns n width"]:
         """For each column, all columns of the vectors of ids but that one."""

@@ -7,6 +7,7 @@ pointers that are learned during training.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -23,7 +24,8 @@ from outsize.tables.columns import (
     stack_columns,
     unstack_columns,
 )
-from outsize.tables.pointers import pointer_type, unpack
+from outsize.tables.pointer_table import PointerTable
+from outsize.tables.pointers import pack, pointer_type, unpack
 from outsize.tables.reclustering import (
     ITERATIONS,
     fit_codes,
@@ -31,29 +33,40 @@ from outsize.tables.reclustering import (
 )
 
 
-class QuantizedTable(EmbeddingTable):
+class QuantizedTable(PointerTable):
     """Vectors put together from codes that pointers choose; both are found by `quantize`.
 
-    The codes are parameters and may be trained further; the pointers stay.
+    The codes are parameters and may be trained further; the pointers stay. A padding row is none
+    of the codes: it keeps its value exactly and is not trained, as in `nn.Embedding`.
 
     Args:
         spec: The table.
         codes: Centroids, a column of each in each column.
-        pointers: For each id and column the code it has, packed in the smallest type.
+        pointers: For each id and column the code it has, packed in the smallest type; one past
+            the last code for the padding id.
+        padding_id: The id whose vector is `padding_row`, where there is one.
+        padding_row: That vector.
     """
-
-    can_encode = True
 
     def __init__(
         self,
         spec: TableSpec,
         codes: Float[Tensor, "codes dim"],
         pointers: Integer[Tensor, "num_rows columns"],
+        padding_id: int | None = None,
+        padding_row: Float[Tensor, " dim"] | None = None,
     ) -> None:
         super().__init__(spec)
+        if (padding_id is None) != (padding_row is None):
+            raise ConfigError(f"table {spec.name!r}: a padding id and its row go together")
         self.weight = nn.Parameter(codes.to(spec.dtype))
+        self.padding_id = padding_id
         self.register_buffer("pointers", pointers)
         self.pointers: Tensor
+        if padding_row is not None:
+            self.register_buffer("padding_row", padding_row.to(spec.dtype))
+            self.padding_row: Tensor
+        self.renew_version()
 
     @classmethod
     def within(  # noqa: D102
@@ -61,21 +74,33 @@ class QuantizedTable(EmbeddingTable):
     ) -> QuantizedTable:
         raise ConfigError("a quantized table is made from a trained one: use outsize.quantize")
 
+    @property
+    def num_pointers(self) -> int:  # noqa: D102
+        return self.pointers.shape[1]
+
     def lookup(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "n dim"]:  # noqa: D102
-        return gather_columns(self.weight, self.pointers_of(ids))
+        return self.vectors_of(self.pointers[ids])
 
     def pointers_of(self, ids: Int64[Tensor, " n"]) -> Int64[Tensor, "n columns"]:
         """The codes that ids point to."""
         return unpack(self.pointers[ids])
 
-    def encode(self, ids: Int64[Tensor, "*shape"]) -> Integer[Tensor, "*shape columns"]:
-        """What can stand in data in the place of ids: their pointers."""
+    def copy_pointers(self, ids: Int64[Tensor, " n"]) -> Integer[Tensor, "n columns"]:  # noqa: D102
         return self.pointers[ids]
 
-    def decode(self, codes: Integer[Tensor, "*shape columns"]) -> Float[Tensor, "*shape dim"]:
-        """The vectors of ids that were encoded."""
-        vectors = gather_columns(self.weight, unpack(codes).flatten(0, -2))
-        return vectors.view(*codes.shape[:-1], self.spec.dim)
+    def vectors_of(self, packed: Integer[Tensor, "n columns"]) -> Float[Tensor, "n dim"]:  # noqa: D102
+        pointers = unpack(packed)
+        if self.padding_id is None:
+            return gather_columns(self.weight, pointers)
+        num_codes = self.weight.shape[0]
+        is_padding = pointers[:, :1] == num_codes
+        vectors = gather_columns(self.weight, pointers.clamp(max=num_codes - 1))
+        return torch.where(is_padding, self.padding_row, vectors)
+
+    def materialize(self) -> nn.Embedding:  # noqa: D102
+        embedding = super().materialize()
+        embedding.padding_idx = self.padding_id
+        return embedding
 
 
 @torch.no_grad()
@@ -92,25 +117,31 @@ def quantize(
     """Compress a trained table by product quantization.
 
     Args:
-        table: Any table, or an `nn.Embedding`.
+        table: Any table, or an `nn.Embedding`. The padding row of one keeps its vector exactly;
+            `sparse` has no effect on vectors and none here; `max_norm` and `scale_grad_by_freq`
+            are refused.
         columns: Pieces that are quantized each on its own; by default 4.
-        codes: Codes of each column; fewer ids have a code each.
+        codes: Codes of each column, of which a padding row takes one; fewer ids have a code each.
         counts: How often each id occurs; popular ids are then kept more exactly.
         iterations: Of k-means, at most.
         seed: Seed of the clustering.
         progress: Show a bar on standard error.
     """
-    if isinstance(table, EmbeddingTable):
-        spec, lookup = table.spec, table.lookup
-    else:
-        weight = table.weight
-        spec = TableSpec("embedding", weight.shape[0], weight.shape[1], dtype=weight.dtype)
-        lookup = partial(weight.index_select, 0)
+    spec, lookup, padding_id = _source(table)
     columns = columns_of(spec, columns)
-    if codes < 1:
-        raise ConfigError(f"table {spec.name!r}: codes must be >= 1, but got {codes}")
-    codes = min(codes, spec.num_rows)
+    codes = _num_codes(spec, codes, padding_id)
     device = next(table.parameters()).device
+    with_padding = codes + (padding_id is not None)
+    like = torch.empty(spec.num_rows, columns, dtype=pointer_type(with_padding), device=device)
+    if device.type == "meta":  # a shape to load a state dict into
+        row = None if padding_id is None else torch.empty(spec.dim, device=device)
+        return QuantizedTable(
+            spec, torch.empty(codes, spec.dim, device=device), like, padding_id, row
+        )
+    if padding_id is not None:
+        counts = torch.ones(spec.num_rows, dtype=torch.int64) if counts is None else counts.clone()
+        if padding_id < len(counts):
+            counts[padding_id] = 0
 
     def points_of(ids: Int64[Tensor, " n"]) -> Float[Tensor, "columns n width"]:
         return stack_columns(lookup(ids).float(), columns)
@@ -125,6 +156,46 @@ def quantize(
         iterations=iterations,
         progress=progress,
     )
-    like = torch.empty(spec.num_rows, columns, dtype=pointer_type(codes), device=device)
     pointers = nearest_pointers(points_of, fitted.codes, like)
-    return QuantizedTable(spec, unstack_columns(fitted.codes, spec.dim), pointers)
+    centroids = unstack_columns(fitted.codes, spec.dim)
+    if padding_id is None:
+        return QuantizedTable(spec, centroids, pointers)
+    pointers[padding_id] = pack(torch.tensor(codes), pointers.dtype)
+    row = lookup(torch.tensor([padding_id], device=device)).squeeze(0)
+    return QuantizedTable(spec, centroids, pointers, padding_id, row)
+
+
+def _source(
+    table: EmbeddingTable | nn.Embedding,
+) -> tuple[TableSpec, Callable[[Tensor], Tensor], int | None]:
+    """What is quantized: its spec, how to look up vectors, and its padding id."""
+    if isinstance(table, EmbeddingTable):
+        padding_id = table.padding_id if isinstance(table, QuantizedTable) else None
+        return table.spec, table.lookup, padding_id
+    weight = table.weight
+    if table.max_norm is not None:
+        raise ConfigError(
+            f"quantize: the embedding has max_norm={table.max_norm:g}, which codes cannot keep: "
+            "scale its rows down once and set max_norm to None"
+        )
+    if table.scale_grad_by_freq:
+        raise ConfigError(
+            "quantize: the embedding has scale_grad_by_freq, which codes that ids share cannot "
+            "keep: set it to False"
+        )
+    spec = TableSpec("embedding", weight.shape[0], weight.shape[1], dtype=weight.dtype)
+    return spec, partial(weight.index_select, 0), table.padding_idx
+
+
+def _num_codes(spec: TableSpec, wanted: int, padding_id: int | None) -> int:
+    """Codes of each column that are fitted; a padding row takes the place of one."""
+    if wanted < 1:
+        raise ConfigError(f"table {spec.name!r}: codes must be >= 1, but got {wanted}")
+    if padding_id is None:
+        return min(wanted, spec.num_rows)
+    if wanted < 2 or spec.num_rows < 2:
+        raise ConfigError(
+            f"table {spec.name!r}: its padding row takes one code, so codes and rows must be >= 2, "
+            f"but got {wanted} and {spec.num_rows}"
+        )
+    return min(wanted, spec.num_rows) - 1

@@ -1,24 +1,27 @@
-"""What tables that recluster share: the ids clustered on, pointers for all, moments, the report."""
+"""What tables that recluster share: the ids clustered on, pointers for all, plan and report."""
 
 from __future__ import annotations
 
 import time
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int64, Integer
 from torch import Tensor
+from torch.func import functional_call
 from torch.optim import Optimizer
 
 from outsize.clustering import CHUNK_POINTS, draw_distinct, kmeans, nearest
-from outsize.collectives import broadcast_first, rank
-from outsize.contracts import EmbeddingTable, ReclusterReport
-from outsize.errors import DataError
+from outsize.collectives import broadcast_first, failing_together, value_of_first
+from outsize.contracts import EmbeddingTable, PlannedRecluster, ReclusterReport
+from outsize.errors import DataError, NonFiniteError, ReclusterError
 from outsize.hashing import derive_seed
 from outsize.spec import TableSpec
 from outsize.tables.diagnosis import diagnose_pointers, spread_ids
+from outsize.tables.first_rank import on_first_rank
+from outsize.tables.moments import require_resettable, reset_moments
+from outsize.tables.pointer_table import PointerTable
 from outsize.tables.pointers import pack, unpack
 
 _POINTS_PER_CLUSTER = 256  # more bring nothing, by the text and by faiss's advice
@@ -149,50 +152,87 @@ def nearest_pointers(
 
 
 @torch.no_grad()
-def run_recluster(
+def plan_recluster(
     table: EmbeddingTable,
     weight: Float[Tensor, "rows dim"],
-    state: Sequence[Tensor],
+    rewrite: Callable[[], dict[str, Tensor]],
     num_codes: int,
     optimizer: Optimizer | None,
-    rewrite: Callable[[], None],
     pooled: bool = False,
-) -> ReclusterReport:
-    """Recluster a table on the first rank, give every rank the result, and report.
+) -> PlannedRecluster:
+    """Recluster a table on the first rank, without changing it; entered by all ranks.
 
     Args:
-        table: Which; the first tensor of `state` holds its pointers.
+        table: Which; "pointers" is the buffer of its pointers.
         weight: Its parameter, all of which is rewritten.
-        state: Its buffers that change.
+        rewrite: Computes what parameters and buffers become, by name, and changes nothing.
         num_codes: Codes a pointer chooses from.
         optimizer: What trains `weight`; it forgets what it knew.
-        rewrite: Changes weight and state in place.
         pooled: Whether all columns choose from one pool of codes.
     """
-    started = time.perf_counter()
-    if optimizer is not None:
-        require_trained_by(optimizer, table, weight)
-    ids = spread_ids(table.spec.num_rows, _REPORT_IDS).to(weight.device)
+    with failing_together(ReclusterError):
+        if optimizer is not None:
+            require_resettable(optimizer, table, weight)
+        _require_finite(table)
+
+    def plan() -> tuple[dict[str, Tensor], ReclusterReport]:
+        started = time.perf_counter()
+        changed = rewrite()
+        return changed, _report(table, changed, num_codes, pooled, started)
+
+    planned = on_first_rank(plan)
+    mine = None if planned is None else planned[1].as_metrics()
+    report = ReclusterReport.from_metrics(value_of_first(mine))
+    # Sorted, as the ranks that have planned nothing know no other order.
+    names = value_of_first(None if planned is None else sorted(planned[0]))
+
+    @torch.no_grad()
+    def write() -> None:
+        tensors = {**dict(table.named_parameters()), **dict(table.named_buffers())}
+        if planned is not None:
+            for name, values in planned[0].items():
+                tensors[name].copy_(values)
+        broadcast_first([tensors[name].detach() for name in names])
+        if optimizer is not None:
+            reset_moments(optimizer, weight)
+        if isinstance(table, PointerTable):
+            table.renew_version()
+
+    return PlannedRecluster(table.spec.name, report, write)
+
+
+def _report(
+    table: EmbeddingTable,
+    changed: dict[str, Tensor],
+    num_codes: int,
+    pooled: bool,
+    started: float,
+) -> ReclusterReport:
+    """What changes of a table that are not made yet come to."""
+    pointers = changed["pointers"]
+    ids = spread_ids(table.spec.num_rows, _REPORT_IDS).to(changed["weight"].device)
     before = table.lookup(ids).double()
-    if rank() == 0:
-        rewrite()
-    broadcast_first([weight.detach(), *state])
-    if optimizer is not None:
-        reset_moments(optimizer, weight)
-    after = table.lookup(ids).double()
-    diagnosis = diagnose_pointers(state[0], num_codes)
-    report = ReclusterReport(
+    after = functional_call(table, changed, (ids,)).double()
+    diagnosis = diagnose_pointers(pointers, num_codes)
+    return ReclusterReport(
         mse=float((after - before).square().sum(dim=1).mean()),
         variance=float((before - before.mean(dim=0)).square().sum(dim=1).mean()),
         num_clusters=num_codes,
-        num_empty=num_unused(state[0], num_codes, pooled),
+        num_empty=num_unused(pointers, num_codes, pooled),
         entropies=diagnosis.entropies,
         warning=diagnosis.warning,
         seconds=time.perf_counter() - started,
     )
-    if report.warning:
-        warnings.warn(f"table {table.spec.name!r}: {report.warning}", stacklevel=3)
-    return report
+
+
+def _require_finite(table: EmbeddingTable) -> None:
+    """Refuse weights that training has spoilt, on whichever rank."""
+    for name, weight in table.named_parameters():
+        if not bool(torch.isfinite(weight).all()):
+            raise NonFiniteError(
+                f"table {table.spec.name!r}: its {name} holds NaN or infinity and cannot be "
+                "clustered: lower the learning rate, or clip gradients"
+            )
 
 
 def num_unused(pointers: Integer[Tensor, "n columns"], num_codes: int, pooled: bool) -> int:
@@ -204,27 +244,3 @@ def num_unused(pointers: Integer[Tensor, "n columns"], num_codes: int, pooled: b
     if pooled:
         used = used.any(dim=0)
     return used.numel() - int(used.sum())
-
-
-def require_trained_by(optimizer: Optimizer, table: EmbeddingTable, weight: Tensor) -> None:
-    """Refuse an optimizer of other parameters."""
-    if not any(weight is other for g in optimizer.param_groups for other in g["params"]):
-        raise DataError(
-            f"table {table.spec.name!r}: the optimizer given to recluster does not train this "
-            "table's parameters: give the one that does"
-        )
-
-
-def reset_moments(optimizer: Optimizer, parameter: Tensor) -> None:
-    """Make an optimizer forget what it knows of a parameter that was rewritten whole.
-
-    Tensors of its state go back to what they were before the first step, and so does its count
-    of steps, on which Adam's bias correction depends.
-    """
-    first_sum = optimizer.defaults.get("initial_accumulator_value", 0.0)
-    state = optimizer.state.get(parameter, {})
-    for name, value in state.items():
-        if isinstance(value, Tensor):
-            value.fill_(first_sum if name == "sum" else 0.0)
-        elif name == "step":
-            state[name] = 0
