@@ -6,8 +6,9 @@ import pytest
 import torch
 
 import outsize
-from outsize.errors import ConfigError, DataError
+from outsize.errors import ConfigError, DataError, NonFiniteError
 from outsize.hashing import hash_ids
+from outsize.interrupts import StopRequested, stopping_when
 from outsize.spec import TableSpec
 from outsize.tables import CCETable, build_table
 from outsize.tables.columns import gather_columns
@@ -233,6 +234,40 @@ def test_pointers_can_stand_for_ids(shared):
     assert torch.equal(without_ids.decode(codes), table(ids))
     table.decode(codes).sum().backward()
     assert table.weight.grad is not None
+
+
+@pytest.mark.parametrize("number", [1, 10, 40, -1])
+def test_a_clustering_that_is_stopped_changes_nothing(number):
+    """Whichever of its questions is answered with a stop, from the first to the last."""
+    table = CCETable(SPEC, num_buckets=16)
+    optimizer = taught(table, planted()[0], 2)
+    asked = []
+    with stopping_when(lambda: bool(asked.append(None))):
+        copy.deepcopy(table).recluster()
+    number = len(asked) if number == -1 else number
+    assert len(asked) >= number
+    state, moments = copy.deepcopy((table.state_dict(), optimizer.state_dict()["state"][0]))
+    asked.clear()
+
+    def asks():
+        asked.append(None)
+        return len(asked) >= number
+
+    with stopping_when(asks), pytest.raises(StopRequested):
+        table.recluster(optimizer)
+    assert all(torch.equal(state[name], value) for name, value in table.state_dict().items())
+    now = optimizer.state_dict()["state"][0]
+    assert all(torch.equal(now[name], value) for name, value in moments.items())
+
+
+def test_weights_that_are_no_numbers_are_refused_and_nothing_changes():
+    table = CCETable(SPEC, num_buckets=16)
+    with torch.no_grad():
+        table.weight[3, 3] = float("inf")
+    before = copy.deepcopy(table.state_dict())
+    with pytest.raises(NonFiniteError, match="'ad': its weight holds NaN or infinity"):
+        table.recluster()
+    assert all(torch.equal(before[name], value) for name, value in table.state_dict().items())
 
 
 def test_pointers_are_small_buffers_and_the_helper_costs_none():

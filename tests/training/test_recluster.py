@@ -1,14 +1,29 @@
 """Clusterings come when they are due, in a run, a resumed run, and on several ranks."""
 
+import threading
 import warnings
+from dataclasses import asdict
 
 import pytest
 import torch
-from test_loop import Recorder, assert_same_tree, final_weights, make_config, make_loop, train_until
+from test_loop import (
+    Recorder,
+    _Writes,
+    assert_same_tree,
+    final_weights,
+    make_config,
+    make_loop,
+    train_until,
+)
 
 import outsize
+from outsize.checkpoint import latest_checkpoint, load_checkpoint
+from outsize.clustering import kmeans
 from outsize.errors import ConfigError
+from outsize.tables import reclustering
 from outsize.training.embeddings_config import ReclusterConfig, TablesConfig, recluster_steps
+from outsize.training.loop_state import LoopState
+from outsize.training.run import _determinism
 from outsize.training.run_folder import RunFolder
 
 CCE = (
@@ -106,6 +121,47 @@ def test_a_run_stopped_around_a_clustering_resumes_bit_identical(tmp_path, stop_
         for f in (tmp_path / "whole", tmp_path / "cut")
     ]
     assert steps[0] == steps[1]
+
+
+@pytest.mark.parametrize("table", [0, 1])
+def test_a_run_stopped_inside_a_clustering_resumes_bit_identical(tmp_path, monkeypatch, table):
+    """The stop comes in the k-means of a table, the first or one with another before it."""
+    config = make_config(*CCE, "train.deterministic=true", "checkpoint.every=3")
+    outsize.train(config, tmp_path / "whole", quiet=True)
+    asked, fitted = threading.Event(), []
+
+    def kmeans_that_is_interrupted(*points, **options):
+        fitted.append(points)
+        if len(fitted) == 1 + table:
+            asked.set()
+        return kmeans(*points, **options)
+
+    folder = RunFolder(tmp_path / "cut")
+    folder.begin(config)
+    monkeypatch.setattr(reclustering, "kmeans", kmeans_that_is_interrupted)
+    with torch.random.fork_rng(), _determinism(True):
+        torch.manual_seed(config.seed)
+        loop = make_loop(config, folder.checkpoints, _Writes(folder), asked.is_set)
+        with pytest.raises(KeyboardInterrupt):
+            loop.fit()
+    monkeypatch.undo()
+    assert len(fitted) == 1 + table
+    saved = load_checkpoint(latest_checkpoint(folder.checkpoints))
+    assert saved["loop"]["step"] == 9
+    assert saved["loop"]["recluster_due"]
+    assert not any(value.any() for key, value in saved["model"].items() if "num_clust" in key)
+    outsize.train(config, tmp_path / "cut", resume=True, quiet=True)
+    assert_same_tree(final_weights(tmp_path / "cut"), final_weights(tmp_path / "whole"))
+    steps = [
+        [(line["step"], line.get("table"), line.get("mse")) for line in RunFolder(f).metrics()]
+        for f in (tmp_path / "whole", tmp_path / "cut")
+    ]
+    assert steps[0] == steps[1]
+
+
+def test_a_state_of_before_clusterings_could_be_due_is_read():
+    old = {key: value for key, value in asdict(LoopState(step=7)).items() if "due" not in key}
+    assert LoopState.from_dict(old) == LoopState(step=7, recluster_due=False)
 
 
 def test_the_report_shows_clusterings(tmp_path):

@@ -11,6 +11,7 @@ from torch import Generator, Tensor
 from outsize.clustering.sampling import draw_by_mass
 from outsize.clustering.seeding import Search, squared_distances
 from outsize.clustering.sums import prepare_sums
+from outsize.interrupts import check_stop
 
 
 def lloyd(
@@ -43,6 +44,7 @@ def lloyd(
         found = search(points, centroids)
         moving = moving & (found != labels).any(dim=-1)
         labels = found
+        check_stop()  # `search` has asked before each chunk, not after the last
         mass, means = sums(labels)
         empty = mass == 0
         means /= mass.masked_fill(empty, 1).unsqueeze(-1)

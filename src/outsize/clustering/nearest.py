@@ -10,6 +10,7 @@ from outsize.clustering import faiss_engine, torch_engine
 from outsize.clustering.checks import check_points
 from outsize.clustering.engine import CHUNK_POINTS, Engine, EngineName, taken_together
 from outsize.errors import ConfigError
+from outsize.interrupts import check_stop
 
 __all__ = ["CHUNK_POINTS", "choose_engine", "nearest", "nearest_in_column"]
 
@@ -87,6 +88,7 @@ def nearest_in_column(
     searcher = engine(centroids - centre)
     lowest = _lowest_equal(centroids)
     for start in range(0, points.shape[-2], searcher.chunk_points):
+        check_stop()
         chunk = points[..., start : start + searcher.chunk_points, :].float() - centre
         num_points = chunk.shape[-2]
         if num_points < searcher.chunk_points:

@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Float64, Int64, Num
 from torch import Generator, Tensor
 
+from outsize.interrupts import check_stop
+
 _PIECE = 1 << 20
 
 
@@ -37,6 +39,7 @@ def draw_distinct(
     best = weights.new_empty(0, dtype=torch.float64)
     places = torch.empty(0, dtype=torch.int64, device=weights.device)
     for first in range(0, len(weights), _PIECE):
+        check_stop()
         piece = weights[first : first + _PIECE].double()
         uniform = torch.rand(len(piece), dtype=torch.float64, generator=generator)
         best = torch.cat([best, piece / (1 - uniform).to(piece.device)])

@@ -18,6 +18,7 @@ from jaxtyping import Float, Float64, Int64
 from torch import Generator, Tensor
 
 from outsize.clustering.sampling import draw_by_mass, draw_distinct
+from outsize.interrupts import check_stop
 
 InitName = Literal["afk-mc2", "k-means++", "random"]
 Points = Float[Tensor, "n dim"]
@@ -26,6 +27,7 @@ Search = Callable[
 ]
 
 CHAIN_LENGTH = 64
+_PIECE = 1 << 18  # points that are compared with each other at once
 _BLOCK = 64  # centroids whose candidates are compared to the earlier centroids at once
 
 
@@ -45,13 +47,30 @@ def first_centroids(
     seeds = points[:0]
     if len(points) > num_clusters:
         seeds = INITS[init](points, weights, num_clusters, generator, search)
-        if len(torch.unique(seeds, dim=0)) == num_clusters:
+        if len(distinct_rows(seeds)) == num_clusters:
             return seeds
-    distinct = torch.unique(points, dim=0)
-    if len(distinct) > num_clusters:
-        return seeds  # its copies are empty, and moved by the first iteration
+    distinct = points[:0]
+    for piece in points.split(_PIECE):
+        distinct = distinct_rows(torch.cat([distinct, piece]))
+        if len(distinct) > num_clusters:
+            return seeds  # its copies are empty, and moved by the first iteration
     copies = distinct[:1].expand(num_clusters - len(distinct), -1)
     return torch.cat([distinct, copies])
+
+
+def distinct_rows(points: Points) -> Float[Tensor, "distinct dim"]:
+    """Each distinct point once, in lexicographic order, as `torch.unique` gives them.
+
+    That takes several times as long on the CPU, in one call that nothing can stop.
+    """
+    order = torch.arange(len(points), device=points.device)
+    for coordinate in reversed(points.unbind(-1)):
+        check_stop()
+        order = order[coordinate[order].argsort(stable=True)]
+    ordered = points[order]
+    is_new = torch.ones(len(points), dtype=torch.bool, device=points.device)
+    is_new[1:] = (ordered[1:] != ordered[:-1]).any(dim=-1)
+    return ordered[is_new]
 
 
 def squared_distances(
@@ -83,6 +102,7 @@ def k_means_plus_plus(
     chosen = [draw_by_mass(weights, 1, generator)]
     squares = squared_distances(points, points[chosen[0]])
     for _ in range(1, num_clusters):
+        check_stop()
         chosen.append(draw_by_mass(weights * squares, 1, generator))
         squares = torch.minimum(squares, squared_distances(points, points[chosen[-1]]))
     return points[torch.cat(chosen)]
@@ -112,6 +132,7 @@ def afk_mc2(
     for block, block_limits in zip(
         candidates.split(_BLOCK * CHAIN_LENGTH), limits.split(_BLOCK), strict=True
     ):
+        check_stop()
         rows = points[block]
         squares = squared_distances(rows, chosen[search(rows, chosen)])
         picked = _run_chains(rows.cpu(), squares.cpu(), density[block].cpu(), block_limits)

@@ -12,6 +12,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from outsize.contracts import Bag
+from outsize.interrupts import check_stop
 from outsize.spec import FeatureSpec
 
 Split = Literal["train", "validation", "test"]
@@ -152,6 +153,7 @@ class ClickData(ABC):
         num_stretches = -(-num_examples // _COUNTED_AT_ONCE)
         step = max(1.0, num_stretches / _MAX_STRETCHES)
         for i in range(min(num_stretches, _MAX_STRETCHES)):
+            check_stop()
             first = int(i * step) * _COUNTED_AT_ONCE
             batch = self.examples("train", first, min(first + _COUNTED_AT_ONCE, num_examples))
             for name, ids in batch.ids.items():

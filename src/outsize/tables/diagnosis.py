@@ -19,6 +19,7 @@ from jaxtyping import Int64, Integer
 from torch import Tensor
 
 from outsize.hashing import derive_seed, draw_hashes, hash_ids, mix_bits
+from outsize.interrupts import check_stop
 from outsize.tables.pointers import unpack
 
 _MAX_IDS = 1 << 18
@@ -77,6 +78,7 @@ def pointer_entropies(pointers: Int64[Tensor, "n columns"]) -> tuple[float, ...]
     for size in range(1, min(columns, _MAX_COLUMNS) + 1):
         joint = []
         for chosen in _choices(columns, size):
+            check_stop()
             key = torch.zeros(num_ids, dtype=torch.int64, device=pointers.device)
             for column in chosen:  # 64 mixed bits: no collision to speak of, whatever the range
                 key = mix_bits(key + 1) ^ keys[:, column]

@@ -2,8 +2,8 @@
 
 Codes are copies of pointers. They decode to the right vectors only as long as the table has the
 pointers they were copied from, so both carry a version: a fingerprint of the pointers, taken when
-these change and saved with them. It is a plain number, so comparing it waits for no device, and
-equal pointers have equal versions on every rank and after a resume.
+these change by a reclustering or a loaded state. It is a plain number, so comparing it waits for no
+device, and equal pointers have equal versions on every rank and after a resume.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from outsize.hashing import derive_seed, mix_bits
 from outsize.spec import TableSpec
 
 _CHUNK_WORDS = 1 << 18
-_EXTRA_STATE = "_extra_state"  # torch's name for what `get_extra_state` gives
 
 
 class PointerTable(EmbeddingTable):
@@ -100,25 +99,12 @@ class PointerTable(EmbeddingTable):
                 f"{tuple(codes.values.shape)}"
             )
 
-    def get_extra_state(self) -> Tensor:
-        """The version of the pointers, for the state dict."""
-        return torch.tensor(self._codes_version, device="cpu")
-
-    def set_extra_state(self, state: Tensor) -> None:
-        """Take over the version of loaded pointers."""
-        self._codes_version = int(state)
-
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *rest: Any, **named: Any
     ) -> None:
-        """Find the version of pointers that were saved without one."""
-        key = prefix + _EXTRA_STATE
-        if key not in state_dict:
-            saved = [state_dict.get(prefix + name) for name in self.pointer_buffers]
-            known = [tensor for tensor in saved if tensor is not None]
-            version = fingerprint(known) if len(known) == len(saved) else self._codes_version
-            state_dict[key] = torch.tensor(version, device="cpu")
         super()._load_from_state_dict(state_dict, prefix, *rest, **named)
+        if any(prefix + name in state_dict for name in self.pointer_buffers):
+            self.renew_version()
 
 
 def fingerprint(tensors: Sequence[Integer[Tensor, "..."]]) -> int:

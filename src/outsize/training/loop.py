@@ -28,6 +28,7 @@ from outsize.collectives import (
 )
 from outsize.contracts import RowStore
 from outsize.errors import CheckpointError, ConfigError, NonFiniteError
+from outsize.interrupts import StopRequested, stopping_when
 from outsize.row_files import load_rows, rows_writer
 from outsize.training.config import RunConfig
 from outsize.training.embeddings_config import recluster_steps
@@ -56,7 +57,8 @@ class Loop:
         optimizer: The optimizer of the dense weights.
         watcher: Who is told; nobody by default.
         checkpoints: Folder for checkpoints; `None` saves none.
-        stop_asked: Polled after each step; when true, the run is saved and stops.
+        stop_asked: Polled after each step and in a clustering; when true, the run is saved and
+            stops.
     """
 
     def __init__(
@@ -98,6 +100,8 @@ class Loop:
         """Train a step at a time, with all that follows one; yields the steps taken."""
         self.task.model.train()
         examples, self._log_started = 0, time.perf_counter()
+        if self.state.recluster_due:
+            self._recluster()
         while not self._is_over():
             for batch in self.task.train_batches(self.state.epoch, self.state.batch):
                 self._train_step(batch)
@@ -259,8 +263,17 @@ class Loop:
         self._log_started += time.perf_counter() - paused  # validation is no training time
 
     def _recluster(self) -> None:
+        """Recluster; if asked to stop, save the run as it was before, with the clustering due."""
         paused = time.perf_counter()
-        for table, report in self.task.recluster(self.state.step, self.optimizers[0]).items():
+        self.state.recluster_due = True
+        try:
+            with stopping_when(self._stop_asked):
+                reports = self.task.recluster(self.state.step, self.optimizers[0])
+        except StopRequested:
+            self._save()
+            raise KeyboardInterrupt from None
+        self.state.recluster_due = False
+        for table, report in reports.items():
             line = {"step": self.state.step, "split": "recluster", "table": table}
             self._watcher.log({**line, **report.as_metrics()})
         self._log_started += time.perf_counter() - paused

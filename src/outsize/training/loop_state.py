@@ -32,6 +32,7 @@ class LoopState:
         best: Metrics of the best validation so far, with its step.
         test: Test metrics at that step.
         stopped: Why the run ended; empty while it goes on.
+        recluster_due: Whether a clustering that follows the last step is still to be made.
     """
 
     step: int = 0
@@ -46,6 +47,7 @@ class LoopState:
     best: dict[str, float] = field(default_factory=dict)
     test: dict[str, float] = field(default_factory=dict)
     stopped: str = ""
+    recluster_due: bool = False
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> LoopState:

@@ -115,6 +115,8 @@ class Task(ABC, Generic[Batch]):
     def recluster(self, step: int, optimizer: Optimizer) -> dict[str, ReclusterReport]:
         """Recluster what can be after `step` steps; by default nothing can.
 
+        Where `interrupts.check_stop` ends it, nothing has changed on any rank.
+
         Args:
             step: Steps taken.
             optimizer: The optimizer of the dense weights and tables.

@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from outsize.collection import EmbeddingCollection
-from outsize.collectives import rank, world_size
+from outsize.collectives import failing_together, rank, world_size
 from outsize.contracts import ReclusterReport
 from outsize.data import ClickBatch, ClickData
 from outsize.data.clicks import Split
 from outsize.data.prefetch import prefetch
-from outsize.errors import ConfigError
+from outsize.errors import ConfigError, ReclusterError
 from outsize.metrics import ClickMetrics
 from outsize.models import ClickModel
 from outsize.training.build import (
@@ -87,7 +87,9 @@ class ClickTask(Task[ClickBatch]):
 
     def recluster(self, step: int, optimizer: Optimizer) -> dict[str, ReclusterReport]:  # noqa: D102
         num_seen = min(step * self._batch_size, self.data.num_examples("train"))
-        return self.model.embeddings.recluster(optimizer, self._count_by_table(num_seen))
+        with failing_together(ReclusterError):
+            counts = self._count_by_table(num_seen)
+        return self.model.embeddings.recluster(optimizer, counts)
 
     def _count_by_table(self, num_seen: int) -> dict[str, Tensor]:
         """How often ids of each table occur in the first examples, where the first rank asks."""

@@ -18,9 +18,10 @@ from outsize.collectives import failing_together, gather_values, rank, world_siz
 from outsize.contracts import ReclusterReport
 from outsize.data import PairBatch
 from outsize.data.clicks import SPLITS, Split
-from outsize.errors import CheckpointError, ConfigError, DataError
+from outsize.errors import CheckpointError, ConfigError, DataError, ReclusterError
 from outsize.files import write_tensors
 from outsize.hashing import derive_seed
+from outsize.interrupts import stopping_when
 from outsize.models import RetrievalModel
 from outsize.negatives import (
     ItemCache,
@@ -189,9 +190,11 @@ class RetrievalTask(Task[PairBatch]):
 
     def recluster(self, step: int, optimizer: Optimizer) -> dict[str, ReclusterReport]:
         """Recluster tables, and encode anew what the negatives hold from the start."""
-        counts = self.data.count_ids() if rank() == 0 and self._weighted else {}
+        with failing_together(ReclusterError):
+            counts = self.data.count_ids() if rank() == 0 and self._weighted else {}
         reports = self.model.embeddings.recluster(optimizer, counts)
-        self.negatives.begin()
+        with stopping_when(lambda: False):  # the tables have changed: this belongs to it
+            self.negatives.begin()
         return reports
 
     def memory_beside(self) -> dict[str, MemoryUse]:
