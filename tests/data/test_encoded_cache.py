@@ -99,17 +99,6 @@ def test_a_file_that_is_missing_or_cut_short_is_made_again(path, encodings, name
     assert len(encodings) == 3
 
 
-def test_a_changed_byte_is_found_where_asked_for(path, encodings):
-    file = build(path).folder / "train-dense.bin"
-    content = bytearray(file.read_bytes())
-    content[7] ^= 1
-    file.write_bytes(content)
-    build(path)
-    assert len(encodings) == 1
-    build(path, verify=True)
-    assert len(encodings) == 2
-
-
 def test_the_manifest_names_every_file_with_its_size(path):
     folder = build(path).folder
     manifest = json.loads((folder / "manifest.json").read_text())

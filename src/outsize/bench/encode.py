@@ -1,4 +1,4 @@
-"""How fast a click log is encoded, and in how much memory.
+"""How fast a click log is encoded and opened again, and in how much memory.
 
 A file in the format of the Criteo logs is made up: counts with a long tail, and hexadecimal values
 that follow a Zipf distribution over vocabularies of very different sizes. A process of its own
@@ -26,6 +26,12 @@ _VOCABULARIES = np.logspace(1, 7.2, 26).astype(np.int64)
 _MEASURED = """
 import json, resource, sys, time
 from outsize.data import CriteoConfig
+
+def open_s(**changes):
+    started = time.perf_counter()
+    CriteoConfig((sys.argv[1],), **changes).build()
+    return time.perf_counter() - started
+
 started = time.perf_counter()
 data = CriteoConfig((sys.argv[1],)).build()
 elapsed = time.perf_counter() - started
@@ -34,9 +40,14 @@ rows = sum(data.num_examples(split) for split in ("train", "validation", "test")
 started = time.perf_counter()
 read = sum(batch.num_examples for batch in data.batches("train", 2048))
 read_s = time.perf_counter() - started
+known_s = open_s()
+(stamp,) = data.folder.parent.glob("*.verified.json")
+stamp.unlink()
 print(json.dumps({
     "rows": rows, "encode_s": elapsed, "peak_bytes": peak, "read_rows_per_s": read / read_s,
     "num_ids": sum(data.vocabularies.values()),
+    "encoded_bytes": sum(file.stat().st_size for file in data.folder.iterdir()),
+    "open_known_s": known_s, "open_changed_s": open_s(), "open_verify_s": open_s(verify=True),
 }))
 """
 
@@ -90,7 +101,20 @@ def table(results: dict[str, Any]) -> str:
         "The last column is one shuffled epoch in batches of 2,048.\n\n"
         "| source | rows | ids | rows/s | MB/s | peak memory | rows/s read back |\n"
         "|--:|--:|--:|--:|--:|--:|--:|\n"
-        f"| {' | '.join(cells)} |\n"
+        f"| {' | '.join(cells)} |\n\n{_opening(results)}"
+    )
+
+
+def _opening(results: dict[str, Any]) -> str:
+    """What it costs to open encoded data and compare it with its checksums."""
+    seconds = [results[f"open_{case}_s"] for case in ("known", "changed", "verify")]
+    return (
+        "Opening it again: files that have not changed since their bytes were compared, files that "
+        "have, and with `verify = true`.\n\n"
+        "| encoded | unchanged | changed | `verify = true` |\n"
+        "|--:|--:|--:|--:|\n"
+        f"| {results['encoded_bytes'] / 1e6:,.0f} MB | "
+        f"{' | '.join(f'{s:.3f} s' for s in seconds)} |\n"
     )
 
 

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from outsize.contracts import Bag
 from outsize.data.clicks import SPLITS, ClickBatch, ClickData, Split
-from outsize.data.encoding.cache import read_manifest
 from outsize.data.encoding.ids import runs
+from outsize.data.encoding.manifest import read_manifest, values_file
 from outsize.data.shuffle import BlockShuffle
 from outsize.errors import DataError
 from outsize.spec import FeatureSpec, Pooling
@@ -89,7 +89,7 @@ class EncodedClicks(ClickData):
         """What each id of a feature stands for; `None` for the unknown id 0."""
         import pyarrow as pa
 
-        path = self.folder / f"values-{feature}.arrow"
+        path = self.folder / values_file(feature)
         if not path.exists():
             raise DataError(
                 f"feature {feature!r} has no vocabulary: its ids are hashes or remainders"

@@ -19,7 +19,8 @@ class EncodedConfig(ClickDataConfig):
         vocabulary: How values become ids.
         max_bad_rows: The share of malformed rows that is skipped rather than refused.
         cache: Folder for encoded data; by default `.outsize-cache` beside the first file.
-        verify: Compare every byte of encoded data with its checksum when it is opened.
+        verify: Compare every byte of encoded data with its checksum whenever it is opened, not only
+            in files that have changed since they were compared.
         shuffle: Whether training rows come in another order each epoch.
         seed: Seed of the shuffling.
     """

@@ -2,15 +2,13 @@
 
 A folder is written under another name, synced and renamed, so that a process that is killed leaves
 no folder that could be taken for a complete one; the next goes on after the last pass that was
-finished. Its name holds a hash of the
-recipe, its manifest the sizes and times of the source files and the size and SHA-256 of each file.
+finished. Its name holds a hash of the recipe, its manifest the sizes and times of the source files
+and the size and SHA-256 of each file. What is damaged is made anew.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,9 +17,12 @@ from typing import Any
 from outsize.data.encoding import learned
 from outsize.data.encoding.bad_rows import BadRows
 from outsize.data.encoding.encode import encode
+from outsize.data.encoding.manifest import MANIFEST, read_manifest
 from outsize.data.encoding.progress import encoding_progress, say
 from outsize.data.encoding.recipe import Recipe
+from outsize.data.encoding.sealed import sealed
 from outsize.data.encoding.sources import find_files, source_facts
+from outsize.data.encoding.verification import EncodedFolder
 from outsize.errors import DataError, WriteError
 from outsize.files import reason_of, sync_folder, write_text_atomically
 
@@ -29,42 +30,67 @@ _FOLDER = ".outsize-cache"
 
 
 def open_encoded(recipe: Recipe, cache: str = "", verify: bool = False) -> Path:
-    """The folder of a recipe's encoded data, made first where there is none that fits.
+    """The folder of a recipe's encoded data, made first where there is none that is whole and fits.
+
+    Files that have changed since their bytes were last compared with their checksums are compared
+    by one process at a time, which lets the others know; what is damaged is made anew.
 
     Args:
         recipe: What to read, and how to encode it.
         cache: Folder for encoded data; by default `.outsize-cache` beside the first source file.
-        verify: Compare every byte with its checksum, not only every file with its size.
+        verify: Compare every byte with its checksum, whether or not its file has changed.
     """
     files = find_files(recipe.paths)
     root = Path(cache) if cache else files[0].parent / _FOLDER
     final = root / f"{files[0].name.split('.')[0]}-{recipe.digest()[:16]}"
     facts = source_facts(files)
-    if _fits(final, facts, verify):
-        _report_bad(final)
-        return final
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        with _lock(root / f"{final.name}.lock"):
-            if not _fits(final, facts, verify):  # else another process made it meanwhile
-                _make(files, facts, recipe, final)
-    except OSError as error:
-        raise WriteError(
-            f"could not write encoded data to {final}: {reason_of(error)}; "
-            "name another folder as cache"
-        ) from error
+    encoded = EncodedFolder(final, facts, recipe)
+    # Every process reads what it is told to verify; none waits for another to have done so.
+    if not (_is_whole(encoded) if verify else encoded.is_verified()):
+        try:
+            _verify_or_make(encoded, files, facts, recipe, verify)
+        except OSError as error:
+            raise WriteError(
+                f"could not write encoded data to {final}: {reason_of(error)}; "
+                "name another folder as cache"
+            ) from error
     _report_bad(final)
     return final
 
 
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """What a folder of encoded data says about itself."""
-    manifest = json.loads((folder / "manifest.json").read_text("utf-8"))
-    assert isinstance(manifest, dict)
-    return manifest
+def _is_whole(encoded: EncodedFolder) -> bool:
+    return not encoded.is_outdated() and encoded.flaw(everything=True) is None
 
 
-def _make(files: list[Path], facts: list[dict[str, Any]], recipe: Recipe, final: Path) -> None:
+def _verify_or_make(
+    encoded: EncodedFolder,
+    files: list[Path],
+    facts: list[dict[str, Any]],
+    recipe: Recipe,
+    verify: bool,
+) -> None:
+    final = encoded.path
+    with contextlib.ExitStack() as stack:
+        try:
+            final.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(_lock(final.with_name(f"{final.name}.lock")))
+        except OSError:  # nothing can be written there, so that there is no lock and no stamp
+            if encoded.is_outdated() or encoded.flaw(everything=verify) is not None:
+                raise
+            return
+        if not encoded.is_outdated():
+            flaw = encoded.flaw(everything=verify)
+            if flaw is None:
+                encoded.stamp()
+                return
+            say(f"encoded data in {final} is damaged ({flaw}): encoding it anew")
+        manifest = _make(files, facts, recipe, final)
+        encoded.stamp_as_written(manifest["files"])
+
+
+def _make(
+    files: list[Path], facts: list[dict[str, Any]], recipe: Recipe, final: Path
+) -> dict[str, Any]:
     partial = final.with_name(f"{final.name}.partial")
     _clear(partial, learned.FILES)
     try:
@@ -74,7 +100,7 @@ def _make(files: list[Path], facts: list[dict[str, Any]], recipe: Recipe, final:
             raise DataError(f"{recipe.paths[0]} changed while it was read: wait until it is whole")
         _clear(partial, tuple(manifest["files"]))
         manifest = {"recipe": recipe.digest(), "sources": facts, **manifest}
-        write_text_atomically(partial / "manifest.json", json.dumps(manifest, indent=1))
+        write_text_atomically(partial / MANIFEST, sealed(manifest))
         sync_folder(partial)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
@@ -82,6 +108,7 @@ def _make(files: list[Path], facts: list[dict[str, Any]], recipe: Recipe, final:
     shutil.rmtree(final, ignore_errors=True)
     partial.rename(final)
     sync_folder(final.parent)
+    return manifest
 
 
 def _clear(folder: Path, kept: tuple[str, ...]) -> None:
@@ -92,26 +119,6 @@ def _clear(folder: Path, kept: tuple[str, ...]) -> None:
             path.unlink()
 
 
-def _fits(folder: Path, facts: list[dict[str, Any]], verify: bool) -> bool:
-    """Whether a folder is whole and was made from these very files."""
-    try:
-        manifest = read_manifest(folder)
-        if manifest["sources"] != facts:
-            return False
-        return all(_is_whole(folder / n, f, verify) for n, f in manifest["files"].items())
-    except (OSError, ValueError, KeyError, TypeError, AssertionError):
-        return False
-
-
-def _is_whole(path: Path, facts: dict[str, Any], verify: bool) -> bool:
-    if path.stat().st_size != facts["bytes"]:
-        return False
-    if not verify:
-        return True
-    with path.open("rb") as file:
-        return bool(hashlib.file_digest(file, "sha256").hexdigest() == facts["sha256"])
-
-
 def _report_bad(folder: Path) -> None:
     bad = BadRows(**read_manifest(folder)["bad_rows"])
     if bad.total:
@@ -120,7 +127,7 @@ def _report_bad(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """Wait until no other process makes the same data."""
+    """Wait until no other process verifies or makes the same data."""
     import fcntl
 
     with path.open("w") as file:

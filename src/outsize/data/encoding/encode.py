@@ -23,6 +23,7 @@ from outsize.data.encoding.ids import (
     row_ids,
 )
 from outsize.data.encoding.learned import load_learned, save_learned
+from outsize.data.encoding.manifest import values_file
 from outsize.data.encoding.moments import Moments
 from outsize.data.encoding.progress import Advance
 from outsize.data.encoding.recipe import Recipe, feature_name
@@ -121,7 +122,7 @@ class _SecondPass:
         bags = tuple(feature_name(name) for name in recipe.multi_valued)
         self._splits = [SplitFiles(folder, split, bags, stack) for split in SPLITS]
         self._names = {
-            name: ValueNames(folder / f"values-{feature_name(name)}.arrow", encoder.num_ids, stack)
+            name: ValueNames(folder / values_file(feature_name(name)), encoder.num_ids, stack)
             for name, encoder in first.encoders.items()
             if isinstance(encoder, VocabularyIds)
         }
@@ -157,7 +158,7 @@ class _SecondPass:
                 )
         written = {name: facts for files in self._splits for name, facts in files.close().items()}
         for name, names in self._names.items():
-            written[f"values-{feature_name(name)}.arrow"] = names.close()
+            written[values_file(feature_name(name))] = names.close()
         encoders, bad = self._first.encoders, self._first.bad
         return {
             "num_dense": len(self._recipe.dense_columns),

@@ -2,23 +2,27 @@
 
 Each part of the first pass (id encoders, splitter, moments) has learned numbers and arrays, which
 are its own attributes. They are written as `learned.npz`, then `learned.json` with the checksum of
-that file and its source: one without the other, or of another source, is not believed.
+that file, its source and a checksum of its own: one without the other, damaged, or of another
+source, is not believed.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from outsize.data.encoding.manifest import BAD_ROWS
+from outsize.data.encoding.sealed import read_sealed, sealed
 from outsize.files import write_text_atomically
+from outsize.json_files import Whole
 
 _ARRAYS, _FACTS = "learned.npz", "learned.json"
 FILES = (_ARRAYS, _FACTS)
+_SCHEMA = {"sha256": str, "source": object, "facts": {"num_rows": Whole(), "bad": BAD_ROWS}}
 
 
 def save_learned(
@@ -41,7 +45,7 @@ def save_learned(
     with (folder / _ARRAYS).open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]
     content = {"sha256": _checksum(folder / _ARRAYS), "source": source, "facts": dict(facts)}
-    write_text_atomically(folder / _FACTS, json.dumps(content))
+    write_text_atomically(folder / _FACTS, sealed(content))
 
 
 def load_learned(
@@ -55,16 +59,17 @@ def load_learned(
         source: What they would learn from now.
     """
     try:
-        content = json.loads((folder / _FACTS).read_text("utf-8"))
+        content = read_sealed(folder / _FACTS, _SCHEMA)
         if content["source"] != source or content["sha256"] != _checksum(folder / _ARRAYS):
             return None
         with np.load(folder / _ARRAYS, allow_pickle=False) as arrays:
-            for key in arrays:
-                part, _, name = key.rpartition("/")
-                value = arrays[key]
-                setattr(parts[part], name, value if value.ndim else value.item())
-    except (OSError, ValueError, KeyError, TypeError):
+            learned = [(*key.rpartition("/")[::2], arrays[key]) for key in arrays]
+    except (OSError, ValueError):
         return None
+    if not all(part in parts for part, _, _ in learned):
+        return None
+    for part, name, value in learned:
+        setattr(parts[part], name, value if value.ndim else value.item())
     facts: dict[str, Any] = content["facts"]
     return facts
 

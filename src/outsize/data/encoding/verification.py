@@ -1,0 +1,141 @@
+"""Whether the files of encoded data are still what was written, hashed once per change of a file.
+
+A stamp beside the folder keeps what each file looked like (size, times of content and inode, number
+of the inode) when its bytes had their checksum. A file that still looks so is not read again. Bytes
+that change under an unchanged inode, as on a failing disk, are found by `verify` only, which reads
+everything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from outsize.data.encoding.manifest import (
+    MANIFEST,
+    load_manifest,
+    require_made_by,
+    require_named,
+    values_file,
+)
+from outsize.data.encoding.progress import Advance, encoding_progress
+from outsize.data.encoding.recipe import Recipe
+from outsize.errors import WriteError
+from outsize.files import reason_of, write_text_atomically
+from outsize.json_files import Each, SchemaError, read_json
+
+_BLOCK_BYTES = 1 << 20
+_SCHEMA = Each({"sha256": str, "stat": [int]})
+
+
+class EncodedFolder:
+    """A folder of encoded data, which may be absent, outdated, damaged or whole.
+
+    Args:
+        path: The folder.
+        sources: What `source_facts` says of the files it must have been made from.
+        recipe: How it must have been made.
+    """
+
+    def __init__(self, path: Path, sources: list[dict[str, Any]], recipe: Recipe) -> None:
+        self.path = path
+        self._sources = sources
+        self._recipe = recipe
+        self._stamp_file = path.with_name(f"{path.name}.verified.json")
+        self._stamps: dict[str, Any] = {}
+
+    def is_verified(self) -> bool:
+        """Whether it is whole, and every file unchanged since its bytes were compared."""
+        try:
+            manifest = self._manifest()
+            return manifest["sources"] == self._sources and not self._unverified(manifest)
+        except (OSError, SchemaError):
+            return False
+
+    def is_outdated(self) -> bool:
+        """Whether there is none, or one of files that have changed since."""
+        try:
+            return not self.path.is_dir() or self._manifest()["sources"] != self._sources
+        except (OSError, SchemaError):
+            return False
+
+    def flaw(self, *, everything: bool) -> str | None:
+        """Which file is damaged and how, after reading those that must be; `None` if none is.
+
+        Args:
+            everything: Read all files, not only those that have changed since they were compared.
+        """
+        name = MANIFEST
+        try:
+            manifest = self._manifest()
+            files = manifest["files"]
+            names = list(files) if everything else self._unverified(manifest)
+            with encoding_progress(sum(files[name]["bytes"] for name in names)) as advance:
+                for name in names:
+                    self._compare(name, files[name], advance)
+            for feature, num_ids in manifest["num_ids"].items():
+                name = values_file(feature)
+                if name in names:
+                    require_named(self.path / name, num_ids)
+        except SchemaError as error:
+            return f"{name}: {error}"
+        except FileNotFoundError:
+            return f"{name} is missing"
+        except OSError as error:
+            return f"{name}: {reason_of(error)}"
+        return None
+
+    def stamp(self) -> None:
+        """Write down which files were compared, where that can be written."""
+        with contextlib.suppress(WriteError):
+            write_text_atomically(self._stamp_file, json.dumps(self._stamps))
+
+    def stamp_as_written(self, files: Mapping[str, Mapping[str, Any]]) -> None:
+        """The same of files that this process has just hashed while it wrote them."""
+        self._stamps = {
+            name: {"sha256": facts["sha256"], "stat": _stat(self.path / name)}
+            for name, facts in files.items()
+        }
+        self.stamp()
+
+    def _manifest(self) -> dict[str, Any]:
+        manifest = load_manifest(self.path)
+        require_made_by(manifest, self._recipe)
+        return manifest
+
+    def _unverified(self, manifest: Mapping[str, Any]) -> list[str]:
+        """Files that have changed since they were compared, or never were."""
+        with contextlib.suppress(OSError, SchemaError):
+            self._stamps = read_json(self._stamp_file, _SCHEMA)
+        return [
+            name
+            for name, facts in manifest["files"].items()
+            if not (self.path / name).exists()
+            or self._stamps.get(name)
+            != {"sha256": facts["sha256"], "stat": _stat(self.path / name)}
+        ]
+
+    def _compare(self, name: str, facts: Mapping[str, Any], advance: Advance) -> None:
+        path = self.path / name
+        self._stamps.pop(name, None)
+        before = _stat(path)
+        if before[0] != facts["bytes"]:
+            raise SchemaError(f"it has {before[0]:,} bytes where {facts['bytes']:,} were written")
+        digest = hashlib.sha256()
+        with path.open("rb", buffering=0) as file:
+            while block := file.read(_BLOCK_BYTES):
+                digest.update(block)
+                advance("verify", len(block))
+        if digest.hexdigest() != facts["sha256"]:
+            raise SchemaError("its checksum is not the one written")
+        # Taken before the bytes were read: a change meanwhile has another time than this.
+        self._stamps[name] = {"sha256": facts["sha256"], "stat": before}
+
+
+def _stat(path: Path) -> list[int]:
+    stat = path.stat()
+    return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino]
