@@ -23,6 +23,7 @@ from outsize.contracts import (
 from outsize.contracts.selection import FeatureInput as FeatureInput
 from outsize.errors import ConfigError
 from outsize.spec import FeatureSpec, MemoryUse, TableSpec
+from outsize.suggestions import few
 
 
 class EmbeddingCollection(nn.Module):
@@ -201,7 +202,7 @@ class EmbeddingCollection(nn.Module):
             if feature.table not in self.specs:
                 raise ConfigError(
                     f"feature {feature.name!r} points to table {feature.table!r}, but there are "
-                    f"only {', '.join(sorted(self.specs))}"
+                    f"only {few(sorted(self.specs), feature.table)}"
                 )
 
     def _selection(self, only: Sequence[str] | None) -> FeatureSelection:
@@ -210,7 +211,7 @@ class EmbeddingCollection(nn.Module):
             by_name = {feature.name: feature for feature in self.features}
             for name in names or ():
                 if name not in by_name:
-                    raise ConfigError(f"no feature {name!r}; there are {', '.join(by_name)}")
+                    raise ConfigError(f"no feature {name!r}; there are {few(by_name, name)}")
             chosen = [by_name[name] for name in names or ()]
             self._selections[names] = FeatureSelection(chosen, self.specs)
         return self._selections[names]

@@ -25,6 +25,7 @@ from outsize.compare.run_cell import kept_outcome
 from outsize.compare.words import Text, best_lines, factors_table, kind_lines, losses_table
 from outsize.errors import CellError, ConfigError
 from outsize.files import write_text_atomically
+from outsize.suggestions import few
 from outsize.training.build import build_device
 from outsize.training.environment import environment
 
@@ -60,7 +61,7 @@ def compare(
     comparison = Comparison.of(grid, vocabularies, outcomes)
     plain = _write(comparison, out, console)
     if comparison.failed:
-        names = ", ".join(outcome.cell.name for outcome in comparison.failed)
+        names = few(outcome.cell.name for outcome in comparison.failed)
         raise CellError(
             f"{len(comparison.failed)} of {len(outcomes)} cells failed: {names}; the first said: "
             f"{comparison.failed[0].reason}; the others are in {out / 'compare.html'}, and the "

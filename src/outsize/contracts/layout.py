@@ -17,6 +17,7 @@ from torch import Tensor
 
 from outsize.errors import ConfigError
 from outsize.spec import TableSpec
+from outsize.suggestions import few
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class RowLayout:
             if spec.name == table:
                 return spec
         raise ConfigError(
-            f"no table {table!r} in this store; it holds {', '.join(sorted(self.offsets))}"
+            f"no table {table!r} in this store; it holds {few(sorted(self.offsets), table)}"
         )
 
     def group_of(self, table: str) -> int:

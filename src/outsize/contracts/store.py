@@ -24,6 +24,7 @@ from outsize.contracts.pending import PendingGradients
 from outsize.errors import ConfigError, DataError, NonFiniteError
 from outsize.kernels.row_updates import UpdateRule
 from outsize.spec import MemoryUse, TableSpec
+from outsize.suggestions import few
 
 
 class RowStore(nn.Module, ABC):
@@ -216,7 +217,7 @@ class RowStore(nn.Module, ABC):
             return self.layout.spec(table)
         if len(self.layout.specs) > 1:
             raise ConfigError(
-                f"this store holds {', '.join(sorted(self.layout.offsets))}: say which with table="
+                f"this store holds {few(sorted(self.layout.offsets))}: say which with table="
             )
         return self.layout.specs[0]
 

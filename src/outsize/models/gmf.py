@@ -18,6 +18,7 @@ from outsize.collection import EmbeddingCollection, FeatureInput
 from outsize.errors import ConfigError
 from outsize.models.click import ClickModel, ClickModelConfig
 from outsize.models.mlp import linear
+from outsize.suggestions import few
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class GMF(ClickModel):
                 "or choose another model"
             )
         if embeddings.num_features != 2:
-            names = ", ".join(feature.name for feature in embeddings.features)
+            names = few(feature.name for feature in embeddings.features)
             raise ConfigError(
                 f"GMF reads two categorical features, but the data has "
                 f"{embeddings.num_features} ({names}): choose another model"

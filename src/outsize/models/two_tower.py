@@ -23,6 +23,7 @@ from outsize.errors import ConfigError, DataError
 from outsize.models.mlp import mlp
 from outsize.models.requirements import require_positive, require_widths
 from outsize.models.retrieval import RetrievalModel, RetrievalModelConfig
+from outsize.suggestions import few
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class TwoTowerConfig(RetrievalModelConfig):
         for name in wanted:
             if name not in known:
                 raise ConfigError(
-                    f"{side}_features names {name!r}, but the data has {', '.join(known)}"
+                    f"{side}_features names {name!r}, but the data has {few(known, name)}"
                 )
         return wanted or tuple(known)
 
@@ -161,7 +162,7 @@ def _width(
     for name in names:
         if name not in widths:
             raise ConfigError(f"no feature {name!r} for the {side} tower; there are "
-                              f"{', '.join(widths)}")  # fmt: skip
+                              f"{few(widths, name)}")  # fmt: skip
     if not names:
         raise ConfigError(f"the {side} tower needs at least one feature, but got none")
     return sum(widths[name] for name in names)

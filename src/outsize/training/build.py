@@ -29,6 +29,7 @@ from outsize.stores import (
     ShardedStore,
     replicated_local_store,
 )
+from outsize.suggestions import few
 from outsize.tables.build import build_tables, options_of
 from outsize.training.config import OptimizerConfig, RunConfig
 from outsize.training.embeddings_config import StoreConfig
@@ -131,7 +132,7 @@ def build_retrieval_model(config: RunConfig, data: RetrievalData) -> RetrievalMo
     ids = [feature for feature in data.features if feature.name in {*of_queries, *of_items}]
     if not ids:
         raise ConfigError(
-            f"the towers read numbers alone ({', '.join((*of_queries, *of_items))}), which have no "
+            f"the towers read numbers alone ({few((*of_queries, *of_items))}), which have no "
             "embeddings to train: name one that is an id as well"
         )
     embeddings = build_embeddings(config, ids, data.vocabularies)

@@ -8,7 +8,6 @@ told apart by the key `kind`. Every message names the key and the way out.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import json
 import tomllib
 import types
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from outsize.errors import ConfigError
+from outsize.suggestions import suggestion as suggestion
 
 T = TypeVar("T")
 
@@ -127,12 +127,6 @@ def to_toml(tree: Mapping[str, Any], path: str = "") -> str:
     text = "".join(f"{line}\n" for line in head + lines)
     tables = [to_toml(v, _at(path, k)) for k, v in tree.items() if isinstance(v, Mapping)]
     return "\n".join(part for part in (text, *tables) if part)
-
-
-def suggestion(word: str, known: Iterable[str]) -> str:
-    """What a misspelt word may have meant, or all that is known; begins with a space."""
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f" Did you mean {close[0]!r}?" if close else f" Known: {', '.join(sorted(known))}."
 
 
 def _decode_field(

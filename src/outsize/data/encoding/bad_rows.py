@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from outsize.errors import DataError
 
+_SHOWN = 2
+
 
 @dataclass
 class BadRows:
@@ -32,11 +34,14 @@ class BadRows:
         return sum(self.counts.values())
 
     def describe(self) -> str:
-        """All of it in one line."""
+        """All of it in one line: the most frequent kinds, and how many other rows there are."""
+        ordered = sorted(self.counts.items(), key=lambda item: -item[1])
         kinds = "; ".join(
-            f"{count:,} with {kind} (first: {self.first[kind]})"
-            for kind, count in sorted(self.counts.items(), key=lambda item: -item[1])
+            f"{count:,} with {kind} (first: {self.first[kind]})" for kind, count in ordered[:_SHOWN]
         )
+        if others := ordered[_SHOWN:]:
+            rows = sum(count for _, count in others)
+            kinds += f"; {rows:,} of {len(others)} other kinds"
         share = self.total / max(1, self.num_rows)
         return f"{self.total:,} of {self.num_rows:,} rows are malformed ({share:.2%}): {kinds}"
 

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 
 from outsize.data.encoding.splits import HashSplit, SplitConfig
 from outsize.errors import ConfigError
+from outsize.suggestions import few, shortened
 
 FORMAT = 1  # of the encoded files; part of every recipe's hash
 
@@ -118,11 +119,12 @@ class Recipe:
                 raise ConfigError(f"column {name!r} is used twice: give it one role")
         features = [feature_name(column) for column in self.id_columns]
         if len(set(features)) < len(features):
-            raise ConfigError(f"two columns would be features of the same name: {features}")
+            twice = next(name for name in features if features.count(name) > 1)
+            raise ConfigError(f"two columns would be features of the same name: {shortened(twice)}")
         if unknown := set(self.vocabulary.hashed) - set(self.id_columns):
             raise ConfigError(
                 f"hashed names {sorted(unknown)[0]!r}, which is no categorical column; "
-                f"there are {', '.join(self.id_columns)}"
+                f"there are {few(self.id_columns, sorted(unknown)[0])}"
             )
         if self.modulus and min(self.modulus) < 1:
             raise ConfigError(f"modulus must be >= 1, but got {min(self.modulus)}")
