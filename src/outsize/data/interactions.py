@@ -17,7 +17,7 @@ from outsize.data.encoding.ids import CodedText
 from outsize.data.encoding.moments import Moments
 from outsize.data.encoding.recipe import LabelRule, Recipe, feature_name
 from outsize.data.encoding.rows import read_rows
-from outsize.data.encoding.sources import find_files
+from outsize.data.encoding.sources import find_files, first_of
 from outsize.data.encoding.splits import (
     ColumnSplit,
     HashSplit,
@@ -30,6 +30,7 @@ from outsize.data.retrieval import Entities, Pairs, RetrievalData, RetrievalData
 from outsize.errors import ConfigError, DataError
 from outsize.hashing import derive_seed, mix_bits, uniform_at
 from outsize.spec import Pooling
+from outsize.suggestions import shortened
 
 PAIR_SPLITS: dict[str, type[SplitConfig]] = {
     "hash": HashSplit,
@@ -105,7 +106,8 @@ class InteractionsConfig(RetrievalDataConfig):
             raise ConfigError(f"column {sorted(both)[0]!r} is used twice: give it one role")
         features = [feature_name(column) for column in (self.query, self.item, *further)]
         if len(set(features)) < len(features):
-            raise ConfigError(f"two columns would be features of the same name: {features}")
+            twice = next(name for name in features if features.count(name) > 1)
+            raise ConfigError(f"two columns would be features of the same name: {shortened(twice)}")
         if not 0 < self.validation < 1:
             raise ConfigError(f"validation must be between 0 and 1, but got {self.validation}")
 
@@ -163,7 +165,7 @@ class InteractionsConfig(RetrievalDataConfig):
         bad.require_share(self.max_bad_rows)
         if not sum(map(len, parts)):
             rule = f" with {self.positive} >= {self.at_least:g}" if self.at_least else ""
-            raise DataError(f"{', '.join(self.path)}: there is no row{rule}")
+            raise DataError(f"{first_of(self.path)}: there is no row{rule}")
         return _joined(parts)
 
     def _assign(self, rows: Rows) -> NDArray[np.int8]:
@@ -179,7 +181,7 @@ class InteractionsConfig(RetrievalDataConfig):
             return assigned.astype(np.int8)
         if not (assigned == TEST).any():
             raise DataError(
-                f"{', '.join(self.path)}: the split leaves no pair to test on, of {len(rows):,}"
+                f"{first_of(self.path)}: the split leaves no pair to test on, of {len(rows):,}"
             )
         return assigned.astype(np.int8)
 

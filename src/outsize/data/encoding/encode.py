@@ -28,6 +28,7 @@ from outsize.data.encoding.moments import Moments
 from outsize.data.encoding.progress import Advance
 from outsize.data.encoding.recipe import Recipe, feature_name
 from outsize.data.encoding.rows import read_rows
+from outsize.data.encoding.sources import first_of
 from outsize.data.encoding.text_keys import Column
 from outsize.data.encoding.writing import SplitFiles, ValueNames
 from outsize.data.prefetch import prefetch
@@ -104,7 +105,7 @@ class _FirstPass:
         if not self.num_rows:
             if self.bad.total:
                 raise DataError(f"no row can be used: {self.bad.describe()}")
-            raise DataError(f"{', '.join(self.recipe.paths)}: there is no row of data")
+            raise DataError(f"{first_of(self.recipe.paths)}: there is no row of data")
         self.bad.require_share(self.recipe.max_bad_rows)
         self.splitter.finish()
         for encoder in self.encoders.values():

@@ -14,7 +14,7 @@ from outsize.data.encoding.derived import DERIVED
 from outsize.data.encoding.good_rows import Rows
 from outsize.data.encoding.ids import CodedText
 from outsize.data.encoding.recipe import Recipe
-from outsize.data.encoding.sources import Chunk, read_chunks
+from outsize.data.encoding.sources import Chunk, one_line, read_chunks
 from outsize.data.encoding.text_keys import Column
 from outsize.data.encoding.unreadable import UNREADABLE
 from outsize.errors import DataError
@@ -117,8 +117,13 @@ class _Checked:
             yield
         except (pa.ArrowNotImplementedError, pa.ArrowTypeError):
             raise DataError(
-                f"{self._path}: column {name!r} holds {column.type}, which is neither text nor a "
+                f"{self._path}: column {name!r} holds {_type(column)}, which is neither text nor a "
                 "number"
+            ) from None
+        except pa.ArrowException as error:
+            raise DataError(
+                f"{self._path}: column {name!r} of {_type(column)} cannot be used: "
+                f"{one_line(error)}"
             ) from None
 
     def refuse(self, kind: str, wrong: NDArray[np.bool_], values: object = None) -> None:
@@ -130,8 +135,7 @@ class _Checked:
         unit = "row" if self._path.suffix in (".parquet", ".pq") else "line"
         where = f"{self._path} {unit} {self._chunk.numbers[row]:,}"
         if values is not None:
-            value = values[row]  # type: ignore[index]
-            where += f": {value.as_py() if hasattr(value, 'as_py') else float(value)!r:.80}"
+            where += f": {_shown(values[row])}"  # type: ignore[index]
         self._bad.add(kind, int(wrong.sum()), where)
         self.kept &= ~wrong
 
@@ -144,7 +148,8 @@ def to_numbers(column: Column) -> tuple[NDArray[np.float64], NDArray[np.bool_] |
         column = column.dictionary_decode()
     if pa.types.is_temporal(column.type):
         # Dates count in days, times in whatever unit they are kept in.
-        column = column.cast(pa.int32() if pa.types.is_date32(column.type) else pa.int64())
+        is_short = pa.types.is_date32(column.type) or pa.types.is_time32(column.type)
+        column = column.cast(pa.int32() if is_short else pa.int64())
     try:
         if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
             column = column.cast(pa.large_string())
@@ -152,7 +157,7 @@ def to_numbers(column: Column) -> tuple[NDArray[np.float64], NDArray[np.bool_] |
         return numbers.to_numpy(zero_copy_only=False), None
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         coded = column.dictionary_encode()
-    parsed = [_number(value) for value in coded.dictionary.to_pylist()]
+    parsed = [_number(value) for value in _as_bytes(coded.dictionary).to_pylist()]
     values = np.array([np.nan if number is None else number for number in parsed] + [np.nan])
     wrong = np.array([number is None for number in parsed] + [False])
     codes = _codes(coded)
@@ -162,19 +167,24 @@ def to_numbers(column: Column) -> tuple[NDArray[np.float64], NDArray[np.bool_] |
 def to_text(column: Column, separator: str = "|") -> tuple[CodedText, NDArray[np.bool_] | None]:
     """A column as distinct texts, with a mask of rows whose bytes are no UTF-8, if any.
 
-    Lists are joined by the separator they would have in a text file.
+    Lists are joined by the separator they would have in a text file; what is missing in a list is
+    left out.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
         kind = pa.list_ if pa.types.is_list(column.type) else pa.large_list
-        column = pc.binary_join(column.cast(kind(pa.string())), separator)
+        column = pc.binary_join(_without_nulls(column).cast(kind(pa.string())), separator)
+    if pa.types.is_null(column.type):
+        column = column.cast(pa.string())
     coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-    codes, values, wrong = _codes(coded), coded.dictionary, None
+    codes, values, wrong = _codes(coded), _as_bytes(coded.dictionary), None
     try:
         values = values.cast(pa.large_string())
     except pa.ArrowInvalid:
+        if not pa.types.is_large_binary(values.type):
+            raise
         values = pa.array([_text(value) for value in values.to_pylist()], pa.large_string())
     marked = pc.match_substring(values, UNREADABLE).to_numpy(zero_copy_only=False).astype(bool)
     if marked.any():
@@ -183,6 +193,28 @@ def to_text(column: Column, separator: str = "|") -> tuple[CodedText, NDArray[np
     if empty.any():
         codes = np.where(np.append(empty, False)[codes], -1, codes)
     return CodedText(codes, values), wrong
+
+
+def _without_nulls(lists: Column) -> Column:
+    """Lists without their members that are null; a list that is null stays so."""
+    import pyarrow as pa
+
+    if not lists.flatten().null_count:
+        return lists
+    kept = [
+        None if members is None else [value for value in members if value is not None]
+        for members in lists.to_pylist()
+    ]
+    return pa.array(kept, lists.type)
+
+
+def _as_bytes(values: Column) -> Column:
+    """Text and bytes as bytes, so that text that is no UTF-8 is met; anything else as it is."""
+    import pyarrow as pa
+
+    texts = ("string", "large_string", "string_view", "binary", "large_binary", "binary_view")
+    is_bytes = str(values.type) in texts or pa.types.is_fixed_size_binary(values.type)
+    return values.cast(pa.large_binary()) if is_bytes else values
 
 
 def _codes(coded: Column) -> NDArray[np.int64]:
@@ -209,6 +241,20 @@ def _text(value: bytes) -> str:
         return value.decode()
     except UnicodeDecodeError:
         return UNREADABLE
+
+
+def _shown(value: object) -> str:
+    """A value of a bad row, for people."""
+    try:
+        plain = value.as_py() if hasattr(value, "as_py") else float(value)  # type: ignore[arg-type]
+    except UnicodeDecodeError:
+        return "bytes that are no UTF-8"
+    return f"{plain!r:.80}"
+
+
+def _type(column: Column) -> str:
+    """The type of a column, for people."""
+    return f"{column.type!s:.60}"
 
 
 def _every(chunk: Chunk, start: int, step: int) -> Chunk:

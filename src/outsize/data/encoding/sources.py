@@ -7,6 +7,7 @@ import csv
 import glob
 import gzip
 import hashlib
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ from outsize.data.encoding.recipe import Recipe
 from outsize.data.encoding.text_keys import Column
 from outsize.data.encoding.unreadable import ReadableStream
 from outsize.errors import DataError
+from outsize.suggestions import few
 
 # Small, for what passes of blocks leave behind in the allocator is many times a block.
 _BLOCK_BYTES = 1 << 22
@@ -64,6 +66,11 @@ def find_files(patterns: tuple[str, ...]) -> list[Path]:
     return files
 
 
+def first_of(patterns: tuple[str, ...]) -> str:
+    """The first of a list of names and patterns, and how many more there are."""
+    return patterns[0] + (f" and {len(patterns) - 1} more" if len(patterns) > 1 else "")
+
+
 def source_facts(files: list[Path]) -> list[dict[str, Any]]:
     """What tells a file from a changed one: its size, time and a hash of its beginning."""
     facts = []
@@ -84,32 +91,37 @@ def read_chunks(
     files: list[Path], wanted: tuple[str, ...], recipe: Recipe, bad: BadRows
 ) -> Iterator[Chunk]:
     """Stream the wanted columns of all files; rows of a wrong width are counted as bad."""
+    import pyarrow as pa
+
+    damaged = (OSError, EOFError, ValueError, zlib.error, csv.Error, pa.ArrowException)
     for number, path in enumerate(files):
+        is_parquet = path.suffix in (".parquet", ".pq")
         try:
-            if path.suffix in (".parquet", ".pq"):
+            if is_parquet:
                 yield from _read_parquet(number, path, wanted)
             else:
                 yield from _read_text(number, path, wanted, recipe, bad)
-        except OSError as error:
-            raise DataError(f"{path} cannot be read: {error}") from None
+        except DataError:
+            raise
+        except damaged as error:
+            form = "is no Parquet file that can be read"
+            if not is_parquet:
+                form = "cannot be read as text columns"
+            raise DataError(f"{path} {form}: {one_line(error)}") from None
 
 
 def _read_parquet(number: int, path: Path, wanted: tuple[str, ...]) -> Iterator[Chunk]:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
-        file = pq.ParquetFile(path)
-        _require_columns(path, wanted, file.schema_arrow.names)
-        total, size, first = file.metadata.num_rows, path.stat().st_size, 0
-        for batch in file.iter_batches(batch_size=_PARQUET_ROWS, columns=list(wanted)):
-            columns = {name: batch.column(name) for name in wanted}
-            numbers = np.arange(first + 1, first + 1 + batch.num_rows)
-            first += batch.num_rows
-            share = size * batch.num_rows // max(1, total)
-            yield Chunk(number, columns, batch.num_rows, numbers, share)
-    except pa.ArrowInvalid as error:
-        raise DataError(f"{path} is no Parquet file that can be read: {_line(error)}") from None
+    file = pq.ParquetFile(path)
+    _require_columns(path, wanted, file.schema_arrow.names)
+    total, size, first = file.metadata.num_rows, path.stat().st_size, 0
+    for batch in file.iter_batches(batch_size=_PARQUET_ROWS, columns=list(wanted)):
+        columns = {name: batch.column(name) for name in wanted}
+        numbers = np.arange(first + 1, first + 1 + batch.num_rows)
+        first += batch.num_rows
+        share = size * batch.num_rows // max(1, total)
+        yield Chunk(number, columns, batch.num_rows, numbers, share)
 
 
 def _read_text(
@@ -122,40 +134,37 @@ def _read_text(
     names = list(recipe.columns) or _header(path, delimiter, recipe.quoted)
     _require_columns(path, wanted, names)
     malformed = _WrongWidths(path, bad)
-    try:
-        with pa.OSFile(str(path)) as raw:
-            source = pa.CompressedInputStream(raw, "gzip") if path.suffix == ".gz" else raw
-            reader = pc.open_csv(
-                pa.PythonFile(ReadableStream(source), mode="r"),
-                # One thread: it is faster for many columns, and lines keep their numbers.
-                read_options=pc.ReadOptions(
-                    use_threads=False,
-                    block_size=_BLOCK_BYTES,
-                    column_names=names,
-                    skip_rows=0 if recipe.columns else 1,
-                ),
-                parse_options=pc.ParseOptions(
-                    delimiter=delimiter,
-                    quote_char='"' if recipe.quoted else False,
-                    invalid_row_handler=malformed.skip,
-                ),
-                convert_options=pc.ConvertOptions(
-                    include_columns=list(wanted),
-                    column_types=dict.fromkeys(wanted, pa.binary()),
-                    strings_can_be_null=True,
-                    quoted_strings_can_be_null=True,
-                    null_values=[""],
-                ),
-            )
-            first, position = 0 if recipe.columns else 1, 0
-            for batch in reader:
-                columns = {name: batch.column(name) for name in wanted}
-                numbers = malformed.lines(first, batch.num_rows)
-                first += batch.num_rows
-                position, before = raw.tell(), position
-                yield Chunk(number, columns, batch.num_rows, numbers, position - before)
-    except (pa.ArrowInvalid, EOFError) as error:
-        raise DataError(f"{path} cannot be read as text columns: {_line(error)}") from None
+    with pa.OSFile(str(path)) as raw:
+        source = pa.CompressedInputStream(raw, "gzip") if path.suffix == ".gz" else raw
+        reader = pc.open_csv(
+            pa.PythonFile(ReadableStream(source), mode="r"),
+            # One thread: it is faster for many columns, and lines keep their numbers.
+            read_options=pc.ReadOptions(
+                use_threads=False,
+                block_size=_BLOCK_BYTES,
+                column_names=names,
+                skip_rows=0 if recipe.columns else 1,
+            ),
+            parse_options=pc.ParseOptions(
+                delimiter=delimiter,
+                quote_char='"' if recipe.quoted else False,
+                invalid_row_handler=malformed.skip,
+            ),
+            convert_options=pc.ConvertOptions(
+                include_columns=list(wanted),
+                column_types=dict.fromkeys(wanted, pa.binary()),
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=True,
+                null_values=[""],
+            ),
+        )
+        first, position = 0 if recipe.columns else 1, 0
+        for batch in reader:
+            columns = {name: batch.column(name) for name in wanted}
+            numbers = malformed.lines(first, batch.num_rows)
+            first += batch.num_rows
+            position, before = raw.tell(), position
+            yield Chunk(number, columns, batch.num_rows, numbers, position - before)
 
 
 @dataclass
@@ -187,7 +196,7 @@ class _WrongWidths:
 def _header(path: Path, delimiter: str, quoted: bool) -> list[str]:
     opened: Any = gzip.open if path.suffix == ".gz" else open
     with opened(path, "rt", encoding="utf-8-sig", errors="replace", newline="") as file:
-        line = file.readline().rstrip("\r\n")
+        line = file.readline(_BLOCK_BYTES).rstrip("\r\n")
     if not quoted:
         return str(line).split(delimiter)
     return next(csv.reader([line], delimiter=delimiter), [])
@@ -196,8 +205,7 @@ def _header(path: Path, delimiter: str, quoted: bool) -> list[str]:
 def _require_columns(path: Path, wanted: tuple[str, ...], names: list[str]) -> None:
     for name in wanted:
         if name not in names:
-            shown = ", ".join(names[:40]) + (" …" if len(names) > 40 else "")
-            raise DataError(f"{path} has no column {name!r}; it has: {shown}")
+            raise DataError(f"{path} has no column {name!r}; it has: {few(names, name)}")
         if names.count(name) > 1:
             raise DataError(f"{path} has {names.count(name)} columns {name!r}: rename all but one")
 
@@ -215,5 +223,6 @@ def _by_number(path: Path) -> tuple[str, int, str]:
     return (str(path.parent / head), int(digits) if digits else -1, path.name)
 
 
-def _line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
+    """What an error of a reader says, cut to a line."""
     return " ".join(str(error).split())[:200]
