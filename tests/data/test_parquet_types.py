@@ -96,13 +96,13 @@ def odd(request, tmp_path):
     return str(tmp_path / "odd.parquet"), numbers, texts
 
 
-def build_or_refuse(config):
-    """The data, or nothing where it was refused in one line."""
+def build_or_refuse(config, *words):
+    """The data, or nothing where it was refused in one line with any of some words."""
     try:
         return config.build()
     except OutsizeError as error:
         said = str(error).replace(config.path[0], "odd.parquet")
-        assert "'odd'" in said or "label" in said
+        assert any(word in said for word in words)
         assert "\n" not in said
         assert len(said) < 400
         return None
@@ -113,7 +113,7 @@ def test_a_column_of_any_type_is_read_as_numbers_or_refused(odd):
     config = TabularConfig(
         (path,), "label", dense=("odd",), categorical=("user",), split=BY_PART, shuffle=False
     )
-    data = build_or_refuse(config)
+    data = build_or_refuse(config, "'odd'")
     if numbers is None or data is None:
         assert (numbers, data) == (None, None)
     elif numbers != "any":
@@ -124,7 +124,7 @@ def test_a_column_of_any_type_is_read_as_numbers_or_refused(odd):
 def test_a_column_of_any_type_is_read_as_text_or_refused(odd):
     path, _, texts = odd
     config = TabularConfig((path,), "label", categorical=("odd",), split=BY_PART, shuffle=False)
-    data = build_or_refuse(config)
+    data = build_or_refuse(config, "'odd'")
     if texts is None or data is None:
         assert (texts, data) == (None, None)
     else:
@@ -142,7 +142,7 @@ def test_a_column_of_any_type_is_read_as_text_or_refused(odd):
     ids=["label", "label as text", "bags"],
 )
 def test_a_column_of_any_type_has_any_role_or_is_refused(odd, roles):
-    data = build_or_refuse(TabularConfig((odd[0],), split=BY_PART, **roles))
+    data = build_or_refuse(TabularConfig((odd[0],), split=BY_PART, **roles), "'odd'", "label")
     if data is not None:
         assert data.examples("train", 0, 1).num_examples == 1
 
@@ -159,10 +159,7 @@ def test_a_column_of_any_type_has_any_role_or_is_refused(odd, roles):
     ids=["query", "feature", "numeric feature", "bags", "positive"],
 )
 def test_pairs_with_a_column_of_any_type_are_read_or_refused(odd, roles):
-    try:
-        data = InteractionsConfig((odd[0],), split=BY_PART, max_bad_rows=0.6, **roles).build()
-    except OutsizeError as error:
-        assert "\n" not in str(error)
-        assert len(str(error).replace(odd[0], "odd.parquet")) < 400
-    else:
+    config = InteractionsConfig((odd[0],), split=BY_PART, max_bad_rows=0.6, **roles)
+    data = build_or_refuse(config, "'odd'", "label", "there is no row", "no pair")
+    if data is not None:
         assert data.num_pairs("train") > 0

@@ -29,6 +29,7 @@ from outsize.data.encoding.splits.base import TEST, TRAIN, VALIDATION
 from outsize.data.retrieval import Entities, Pairs, RetrievalData, RetrievalDataConfig
 from outsize.errors import ConfigError, DataError
 from outsize.hashing import derive_seed, mix_bits, uniform_at
+from outsize.interrupts import check_stop
 from outsize.spec import Pooling
 from outsize.suggestions import shortened
 
@@ -154,6 +155,7 @@ class InteractionsConfig(RetrievalDataConfig):
         """All rows that count, as one."""
         bad, parts = BadRows(), []
         for part in read_rows(find_files(self.path), self.recipe(), bad):
+            check_stop()
             missing = np.zeros(len(part), bool)
             for name in (self.query, self.item):
                 lost = (part.texts[name].codes < 0) & ~missing

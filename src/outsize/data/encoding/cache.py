@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,10 @@ from outsize.data.encoding.sources import find_files, source_facts
 from outsize.data.encoding.verification import EncodedFolder
 from outsize.errors import DataError, WriteError
 from outsize.files import reason_of, sync_folder, write_text_atomically
+from outsize.interrupts import StopRequested, check_stop
 
 _FOLDER = ".outsize-cache"
+_POLL_S = 0.1
 
 
 def open_encoded(recipe: Recipe, cache: str = "", verify: bool = False) -> Path:
@@ -102,6 +105,11 @@ def _make(
         manifest = {"recipe": recipe.digest(), "sources": facts, **manifest}
         write_text_atomically(partial / MANIFEST, sealed(manifest))
         sync_folder(partial)
+    except (StopRequested, KeyboardInterrupt):
+        _clear(partial, learned.FILES)  # for the next to go on with
+        with contextlib.suppress(OSError):
+            partial.rmdir()
+        raise
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
@@ -131,5 +139,11 @@ def _lock(path: Path) -> Iterator[None]:
     import fcntl
 
     with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                check_stop()
+                time.sleep(_POLL_S)
         yield

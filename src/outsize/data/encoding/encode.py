@@ -33,6 +33,7 @@ from outsize.data.encoding.text_keys import Column
 from outsize.data.encoding.writing import SplitFiles, ValueNames
 from outsize.data.prefetch import prefetch
 from outsize.errors import DataError
+from outsize.interrupts import check_stop
 
 
 def encode(
@@ -40,11 +41,13 @@ def encode(
 ) -> dict[str, Any]:
     """Write the encoded data of files into a folder; returns what a manifest says about it.
 
-    The first pass is skipped where the folder holds what it learned from the same `source`.
+    The first pass is skipped where the folder holds what it learned from the same `source`. Both
+    stop between two blocks of a file once they are asked to.
     """
     first = _FirstPass(recipe)
     if not first.recall(folder, source):
         for rows in prefetch(read_rows(files, recipe, first.bad), _same, depth=1):
+            check_stop()
             first.observe(rows)
             advance("count", rows.num_bytes)
         first.finish()
@@ -52,6 +55,7 @@ def encode(
     with ExitStack() as stack:
         second = _SecondPass(first, folder, stack)
         for rows in prefetch(read_rows(files, recipe, BadRows()), _same, depth=1):
+            check_stop()
             second.write(rows)
             advance("encode", rows.num_bytes)
         return second.finish()

@@ -26,6 +26,7 @@ from outsize.data.encoding.progress import Advance, encoding_progress
 from outsize.data.encoding.recipe import Recipe
 from outsize.errors import WriteError
 from outsize.files import reason_of, write_text_atomically
+from outsize.interrupts import check_stop
 from outsize.json_files import Each, SchemaError, read_json
 
 _BLOCK_BYTES = 1 << 20
@@ -128,6 +129,7 @@ class EncodedFolder:
         digest = hashlib.sha256()
         with path.open("rb", buffering=0) as file:
             while block := file.read(_BLOCK_BYTES):
+                check_stop()
                 digest.update(block)
                 advance("verify", len(block))
         if digest.hexdigest() != facts["sha256"]:
