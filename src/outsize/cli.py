@@ -10,6 +10,7 @@ import functools
 import json
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -169,7 +170,10 @@ def main(arguments: list[str] | None = None) -> None:
         _leave(130)
     except Exception as error:
         if type(error).__module__.partition(".")[0] not in ("click", "typer"):
-            raise
+            if not _is_rank():
+                raise
+            traceback.print_exc()
+            _leave(1)
         _fail(error.format_message(), as_json)  # type: ignore[attr-defined]
     if as_json and isinstance(result, dict) and _is_first_rank():
         print(json.dumps(result))
@@ -179,6 +183,11 @@ def main(arguments: list[str] | None = None) -> None:
 def _is_first_rank() -> bool:
     """Whether this process speaks for all: the first of a launch by torchrun, or the only one."""
     return os.environ.get("RANK", "0") == "0"
+
+
+def _is_rank() -> bool:
+    """Whether a launcher started this process as one of several, or as one that may be restarted."""
+    return "TORCHELASTIC_RUN_ID" in os.environ or int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 class _Interrupted(Exception):
@@ -230,7 +239,7 @@ def _leave(code: int) -> NoReturn:
     A model wrapped by DDP keeps threads of the process group alive, and destroying them while the
     interpreter shuts down can abort a rank that has done all its work.
     """
-    if "TORCHELASTIC_RUN_ID" in os.environ:
+    if _is_rank():
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

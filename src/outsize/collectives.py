@@ -23,7 +23,11 @@ from outsize.interrupts import StopRequested, stop_requested
 _LOST = (
     "Connection closed by peer",
     "Connection reset by peer",
+    "Connection refused",
+    "Connection timed out",
     "Broken pipe",
+    "Gloo connectFullMesh failed",
+    "wait timeout",
     "remote process exited",
 )
 
@@ -49,20 +53,28 @@ def process_group(device: torch.device) -> Iterator[None]:
         return
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    _join("nccl" if device.type == "cuda" else "gloo")
+    with _telling_of_lost_ranks():
+        _join("nccl" if device.type == "cuda" else "gloo")
+        try:
+            yield
+            dist.barrier()  # no rank leaves while another still needs it
+        finally:
+            dist.destroy_process_group()
+
+
+@contextmanager
+def _telling_of_lost_ranks() -> Iterator[None]:
+    """Say in one line what a backend reports where other ranks are gone."""
     try:
         yield
-        dist.barrier()  # no rank leaves while another still needs it
     except RuntimeError as error:
         fact = next((word for word in _LOST if word in str(error)), None)
         if fact is None:
             raise
         raise LostRanksError(
-            f"rank {rank()}: lost the other ranks ({fact}): torchrun restarts them all if it may "
-            "(--max-restarts), or start again with --resume"
+            f"rank {os.environ.get('RANK', '0')}: lost the other ranks ({fact}): torchrun restarts "
+            "them all if it may (--max-restarts), or start again with --resume"
         ) from error
-    finally:
-        dist.destroy_process_group()
 
 
 def _join(backend: str) -> None:

@@ -40,6 +40,23 @@ def test_a_rank_that_leaves_ends_cleanly_and_the_others_are_told():
     assert "terminate" not in done.stderr
 
 
+def test_a_rank_that_dies_before_its_goodbye_is_not_waited_for(tmp_path):
+    script = str(RANKS / "check_served_killed.py")
+    ranks = [
+        subprocess.Popen([sys.executable, script, str(tmp_path), str(number)], text=True,
+                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        for number in range(3)
+    ]  # fmt: skip
+    try:
+        for number, process in enumerate(ranks[:2]):
+            output, _ = process.communicate(timeout=120)
+            assert f"rank {number} was told: not all ranks came" in output, output
+    finally:
+        for process in ranks:
+            process.kill()
+            process.communicate()
+
+
 @given(
     st.sets(st.integers(0, 19)), st.integers(1, 5), st.booleans(), st.integers(0, 4),
 )  # fmt: skip

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from launching import RUN, curve, final_weights, launch, pid_of_rank, run
 
 import outsize
@@ -101,6 +102,22 @@ def test_ranks_stopped_by_a_signal_resume_to_the_same_end(tmp_path):
     code, _, errors = run(2, *words, "--out", tmp_path / "stopped", "--resume")
     assert code == 0, errors
     assert curve(tmp_path / "stopped") == curve(tmp_path / "whole")
+
+
+def test_a_rank_that_waits_for_others_to_join_ends_when_it_is_told_to(run_file, tmp_path):
+    others = dist.TCPStore("127.0.0.1", 0, 2, is_master=True, wait_for_workers=False)
+    names = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+             "MASTER_PORT": str(others.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}  # fmt: skip
+    before = others.num_keys()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "outsize", "train", run_file, "--out", tmp_path / "run"],
+        env={**os.environ, **names},
+    )
+    while others.num_keys() == before:  # it has not told the others its address yet
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.terminate()
+    assert process.wait(timeout=60) == -signal.SIGTERM
 
 
 def test_a_run_goes_on_with_another_number_of_ranks(run_file, tmp_path):

@@ -9,6 +9,7 @@ each answer, before it waits. A server waits for two things only: a header from 
 content behind it, which its asker has posted already. It posts answers without waiting for them to
 be taken; it waits for the last answer to a rank when that rank's next request is here, and by then
 the answer has been taken, because an asker sends no request before it has all answers to the last.
+A server that ends before its time refuses all ranks, so that whoever waits for its answer is told.
 """
 
 from __future__ import annotations
@@ -91,6 +92,7 @@ class RequestChannel:
         self._answers = _new_group(None)
         self._sent = _Sent()
         self._served = {rank: _Sent() for rank in self._others()}
+        self._refused = _Sent()
         self._headers: dict[int, tuple[dist.Work, Tensor]] = {}
         self._gone: set[int] = set()
         self._is_leaving = False
@@ -131,9 +133,10 @@ class RequestChannel:
                 refusals.append(f"rank {owner} refused: {bytes(content.tolist()).decode()}")
             answers[owner] = content
         self._headers.clear()
-        self._sent.wait()
         if refusals:
             raise OwnerError("; ".join(refusals))
+        with _telling("a request was not received"):
+            self._sent.wait()
         return answers
 
     def meet(self) -> None:
@@ -151,7 +154,10 @@ class RequestChannel:
             for receiver in self._others():
                 with _telling(f"rank {receiver} cannot be told goodbye"):
                     _post(self._requests, self._sent, receiver, _header(_Kind.GOODBYE))
-            self._sent.wait()
+            with _telling("a goodbye was not received"):
+                self._sent.wait()
+            # The server waits for any rank, and so is never told of one that died.
+            self.meet()
         except BaseException:
             self.leave()
             raise
@@ -168,6 +174,7 @@ class RequestChannel:
             with contextlib.suppress(RuntimeError):  # a rank that is gone cannot be told
                 _post(self._requests, self._sent, receiver, _header(_Kind.LEAVE))
         self._server.join(_LEAVING_S)
+        self._refuse_all(f"rank {self.rank} has left in the midst of its work")
 
     def _others(self) -> list[int]:
         return [rank for rank in range(self.size) if rank != self.rank]
@@ -189,6 +196,13 @@ class RequestChannel:
                     self._take(work._source_rank(), header)
         except Exception as error:  # whatever it is, the next call must tell it
             self._failure = f"the thread that answers other ranks ended: {_words(error)}"
+            self._refuse_all(self._failure)
+
+    def _refuse_all(self, words: str) -> None:
+        """Tell every rank that waits for an answer, or will, that this one gives none any more."""
+        for receiver in self._others():
+            with contextlib.suppress(RuntimeError):  # a rank that is gone needs no answer
+                _post(self._answers, self._refused, receiver, *_refusal(words))
 
     def _take(self, source: int, header: Int64[Tensor, " n"]) -> None:
         """Do what a message asks for."""
@@ -212,12 +226,12 @@ class RequestChannel:
             self._failure = f"rank {source} is gone: {_words(error)}"
             return
         try:
-            answer, kind = self._answer(source, Request(numbers, content)).cpu(), _Kind.ANSWER
+            answer = self._answer(source, Request(numbers, content)).cpu()
+            header = _header(_Kind.ANSWER, answer)
         except Exception as error:  # belongs to the asker
-            text = bytearray(_words(error).encode())
-            answer, kind = torch.frombuffer(text, dtype=torch.uint8), _Kind.REFUSAL
+            header, answer = _refusal(_words(error))
         with contextlib.suppress(RuntimeError):
-            _post(self._answers, sent, source, _header(kind, answer), answer)
+            _post(self._answers, sent, source, header, answer)
 
 
 def _new_group(timeout: timedelta | None) -> dist.ProcessGroup:
@@ -234,6 +248,12 @@ def _header(
     kind: _Kind, content: Tensor | None = None, numbers: Sequence[int] = (0,) * NUM_NUMBERS
 ) -> Int64[Tensor, " n"]:
     return torch.tensor([kind, 0 if content is None else content.shape[0], *numbers])
+
+
+def _refusal(words: str) -> tuple[Int64[Tensor, " n"], UInt8[Tensor, " bytes"]]:
+    """Header and content of an answer that says why there is none."""
+    content = torch.frombuffer(bytearray(words.encode()), dtype=torch.uint8)
+    return _header(_Kind.REFUSAL, content), content
 
 
 def _post(

@@ -102,7 +102,7 @@ def train(
     started = time.perf_counter()
     folder = None if out is None else RunFolder(Path(out))
     with contextlib.ExitStack() as stack:
-        stopping = stack.enter_context(_stop_on_signal())
+        stopping = threading.Event()
         stack.enter_context(torch.random.fork_rng())
         torch.manual_seed(config.seed)
         stack.enter_context(_determinism(config.train.deterministic))
@@ -148,7 +148,8 @@ def train(
             watcher.say(f"resumed at step {loop.state.step:,} from {checkpoint}")
         elif resume:
             watcher.say("no checkpoint was written yet: beginning with the first step")
-        loop.fit()
+        with _setting_on_signal(stopping):
+            loop.fit()
         memory, memory_by_table = memory_of_all_ranks(task.embeddings, task.memory_beside())
     result = RunResult(
         out=None if folder is None else folder.path,
@@ -203,21 +204,24 @@ def _determinism(wanted: bool) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _stop_on_signal() -> Iterator[threading.Event]:
-    """Turn the first Ctrl-C or SIGTERM into a request to save and stop; the second ends at once."""
-    event = threading.Event()
+def _setting_on_signal(stopping: threading.Event) -> Iterator[None]:
+    """Turn the first Ctrl-C or SIGTERM into a request to save and stop; the second ends at once.
+
+    Only while there are steps to save: a rank that waits for others to join, or to leave, cannot
+    look at a request, and would stay for as long as its launcher lets it.
+    """
     if threading.current_thread() is not threading.main_thread():
-        yield event
+        yield
         return
 
     def ask(number: int, frame: object) -> None:
-        if event.is_set():
+        if stopping.is_set():
             raise KeyboardInterrupt
-        event.set()
+        stopping.set()
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield event
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

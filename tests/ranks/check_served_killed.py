@@ -1,0 +1,23 @@
+"""Run as three processes: one is killed when the others have said goodbye and wait for its own."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import torch.distributed as dist
+
+from outsize.errors import OwnerError
+from outsize.stores.request_channel import RequestChannel
+from outsize.testing.refusal import refusal
+
+folder, number = Path(sys.argv[1]), int(sys.argv[2])
+store = dist.FileStore(str(folder / "store"), 3)
+dist.init_process_group("gloo", store=store, rank=number, world_size=3)
+channel = RequestChannel(lambda source, request: request.content)
+if number == 2:
+    channel.meet()
+    channel._server.join()  # it has ended: both others have said goodbye
+    os.kill(os.getpid(), signal.SIGKILL)
+print(f"rank {number} was told: {refusal(OwnerError, channel.close)}", flush=True)
+os._exit(0)
