@@ -292,6 +292,32 @@ def test_pointers_may_stay_in_main_memory():
     assert expected.shape == (10, 8)
 
 
+def test_pointers_in_main_memory_survive_a_move_that_fails():
+    table = CCETable(SPEC, num_buckets=16, pointers_on="cpu")
+    before, pointers = table(ALL[:10]), table.pointers
+
+    def full(tensor):
+        raise RuntimeError("the device is full")
+
+    with pytest.raises(RuntimeError, match="full"):
+        table._apply(full)
+    assert table.pointers is pointers
+    assert torch.equal(table(ALL[:10]), before)
+
+
+@pytest.mark.parametrize("assign", [True, False])
+def test_pointers_in_main_memory_are_loaded_into_a_table_made_on_the_meta_device(assign):
+    saved = CCETable(SPEC, num_buckets=16, seed=1)
+    with torch.device("meta"):
+        table = CCETable(SPEC, num_buckets=16, pointers_on="cpu", seed=2)
+    if not assign:
+        table.to_empty(device="cpu")
+    table.load_state_dict(saved.state_dict(), assign=assign)
+    assert table.pointers.device.type == "cpu"
+    assert torch.equal(table(ALL), saved(ALL))
+    assert torch.equal(table.decode(saved.encode(ALL)), saved(ALL))
+
+
 def test_sharing_needs_equal_columns():
     with pytest.raises(ConfigError, match="dim of 7 has no 4 equal columns: set shared=False"):
         CCETable(TableSpec("ad", 100, 7), num_buckets=10, columns=4, shared=True)

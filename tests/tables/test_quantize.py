@@ -97,6 +97,18 @@ def test_a_padding_row_is_not_trained():
     assert not table.weight.grad.any()
 
 
+@pytest.mark.parametrize("assign", [True, False])
+def test_a_padding_row_is_loaded_into_a_table_made_on_the_meta_device(assign):
+    saved = quantize(torch.nn.Embedding(50, 4, padding_idx=7), codes=10)
+    with torch.device("meta"):
+        table = quantize(torch.nn.Embedding(50, 4, padding_idx=7), codes=10)
+    if not assign:
+        table.to_empty(device="cpu")
+    table.load_state_dict(saved.state_dict(), assign=assign)
+    assert torch.equal(table(torch.arange(50)), saved(torch.arange(50)))
+    assert table.codes_version == saved.codes_version
+
+
 def test_a_padding_row_alone_or_without_room_is_refused():
     with pytest.raises(ConfigError, match="padding row takes one code"):
         quantize(torch.nn.Embedding(50, 4, padding_idx=0), codes=1)

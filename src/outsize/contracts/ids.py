@@ -3,11 +3,16 @@
 On the CPU a bad id raises where it is used. On CUDA that would cost a synchronisation per look-up
 (or a device assert that poisons the process), so a bad id is replaced by row 0 and remembered in
 a flag; `raise_if_bad`, called once at a step's end, reports it before the step is kept.
+`torch.compile` sees the check as one operator, which it can neither look into nor leave out. On the
+meta device, where ids have no values, there is nothing to check.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import count
+from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from jaxtyping import Int64
@@ -16,6 +21,8 @@ from torch import Tensor
 from outsize.errors import DataError, IdError
 
 _NONE = torch.iinfo(torch.int64).min
+_NUMBERS = count()
+_GUARDS: WeakValueDictionary[int, IdGuard] = WeakValueDictionary()
 
 
 class IdGuard:
@@ -28,19 +35,30 @@ class IdGuard:
     def __init__(self, num_rows: Mapping[str, int]) -> None:
         self._names = tuple(num_rows)
         self._limits = tuple(num_rows.values())
-        self._bounds = torch.tensor(self._limits, dtype=torch.int64)
+        self._bounds: Tensor | None = None
         self._worst: Tensor | None = None
+        self._number = next(_NUMBERS)
+        _GUARDS[self._number] = self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy is a guard of its own, with nothing flagged."""
+        return IdGuard, (dict(zip(self._names, self._limits, strict=True)),)
 
     def __call__(self, ids: Int64[Tensor, "n columns"]) -> Int64[Tensor, "n columns"]:
         """Return ids that are safe to use as indices, or raise `IdError` (CPU) / flag (CUDA)."""
-        if torch.compiler.is_compiling():
-            return ids  # compiled indexing checks its own bounds
         if ids.dtype != torch.int64:
             raise DataError(
                 f"{self._names[0]}: ids must be int64, but got {ids.dtype}: use .long()"
             )
-        if self._bounds.device != ids.device:
-            self._bounds = self._bounds.to(ids.device)
+        if torch.compiler.is_compiling():
+            return _check_compiled(ids, self._number)
+        return self._check(ids)
+
+    def _check(self, ids: Int64[Tensor, "n columns"]) -> Int64[Tensor, "n columns"]:
+        if ids.is_meta:
+            return ids
+        if self._bounds is None or self._bounds.device != ids.device:
+            self._bounds = torch.tensor(self._limits, dtype=torch.int64, device=ids.device)
         bad = (ids < 0) | (ids >= self._bounds)
         if ids.device.type == "cpu":
             if bool(bad.any()):
@@ -67,3 +85,17 @@ class IdGuard:
             f"{self._names[column]}: id {bad_id} is outside 0 … {self._limits[column] - 1}; "
             "enlarge num_rows, or map unknown ids to a row of their own"
         )
+
+
+@torch.library.custom_op(
+    "outsize::check_ids", mutates_args=(), schema="(Tensor ids, int guard) -> Tensor"
+)
+def _check_compiled(ids: Tensor, guard: int) -> Tensor:
+    """`IdGuard` as an operator of a compiled graph; its result must be a tensor of its own."""
+    safe = _GUARDS[guard]._check(ids)
+    return safe.clone() if safe is ids else safe
+
+
+@_check_compiled.register_fake
+def _shape_of_checked(ids: Tensor, guard: int) -> Tensor:
+    return torch.empty_like(ids)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -147,6 +148,15 @@ class EmbeddingTable(nn.Module, ABC):
         weight = torch.cat(pieces)
         embedding: nn.Embedding = nn.Embedding.from_pretrained(weight, freeze=False)
         return embedding
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> EmbeddingTable:
+        """Move or convert all tensors, or none: what fails midway leaves the table as it was."""
+        tensors = [*self.parameters(recurse), *self.buffers(recurse)]
+        tensors += [tensor.grad for tensor in tensors if tensor.grad is not None]
+        with torch.no_grad():
+            moved = {id(tensor): fn(tensor) for tensor in tensors}
+        super()._apply(lambda tensor: moved[id(tensor)], recurse)
+        return self
 
     def extra_repr(self) -> str:
         """Name and shape, for `print(model)`."""

@@ -241,7 +241,8 @@ class CCETable(PointerTable):
     ) -> None:
         """Refuse pointers of another meaning, which torch would copy without a word."""
         saved = state_dict.get(f"{prefix}meaning")
-        if saved is not None and saved.tolist() != [self.columns, int(self.shared)]:
+        is_known = saved is not None and not saved.is_meta
+        if is_known and saved.tolist() != [self.columns, int(self.shared)]:
             columns, shared = saved.tolist()
             raise ConfigError(
                 f"table {self.spec.name!r}: its saved pointers are of {columns} columns with "
@@ -249,14 +250,19 @@ class CCETable(PointerTable):
                 f"shared={self.shared}: build it as it was saved"
             )
         super()._load_from_state_dict(state_dict, prefix, *rest, **named)
+        if self.pointers_on == "cpu" and not self.pointers.is_meta:
+            self.pointers = self.pointers.cpu()  # a state that is assigned may lie on a device
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> CCETable:
-        kept = self.pointers if self.pointers_on == "cpu" else None
-        if kept is not None:
-            self._buffers["pointers"] = None
-        super()._apply(fn, recurse)
-        if kept is not None:
-            self._buffers["pointers"] = kept
+        def moved(tensor: Tensor) -> Tensor:
+            if tensor is not self.pointers or self.pointers_on == "device":
+                return fn(tensor)
+            if not tensor.is_meta:
+                return tensor
+            filled = fn(tensor)  # by `to_empty`
+            return filled if filled.is_meta else torch.empty_like(filled, device="cpu")
+
+        super()._apply(moved, recurse)
         return self
 
 

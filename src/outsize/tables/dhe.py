@@ -57,7 +57,7 @@ class DHETable(EmbeddingTable):
         layers = [draw(width, std, f"layer {j}") for j, std in enumerate(stds)]
         self.layers = nn.ParameterList(layers)
         self.output = draw(spec.dim, _mish_gain() / math.sqrt(width), "output")
-        if not papers_init:
+        if not papers_init and not self.output.is_meta:
             self._scale_output()
 
     @classmethod
@@ -87,6 +87,6 @@ class DHETable(EmbeddingTable):
 
 def _mish_gain() -> float:
     """What mish must be multiplied by to keep the variance of standard normal inputs at 1."""
-    z = torch.linspace(-10, 10, 2001, dtype=torch.float64)
+    z = torch.linspace(-10, 10, 2001, dtype=torch.float64, device="cpu")
     density = torch.exp(-0.5 * z.square()) / math.sqrt(2 * math.pi)
     return 1 / math.sqrt(torch.trapezoid(F.mish(z).square() * density, z).item())

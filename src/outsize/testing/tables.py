@@ -103,6 +103,53 @@ def state_dict_brings_back_the_vectors(make: MakeTable) -> None:
     assert torch.equal(saved(_IDS), other(_IDS))
 
 
+def a_table_without_values_works_once_it_is_loaded(make: MakeTable) -> None:
+    """Made on the meta device or moved there, and filled by a state dict, it is the saved one."""
+    saved = make(_SPEC, seed=1)
+    state = saved.state_dict()
+    for build in (_made_on_meta, lambda make: make(_SPEC, seed=2).to("meta")):
+        for assign in (True, False):
+            table = build(make)
+            assert all(tensor.is_meta for tensor in _tensors(table)), "a tensor has values"
+            assert table(_IDS.to("meta")).shape == (2, 3, 8)
+            if not assign:
+                table.to_empty(device="cpu")
+            table.load_state_dict(state, assign=assign)
+            assert torch.equal(table(_IDS), saved(_IDS))
+            assert "contract" in refusal(IdError, lambda table=table: table(_IDS + 1))  # type: ignore[misc]
+
+
+def _made_on_meta(make: MakeTable) -> EmbeddingTable:
+    with torch.device("meta"):
+        return make(_SPEC, seed=2)
+
+
+def _tensors(table: EmbeddingTable) -> list[torch.Tensor]:
+    return [*table.parameters(), *table.buffers()]
+
+
+def a_move_that_fails_changes_nothing(make: MakeTable) -> None:
+    """As one to a device that is absent or full: at whichever tensor, all stay as they were."""
+    table = make(_SPEC)
+    table(_IDS).sum().backward()
+    before, expected = [(t, t.dtype, t.grad) for t in _tensors(table)], table(_IDS).detach()
+    num_tensors = sum(1 if grad is None else 2 for *_, grad in before)
+    for failing in range(num_tensors):
+        moved: list[torch.Tensor] = []
+
+        def move(tensor: torch.Tensor, moved: list[torch.Tensor] = moved) -> torch.Tensor:
+            if len(moved) == failing:  # noqa: B023
+                raise MemoryError("the device is full")
+            moved.append(tensor)
+            return tensor.double() if tensor.is_floating_point() else tensor.clone()
+
+        refusal(MemoryError, lambda move=move: table._apply(move))  # type: ignore[misc]
+        now = [(t, t.dtype, t.grad) for t in _tensors(table)]
+        for old, new in zip(before, now, strict=True):
+            assert all(a is b for a, b in zip(old, new, strict=True))
+        assert torch.equal(table(_IDS), expected)
+
+
 def dtype_moves_are_followed(make: MakeTable) -> None:
     """`.to(torch.float64)` computes in float64 and keeps the vectors."""
     table = make(_SPEC)
@@ -138,6 +185,22 @@ def forward_compiles_in_one_graph(make: MakeTable) -> None:
     assert torch.equal(compiled(_IDS), table(_IDS))
 
 
+def what_torch_compiles_refuses_ids_out_of_range(make: MakeTable) -> None:
+    """The check of ids is part of the graph, in the words it has without `torch.compile`."""
+    for backend in ("eager", "aot_eager"):
+        torch.compiler.reset()
+        table = make(_SPEC)
+        compiled = torch.compile(table, backend=backend, fullgraph=True)
+        torch.testing.assert_close(compiled(_IDS), table(_IDS))
+        for bad in (97, -1, 2**40):
+            message = refusal(
+                IdError,
+                lambda bad=bad, compiled=compiled: compiled(torch.tensor([[0, bad, 1]] * 2)),  # type: ignore[misc]
+            )
+            assert "contract" in message
+            assert str(bad) in message
+
+
 TABLE_CHECKS: tuple[Callable[[MakeTable], None], ...] = (
     ids_of_any_shape_map_to_vectors,
     equal_ids_have_equal_vectors,
@@ -148,8 +211,11 @@ TABLE_CHECKS: tuple[Callable[[MakeTable], None], ...] = (
     ids_out_of_range_are_refused,
     parameters_learn,
     state_dict_brings_back_the_vectors,
+    a_table_without_values_works_once_it_is_loaded,
+    a_move_that_fails_changes_nothing,
     dtype_moves_are_followed,
     memory_use_is_what_the_module_holds,
     materialize_gives_the_same_vectors,
     forward_compiles_in_one_graph,
+    what_torch_compiles_refuses_ids_out_of_range,
 )
