@@ -61,3 +61,21 @@ def test_a_guard_made_on_the_meta_device_checks_ids_of_any_other():
     assert guard(torch.tensor([[9, 9]], device="meta")).is_meta
     with pytest.raises(IdError, match="b: id 5"):
         guard(torch.tensor([[2, 5]]))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+@pytest.mark.parametrize("method", ["hash", "cce"])
+def test_compiled_tables_flag_ids_out_of_range_on_cuda(mode, method):
+    table = outsize.build_table(method, outsize.TableSpec("ad", 50, 4), max_params=40).cuda()
+    compiled = torch.compile(table, mode=mode, fullgraph=True)
+    good = torch.tensor([49, 0], device="cuda")
+    with torch.no_grad():
+        for _ in range(4):
+            assert torch.equal(compiled(good).clone(), table(good))
+        table.raise_if_bad_ids()
+        compiled(torch.tensor([50, 0], device="cuda"))
+        compiled(good)
+    with pytest.raises(IdError, match="'ad': id 50"):
+        table.raise_if_bad_ids()
+    table.raise_if_bad_ids()

@@ -51,7 +51,8 @@ class IdGuard:
                 f"{self._names[0]}: ids must be int64, but got {ids.dtype}: use .long()"
             )
         if torch.compiler.is_compiling():
-            return _check_compiled(ids, self._number)
+            checked: Tensor = _check_compiled(ids, self._number)
+            return checked
         return self._check(ids)
 
     def _check(self, ids: Int64[Tensor, "n columns"]) -> Int64[Tensor, "n columns"]:

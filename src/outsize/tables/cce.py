@@ -241,8 +241,8 @@ class CCETable(PointerTable):
     ) -> None:
         """Refuse pointers of another meaning, which torch would copy without a word."""
         saved = state_dict.get(f"{prefix}meaning")
-        is_known = saved is not None and not saved.is_meta
-        if is_known and saved.tolist() != [self.columns, int(self.shared)]:
+        ours = [self.columns, int(self.shared)]
+        if saved is not None and not saved.is_meta and saved.tolist() != ours:
             columns, shared = saved.tolist()
             raise ConfigError(
                 f"table {self.spec.name!r}: its saved pointers are of {columns} columns with "
