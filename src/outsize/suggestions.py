@@ -33,7 +33,7 @@ def few(names: Iterable[str], near: str = "", most: int = 5) -> str:
 
 
 def shortened(name: str) -> str:
-    """A name of bounded length, and in one line."""
+    """A name of bounded length, in one line, and in quotes where it is empty."""
     if len(name) > _MAX_LETTERS:
         name = f"{name[: _MAX_LETTERS - 1]}…"
-    return "".join(letter if letter.isprintable() else "\ufffd" for letter in name)
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in name) or "''"

@@ -74,7 +74,7 @@ class EncodedClicks(ClickData):
             rows = self._order.rows(first, stop, epoch)
         columns = self._columns[split]
         ids: dict[str, Tensor | Bag] = {}
-        numbers = np.ascontiguousarray(columns["ids"][rows].T, np.int64)
+        numbers = np.array(columns["ids"][rows].T, np.int64, order="C")
         for place, name in enumerate(self._categorical):
             ids[name] = torch.from_numpy(numbers[place])
         for name in self._multi_valued:

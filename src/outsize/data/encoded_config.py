@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from outsize.data.clicks import ClickDataConfig
 from outsize.data.encoded import EncodedClicks
 from outsize.data.encoding import Recipe, VocabularyConfig, open_encoded
+from outsize.errors import ConfigError
 from outsize.spec import Pooling
 
 
@@ -34,6 +35,8 @@ class EncodedConfig(ClickDataConfig):
 
     def __post_init__(self) -> None:
         self.recipe()  # refuses what cannot work
+        if "\0" in self.cache:
+            raise ConfigError(f"cache must be the name of a folder, but got {self.cache!r}")
 
     @abstractmethod
     def recipe(self) -> Recipe:

@@ -109,6 +109,8 @@ class InteractionsConfig(RetrievalDataConfig):
         if len(set(features)) < len(features):
             twice = next(name for name in features if features.count(name) > 1)
             raise ConfigError(f"two columns would be features of the same name: {shortened(twice)}")
+        if self.multi_valued and not self.separator:
+            raise ConfigError("multi_valued columns need a separator that is not empty")
         if not 0 < self.validation < 1:
             raise ConfigError(f"validation must be between 0 and 1, but got {self.validation}")
 
@@ -166,7 +168,9 @@ class InteractionsConfig(RetrievalDataConfig):
             parts.append(_kept(part, ~missing & (part.labels > 0)))
         bad.require_share(self.max_bad_rows)
         if not sum(map(len, parts)):
-            rule = f" with {self.positive} >= {self.at_least:g}" if self.at_least else ""
+            rule = (
+                f" with {self.positive} >= {self.at_least:g}" if self.at_least is not None else ""
+            )
             raise DataError(f"{first_of(self.path)}: there is no row{rule}")
         return _joined(parts)
 

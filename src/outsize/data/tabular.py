@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from outsize.data.encoded_config import EncodedConfig
 from outsize.data.encoding import LabelRule, Recipe
 from outsize.data.encoding.splits import SPLITS_BY_KIND, HashSplit, SplitConfig
+from outsize.errors import ConfigError
 from outsize.spec import Pooling
 
 
@@ -57,6 +58,8 @@ class TabularConfig(EncodedConfig):
     subsample: int = 1
 
     def recipe(self) -> Recipe:  # noqa: D102
+        if not self.label:
+            raise ConfigError("label is empty: name the column of the label")
         return Recipe(
             paths=self.path,
             label=LabelRule(

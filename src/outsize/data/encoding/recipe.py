@@ -8,10 +8,13 @@ import re
 from dataclasses import asdict, dataclass, field
 
 from outsize.data.encoding.splits import HashSplit, SplitConfig
+from outsize.data.encoding.splits.base import require_finite
 from outsize.errors import ConfigError
 from outsize.suggestions import few, shortened
 
 FORMAT = 1  # of the encoded files; part of every recipe's hash
+_MAX_SUBSAMPLE = (1 << 31) - 1
+_MAX_NAME = 200  # of a feature: files are named after it
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,7 @@ class LabelRule:
     positive_values: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        require_finite("positive_from", self.positive_from)
         if self.positive_values and (self.positive_from is not None or self.dropped):
             raise ConfigError(
                 "positive_values are texts, positive_from and dropped labels are numbers: "
@@ -113,6 +117,8 @@ class Recipe:
             raise ConfigError("path is empty: name at least one file or pattern")
         if not self.id_columns:
             raise ConfigError("no categorical and no multi_valued column: name at least one")
+        if "" in (*self.dense_columns, *self.id_columns):
+            raise ConfigError("a column has an empty name: name a column of the file")
         names = [self.label.column, *self.dense_columns, *self.id_columns]
         for name in names:
             if names.count(name) > 1:
@@ -126,8 +132,9 @@ class Recipe:
                 f"hashed names {sorted(unknown)[0]!r}, which is no categorical column; "
                 f"there are {few(self.id_columns, sorted(unknown)[0])}"
             )
-        if self.modulus and min(self.modulus) < 1:
-            raise ConfigError(f"modulus must be >= 1, but got {min(self.modulus)}")
+        for modulus in self.modulus:
+            if not 1 <= modulus <= 1 << 32:
+                raise ConfigError(f"modulus must be between 1 and 2**32, but got {modulus}")
         if len(self.modulus) not in (0, 1, len(self.categorical)):
             raise ConfigError(
                 f"modulus must be one number or {len(self.categorical)}, one a column, "
@@ -137,8 +144,13 @@ class Recipe:
             raise ConfigError(f"max_bad_rows is a share, 0 to 1, but got {self.max_bad_rows}")
         if self.subsample < 1:
             raise ConfigError(f"subsample must be >= 1, but got {self.subsample}")
-        if len(self.delimiter.encode()) > 1:
-            raise ConfigError(f"delimiter must be one character, but got {self.delimiter!r}")
+        if self.subsample > _MAX_SUBSAMPLE:
+            raise ConfigError(f"subsample must be <= {_MAX_SUBSAMPLE}, but got {self.subsample}")
+        if len(self.delimiter.encode()) > 1 or (self.delimiter and self.delimiter in '\r\n"'):
+            raise ConfigError(
+                "delimiter must be one character that ends no line and is no quote, but got "
+                f"{self.delimiter!r}"
+            )
         if self.max_length < 0:
             raise ConfigError(f"max_length must be >= 0, but got {self.max_length}")
         if self.multi_valued and not self.separator:
@@ -164,4 +176,7 @@ class Recipe:
 def feature_name(column: str) -> str:
     """The name of the feature made from a column, usable as a key in a state dict."""
     name = re.sub(r"[^A-Za-z0-9_\-]", "_", column)
+    if len(name) > _MAX_NAME:
+        digest = hashlib.sha256(column.encode()).hexdigest()[:16]
+        name = f"{name[: _MAX_NAME - 18]}_{digest}"
     return f"_{name}" if name.startswith("-") or not name else name

@@ -7,6 +7,7 @@ import csv
 import glob
 import gzip
 import hashlib
+import os
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -53,11 +54,12 @@ def find_files(patterns: tuple[str, ...]) -> list[Path]:
     """The files of a list of names and patterns, those of a pattern sorted by name and number."""
     files: list[Path] = []
     for pattern in patterns:
-        found = [Path(pattern)] if Path(pattern).is_file() else map(Path, glob.glob(pattern))
-        matches = sorted((path for path in found if path.is_file()), key=_by_number)
+        found = [pattern] if os.path.isfile(pattern) else glob.glob(pattern)
+        matches = sorted((Path(path) for path in found if os.path.isfile(path)), key=_by_number)
         if not matches:
             raise DataError(
-                f"{pattern}: no such file; paths are relative to the folder the command runs in"
+                f"{pattern!s:.200}: no such file; paths are relative to the folder the command "
+                "runs in"
             )
         files += matches
     for path in files:

@@ -6,6 +6,7 @@ every row of the first pass, `assign` is asked in the second. Rows keep their or
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -60,6 +61,18 @@ def cut(values: NDArray[Any], cuts: tuple[float, float]) -> Assignment:
     """How many cuts each value has reached; −1 for NaN."""
     assigned = (values >= cuts[0]).astype(np.int8) + (values >= cuts[1]).astype(np.int8)
     return np.where(np.isnan(values), -1, assigned).astype(np.int8)
+
+
+def require_column(*names: str) -> None:
+    """Refuse columns without a name."""
+    if "" in names:
+        raise ConfigError("a split needs the name of a column, but got an empty one")
+
+
+def require_finite(name: str, value: float | None) -> None:
+    """Refuse a bound that is NaN or infinite."""
+    if value is not None and not math.isfinite(value):
+        raise ConfigError(f"{name} must be a finite number, but got {value}")
 
 
 def require_shares(validation: float, test: float) -> None:

@@ -7,7 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from outsize.data.encoding.good_rows import Rows
-from outsize.data.encoding.splits.base import Assignment, SplitConfig, Splitter
+from outsize.data.encoding.splits.base import (
+    Assignment,
+    SplitConfig,
+    Splitter,
+    require_column,
+)
 from outsize.errors import ConfigError
 
 
@@ -28,6 +33,7 @@ class ColumnSplit(SplitConfig):
     test: tuple[str, ...] = ("test",)
 
     def __post_init__(self) -> None:
+        require_column(self.column)
         values = (*self.train, *self.validation, *self.test)
         if len(set(values)) < len(values):
             raise ConfigError("train, validation and test must share no value of the column")

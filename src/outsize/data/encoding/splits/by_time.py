@@ -19,6 +19,8 @@ from outsize.data.encoding.splits.base import (
     SplitConfig,
     Splitter,
     cut,
+    require_column,
+    require_finite,
     require_shares,
 )
 from outsize.errors import ConfigError, DataError
@@ -49,6 +51,9 @@ class TimeSplit(SplitConfig):
     test: float = 0.1
 
     def __post_init__(self) -> None:
+        require_column(self.column)
+        require_finite("validation_from", self.validation_from)
+        require_finite("test_from", self.test_from)
         require_shares(self.validation, self.test)
         if self.test_from is None:
             return

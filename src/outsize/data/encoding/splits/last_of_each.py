@@ -16,6 +16,7 @@ from outsize.data.encoding.splits.base import (
     Assignment,
     SplitConfig,
     Splitter,
+    require_column,
 )
 from outsize.data.encoding.text_keys import text_keys
 
@@ -36,6 +37,9 @@ class LastOfEachSplit(SplitConfig):
     group: str
     order: str
     held_out: Literal["split", "validation"] = "split"
+
+    def __post_init__(self) -> None:
+        require_column(self.group, self.order)
 
     @property
     def test_is_validation(self) -> bool:  # noqa: D102
