@@ -77,9 +77,14 @@ def _verify_or_make(
         try:
             final.parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(_lock(final.with_name(f"{final.name}.lock")))
-        except OSError:  # nothing can be written there, so that there is no lock and no stamp
-            if encoded.is_outdated() or encoded.flaw(everything=verify) is not None:
+        except OSError as error:  # nothing can be written there: no lock, and no stamp
+            if encoded.is_outdated():
                 raise
+            if flaw := encoded.flaw(everything=verify):
+                raise WriteError(
+                    f"encoded data in {final} is damaged ({flaw}) and cannot be made anew there: "
+                    f"{reason_of(error)}; name another folder as cache"
+                ) from error
             return
         if not encoded.is_outdated():
             flaw = encoded.flaw(everything=verify)
