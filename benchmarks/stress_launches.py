@@ -219,7 +219,8 @@ class Launches:
         """About how long such a run takes, as those before it did."""
         while True:
             with self._lock:
-                known = self._durations_s[kind] or sum(self._durations_s.values(), [])
+                every = [s for known in self._durations_s.values() for s in known]
+                known = self._durations_s[kind] or every
             if known:
                 return statistics.mean(known)
             time.sleep(_POLL_S)

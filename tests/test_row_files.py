@@ -20,13 +20,13 @@ from torch import Tensor
 import outsize
 from outsize import row_files
 from outsize.checkpoint import write_together
-from outsize.contracts import RowStore, Shard
+from outsize.contracts import RowStore, RowUpdate, Shard
 from outsize.errors import CheckpointError, ConfigError
-from outsize.files import write_json
+from outsize.files import write_json, write_tensors
 from outsize.kernels.row_updates import AdagradRule, AdamRule, SGDRule, UpdateRule
 from outsize.row_files import common_rows, describe_rank, load_rows, make_index, save_rows
 from outsize.spec import TableSpec
-from outsize.stores import LocalStore, ReplicatedStore
+from outsize.stores import CachedStore, LocalStore, ReplicatedStore
 
 RULE = AdagradRule(learning_rate=0.1, initial_sum=0.25)
 SPECS = [TableSpec("wide", 13, 4), TableSpec("thin", 5, 2), TableSpec("other", 2, 4)]
@@ -370,6 +370,92 @@ def test_a_checkpoint_of_a_store_that_knows_nothing_loads_into_one_that_does(sav
     load_rows(store, saved)
 
     assert store.loaded is None
+
+
+def cached(specs=SPECS, num_rows=12, eviction="lru"):
+    store = CachedStore(LocalStore(specs), num_rows, 5, 0, eviction)
+    store.bind(RULE)
+    return store
+
+
+def use(store):
+    """Some steps, after which there are copies."""
+    draws = torch.Generator().manual_seed(0)
+    for _ in range(6):
+        ids = torch.randint(store.layout.num_rows, (9,), generator=draws).unique()
+        rows = store.exchange(None, ids).rows
+        store.submit(RowUpdate(ids, tuple(map(torch.ones_like, rows)), torch.ones_like(ids)))
+
+
+OTHER_CACHES = {
+    "more room": {"num_rows": 18},
+    "less room": {"num_rows": 4},
+    "another policy": {"eviction": "lfu"},
+    "a policy that knows less": {"eviction": "light-lfu"},
+    "grown tables": {"specs": LARGER},
+    "a table less": {"specs": [SPECS[0], SPECS[2]]},
+    "a table more": {"specs": [TableSpec("new", 3, 4), *SPECS]},
+    "another order": {"specs": SPECS[::-1]},
+}
+
+
+@pytest.mark.parametrize("case", OTHER_CACHES)
+def test_a_cache_that_does_not_fit_begins_empty_and_rows_come_back(tmp_path, case):
+    first, second = cached(), cached(**OTHER_CACHES[case])
+    use(first)
+    save_rows(first, tmp_path / "rows")
+
+    load_rows(second, tmp_path / "rows", allow_new=True, allow_dropped=True)
+
+    assert not any(bool((copies.ids >= 0).any()) for copies in second.copies)
+    expected = {part.table: part.tensors["rows"] for part in first.parts()}
+    for part in second.parts():
+        if part.table in expected:
+            lines = expected[part.table]
+            assert torch.equal(part.tensors["rows"][: len(lines)], lines)
+    use(second)
+
+
+def test_a_cache_that_fits_comes_back(tmp_path):
+    first, second = cached(), cached()
+    use(first)
+    save_rows(first, tmp_path / "rows")
+
+    load_rows(second, tmp_path / "rows")
+
+    found, expected = second.rank_state(), first.rank_state()
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert bool((second.copies[0].ids >= 0).any())
+
+
+def test_a_file_with_other_tensors_than_the_index_says_is_refused(saved):
+    path = saved / "rows-00001-of-00004.safetensors"
+    tensors = {name: tensor.clone() for name, tensor in load_file(path).items()}
+    tensors["wide/clocks"] = tensors["wide/clocks"].long()
+    manifest = json.loads((saved / "manifest.json").read_text())
+    manifest["files"][path.name] = write_tensors(path, tensors)
+    (saved / "manifest.json").write_text(json.dumps(manifest))
+
+    assert "clocks of table 'wide'" in refusal(CheckpointError, fresh(SPECS), saved)
+
+
+@pytest.mark.parametrize(
+    ("damage", "expected"),
+    [
+        (lambda index: index.pop("ranks"), "ranks is missing"),
+        (lambda index: index["ranks"].pop(), "lists 3 ranks"),
+        (lambda index: index["tables"]["wide"].update(num_rows="13"), "tables.wide.num_rows"),
+    ],
+)
+def test_an_index_of_another_form_is_refused_in_words(saved, damage, expected):
+    index = json.loads((saved / "rows.json").read_text())
+    damage(index)
+    manifest = json.loads((saved / "manifest.json").read_text())
+    manifest["files"]["rows.json"] = write_json(saved / "rows.json", index)
+    (saved / "manifest.json").write_text(json.dumps(manifest))
+
+    assert expected in refusal(CheckpointError, fresh(SPECS), saved)
 
 
 MEASURE = """

@@ -186,7 +186,7 @@ def _is_first_rank() -> bool:
 
 
 def _is_rank() -> bool:
-    """Whether a launcher started this process as one of several, or as one that may be restarted."""
+    """Whether a launcher started this process as one of its ranks."""
     return "TORCHELASTIC_RUN_ID" in os.environ or int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 

@@ -9,7 +9,6 @@ whichever files have them, so neither the number of ranks nor the kind of store 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -29,10 +28,18 @@ from outsize.checkpoint import (
 from outsize.collectives import failing_together, gather_values, rank, value_of_first, world_size
 from outsize.contracts import RowStore, TablePart
 from outsize.errors import CheckpointError, ConfigError
-from outsize.files import write_json, write_tensors
+from outsize.files import SAFETENSORS_TYPES, write_json, write_tensors
+from outsize.json_files import Each, SchemaError, Whole, read_json
 
 INDEX = "rows.json"
 _CHUNK_BYTES = 1 << 24
+_SHARE = {"first": Whole(), "every": Whole(1), "num_rows": Whole()}
+_SCHEMA = {
+    "num_ranks": Whole(1),
+    "tables": Each({"num_rows": Whole(), "tensors": Each([object])}),
+    "ranks": [{"tables": Each(_SHARE), "state": [str]}],
+}
+_DTYPES = {str(dtype).removeprefix("torch."): name for dtype, name in SAFETENSORS_TYPES.items()}
 
 
 def save_rows(store: RowStore, folder: str | Path) -> None:
@@ -61,11 +68,13 @@ def load_rows(
 ) -> dict[str, int]:
     """Bring back rows that any number of ranks saved, into any store; entered by all ranks.
 
-    Every file a rank reads is verified first, and nothing is changed where something does not fit:
-    a table that has fewer rows than were saved, another width or type, or an optimizer with other
-    state. A table may have grown: its new rows keep what they have, which for a store just made are
-    fresh values, clock 0 and fresh optimizer state. What ranks alone know besides rows comes back
-    if there are as many ranks as saved it.
+    Every file a rank reads is verified first, and nothing is changed on any rank where something
+    does not fit: a table that has fewer rows than were saved, another width or type, or an
+    optimizer with other state. A table may have grown: its new rows keep what they have, which for
+    a store just made are fresh values, clock 0 and fresh optimizer state. What ranks alone know
+    besides rows, such as which rows have copies in a cache, comes back if as many ranks saved it
+    with the same tables, the same rows on each rank and caches of the same size and policy; it is
+    left out otherwise, on all ranks, and caches begin empty.
 
     Args:
         store: Where to; its optimizer has to be made before.
@@ -80,25 +89,25 @@ def load_rows(
     with failing_together(CheckpointError):
         files = read_manifest(folder, INDEX)
         require_whole(folder / INDEX, files[INDEX])
-        index = json.loads((folder / INDEX).read_text("utf-8"))
+        index = _read_index(folder)
         _require_fit(index, store, folder, allow_new, allow_dropped)
-        owner = rank() if index["num_ranks"] == world_size() else None
-        for source in _needed(index, store.parts(), owner):
-            path = folder / _file_name(source, index["num_ranks"])
-            if path.name not in files:
-                raise CheckpointError(f"checkpoint {folder} does not list {path.name}")
-            require_whole(path, files[path.name])
+        known = _rank_state(index, store, folder, files)
+        for source in _needed(index, store.parts()):
+            path = _listed(folder, source, index["num_ranks"], files)
+            _require_tensors(path, index, source, store.parts())
+        fits = known is not None and store.fits_rank_state(known)
+    fits = all(gather_values(fits))
     store.flush()
-    parts = store.parts()
-    for source in _needed(index, parts, owner):
-        with open_tensors(folder / _file_name(source, index["num_ranks"])) as tensors:
-            for part in parts:
-                saved = index["ranks"][source]["tables"].get(part.table)
-                if saved is not None:
-                    _copy_rows(tensors, _rows_of(saved), part)
-            names = index["ranks"][source]["state"]
-            if source == owner and names:
-                store.load_rank_state({name: tensors.get_tensor(_own(name)) for name in names})
+    with failing_together(CheckpointError):
+        parts = store.parts()
+        for source in _needed(index, parts):
+            with open_tensors(folder / _file_name(source, index["num_ranks"])) as tensors:
+                for part in parts:
+                    saved = index["ranks"][source]["tables"].get(part.table)
+                    if saved is not None:
+                        _copy_rows(tensors, _rows_of(saved), part)
+        if fits and known:
+            store.load_rank_state(known)
     saved_rows = {name: table["num_rows"] for name, table in index["tables"].items()}
     return {s.name: s.num_rows - saved_rows.get(s.name, 0) for s in store.layout.specs}
 
@@ -159,6 +168,67 @@ def write_rank(folder: Path, store: RowStore, index: int, count: int) -> dict[st
         return {}
     name = _file_name(index, count)
     return {name: write_tensors(folder / name, tensors)}
+
+
+def _read_index(folder: Path) -> dict[str, Any]:
+    try:
+        index: dict[str, Any] = read_json(folder / INDEX, _SCHEMA)
+    except SchemaError as error:
+        raise CheckpointError(f"{folder / INDEX}: {error}; save the rows anew") from None
+    if len(index["ranks"]) != index["num_ranks"]:
+        raise CheckpointError(
+            f"{folder / INDEX} lists {len(index['ranks'])} ranks, but says that there were "
+            f"{index['num_ranks']}; save the rows anew"
+        )
+    return index
+
+
+def _listed(folder: Path, source: int, count: int, files: Mapping[str, Any]) -> Path:
+    """The file of one rank, which must be the one that was written."""
+    path = folder / _file_name(source, count)
+    if path.name not in files:
+        raise CheckpointError(f"checkpoint {folder} does not list {path.name}")
+    require_whole(path, files[path.name])
+    return path
+
+
+def _rank_state(
+    index: Mapping[str, Any], store: RowStore, folder: Path, files: Mapping[str, Any]
+) -> dict[str, Tensor] | None:
+    """What this rank alone knew, if it had the same rows of the same tables; `None` if not."""
+    tables = [(name, table["num_rows"]) for name, table in index["tables"].items()]
+    if index["num_ranks"] != world_size() or tables != [
+        (spec.name, spec.num_rows) for spec in store.layout.specs
+    ]:
+        return None
+    saved = index["ranks"][rank()]
+    if saved["tables"] != describe_rank(store)["tables"]:
+        return None
+    if not saved["state"]:
+        return {}
+    with open_tensors(_listed(folder, rank(), index["num_ranks"], files)) as tensors:
+        return {name: tensors.get_tensor(_own(name)) for name in saved["state"]}
+
+
+def _require_tensors(
+    path: Path, index: Mapping[str, Any], source: int, parts: Sequence[TablePart]
+) -> None:
+    """Refuse a file whose tensors are not those that the index says."""
+    with open_tensors(path) as tensors:
+        names = set(tensors.keys())
+        for part in parts:
+            share = index["ranks"][source]["tables"].get(part.table)
+            for name, kind in index["tables"][part.table]["tensors"].items() if share else ():
+                dtype, *line = kind
+                found: tuple[Any, Any] | None = None
+                if _name(part.table, name) in names:
+                    piece = tensors.get_slice(_name(part.table, name))
+                    found = (piece.get_dtype(), list(piece.get_shape()))
+                if found != (_DTYPES.get(dtype), [share["num_rows"], *line]):
+                    raise CheckpointError(
+                        f"{path}: {name} of table {part.table!r} is not what {INDEX} says: "
+                        "save the rows anew"
+                    )
 
 
 def _require_fit(
@@ -224,17 +294,14 @@ def _kinds(part: TablePart) -> dict[str, list[Any]]:
     }
 
 
-def _needed(
-    index: Mapping[str, Any], parts: Sequence[TablePart], owner: int | None
-) -> Iterator[int]:
-    """The ranks whose files hold rows of these parts, or what the rank `owner` alone knows."""
+def _needed(index: Mapping[str, Any], parts: Sequence[TablePart]) -> Iterator[int]:
+    """The ranks whose files hold rows of these parts."""
     for source, saved in enumerate(index["ranks"]):
-        has_rows = any(
+        if any(
             common_rows(_rows_of(saved["tables"][part.table]), _range_of(part))
             for part in parts
             if part.table in saved["tables"]
-        )
-        if has_rows or (source == owner and saved["state"]):
+        ):
             yield source
 
 

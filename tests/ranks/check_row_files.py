@@ -11,7 +11,7 @@ import torch
 import outsize
 from outsize.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
 from outsize.collectives import barrier, gather_values, process_group, rank, world_size
-from outsize.contracts import Shard
+from outsize.contracts import RowUpdate, Shard
 from outsize.errors import CheckpointError
 from outsize.row_files import rows_writer
 
@@ -132,8 +132,49 @@ def check_loading_into_larger_tables():
     assert names == {f"rows-00000-of-{world_size():05d}.safetensors"}, names
 
 
+def cached(num_rows=200, eviction="lru", specs=SPECS, **options):
+    store = outsize.CachedStore(
+        outsize.ShardedStore(specs, **options), num_rows, 5, 2, eviction=eviction
+    )
+    outsize.RowAdagrad(store)
+    return store
+
+
+def use(store):
+    draws = torch.Generator().manual_seed(rank())
+    for _ in range(5):
+        ids = torch.randint(store.layout.num_rows, (100,), generator=draws).unique()
+        rows = store.exchange(None, ids).rows
+        ones = tuple(map(torch.ones_like, rows))
+        store.submit(RowUpdate(ids, ones, torch.ones_like(ids)))
+
+
+def check_caches_come_back_where_they_fit_and_begin_empty_otherwise():
+    first = cached()
+    use(first)
+    outsize.save_rows(first, folder / "cached")
+    others = [
+        {"num_rows": 300}, {"num_rows": 50}, {"eviction": "lfu"}, {"specs": LARGER},
+        {"specs": SPECS[::-1]}, {"specs": SPECS[:1]}, {"num_owners": 1},
+        {"num_rows": 200 + 10 * rank()},  # fits on the first rank only
+    ]  # fmt: skip
+    expected = first.read(torch.arange(1003), "wide")
+    for options in others:
+        other = cached(**options)
+        outsize.load_rows(other, folder / "cached", allow_dropped=True)
+        assert not any(bool((copies.ids >= 0).any()) for copies in other.copies), options
+        assert torch.equal(other.read(torch.arange(1003), "wide"), expected), options
+        use(other)
+    same = cached()
+    outsize.load_rows(same, folder / "cached")
+    before, after = first.rank_state(), same.rank_state()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert bool((same.copies[0].ids >= 0).any())
+
+
 with process_group(torch.device("cpu")):
     if sys.argv[1] == "save":
+        check_caches_come_back_where_they_fit_and_begin_empty_otherwise()
         check_saving()
         check_a_rank_that_cannot_write_stops_all(0)
         check_a_rank_that_cannot_write_stops_all(2)

@@ -93,6 +93,13 @@ class RowStore(nn.Module, ABC):
         """What this rank alone knows besides rows, and a resumed run of as many ranks needs."""
         return {}
 
+    def fits_rank_state(self, state: Mapping[str, Tensor]) -> bool:
+        """Whether `load_rank_state` can take over this; asked before anything is changed.
+
+        The tables, and the rows that this rank keeps of them, are the same as when it was saved.
+        """
+        return True
+
     def load_rank_state(self, state: Mapping[str, Tensor]) -> None:
         """Take over what `rank_state` gave."""
 

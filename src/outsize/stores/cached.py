@@ -199,6 +199,28 @@ class CachedStore(RowStore):
             state |= {f"copies.{index}.{n}": value for n, value in copies.directory().items()}
         return state
 
+    def fits_rank_state(self, state: Mapping[str, Tensor]) -> bool:
+        """Whether it is of caches as large as these, by the same policy, with rows from elsewhere.
+
+        Other caches simply begin empty.
+        """
+        if not self.inner.fits_rank_state(under("inner.", state)):
+            return False
+        if {n for n in state if n.startswith("copies.")} != {
+            n for n in self.rank_state() if n.startswith("copies.")
+        }:
+            return False
+        for index, (copies, group) in enumerate(
+            zip(self._groups(), self.layout.groups, strict=True)
+        ):
+            saved = under(f"copies.{index}.", state)
+            if not copies.fits_directory(saved):
+                return False
+            held = saved["ids"][saved["ids"] >= 0].to(self._device()) + group.start
+            if not bool(self.inner.is_remote(held).all()):
+                return False
+        return True
+
     def load_rank_state(self, state: Mapping[str, Tensor]) -> None:  # noqa: D102
         self.inner.load_rank_state(under("inner.", state))
         for index, copies in enumerate(self._groups()):

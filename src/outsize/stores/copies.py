@@ -263,6 +263,17 @@ class RowCopies(nn.Module):
         policy = {f"policy.{name}": value for name, value in self.policy.state_dict().items()}
         return {"ids": self.ids, **policy}
 
+    def fits_directory(self, saved: Mapping[str, Tensor]) -> bool:
+        """Whether `directory` of copies like these gave it."""
+        here = self.directory()
+        if here.keys() != saved.keys() or any(
+            here[n].shape != value.shape or here[n].dtype != value.dtype
+            for n, value in saved.items()
+        ):
+            return False
+        held = saved["ids"][saved["ids"] >= 0]
+        return bool((held < self.slot_of.shape[0]).all()) and len(held.unique()) == len(held)
+
     def load_directory(self, saved: Mapping[str, Tensor]) -> None:
         """Take over what `directory` gave; values are read anew."""
         self.ids.copy_(saved["ids"])
