@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from outsize.bounds import require_at_least
 from outsize.errors import ConfigError
+from outsize.negatives.evaluation_mode import evaluation_mode
 from outsize.negatives.temperature import Temperature
 
 EncodeItems = Callable[[Mapping[str, Tensor]], Tensor]
@@ -39,9 +40,10 @@ class ItemSource:
     def encode_keys(
         self, keys: Int64[Tensor, " n"], chunk_size: int = 8192
     ) -> Float32[Tensor, "n dim"]:
-        """Embeddings of items without gradients, a chunk at a time."""
+        """Embeddings of items in evaluation mode, without gradients, a chunk at a time."""
         chunks = keys.split(chunk_size) if len(keys) else ()
-        parts = [self.encode(self.features_of(chunk)).float() for chunk in chunks]
+        with evaluation_mode(self.encode):
+            parts = [self.encode(self.features_of(chunk)).float() for chunk in chunks]
         return torch.cat(parts) if parts else torch.empty(0, self.dim, device=keys.device)
 
 
@@ -80,6 +82,9 @@ def report_of(
 
 class NegativesLoss(nn.Module, ABC):
     """Trains queries against items. A forward pass changes nothing: `begin` and `commit` do.
+
+    Forward passes with gradients may count draws, so that each has its own. One without gradients,
+    as in an evaluation, does not: training draws as if it had not been.
 
     Attributes:
         temperature: The inverse temperature β.

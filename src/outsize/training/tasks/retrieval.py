@@ -32,6 +32,7 @@ from outsize.negatives import (
     load_cache,
     write_cache,
 )
+from outsize.negatives.evaluation_mode import evaluation_mode
 from outsize.spec import MemoryUse
 from outsize.training.build import (
     build_device,
@@ -238,7 +239,8 @@ class RetrievalTask(Task[PairBatch]):
             if torch.is_grad_enabled():
                 encoded: Tensor = self._forward(features)
                 return encoded
-            return self._encode_items(features)
+            with evaluation_mode(self.model.encode_items):
+                return self._encode_items(features)
 
     def _encode_items_at_once(self, features: Mapping[str, Tensor]) -> Tensor:
         return self.model.encode_items(self.data.items.take(features["item"]))
