@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Literal
 
 import torch
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from outsize.contracts import Shard
 from outsize.contracts.moves import keeping_types
-from outsize.errors import ConfigError, NonFiniteError
+from outsize.errors import ConfigError
 from outsize.hashing import derive_seed
 from outsize.kernels.held_rows import keys_and_ages
 from outsize.kernels.softmax_draws import (
@@ -30,11 +31,12 @@ from outsize.kernels.softmax_draws import (
 )
 from outsize.negatives.draw import Draw, HeldItems
 from outsize.negatives.item_cache import UNKNOWN_PUSHED, ItemCache, PushReport
-from outsize.negatives.item_rows import FeatureShapes, ItemRows
+from outsize.negatives.item_rows import FeatureShapes, ItemRows, require_weights
 from outsize.negatives.kept import Precision
 from outsize.negatives.kept_rows import KeptRows
 from outsize.negatives.key_index import NO_KEY, KeyIndex, as_lists, last_of_each
 from outsize.negatives.oldest import NEVER, OldestFirst
+from outsize.negatives.undo import Undo
 from outsize.spec import MemoryUse
 
 Eviction = Literal["fifo", "lru"]
@@ -103,6 +105,7 @@ class NegativeCache(ItemCache):
         self.shard = Shard()
         self.seed = seed
         self._clock = self._num_pushes = self._num_draws = self._num_held = self._num_pushed = 0
+        self._undo = Undo()
         self.items = ItemRows(num_items, dim, features or {}, precision)
         self.register_buffer("keys", torch.full((num_items,), NO_KEY))
         self.register_buffer("log_weights", torch.full((num_items,), -torch.inf))
@@ -168,8 +171,7 @@ class NegativeCache(ItemCache):
         items = self.items.prepare(embeddings, keys, features or {})
         if log_weights is None:
             return torch.zeros_like(keys, dtype=torch.float32), items
-        if not torch.isfinite(log_weights).all():
-            raise NonFiniteError("log_weights must be finite: leave items of weight 0 out")
+        require_weights(log_weights, keys)
         return log_weights.float(), items
 
     def take_in(
@@ -180,11 +182,13 @@ class NegativeCache(ItemCache):
         found = self._index.rows_of(keys[last])
         known, known_rows = last[found >= 0], found[found >= 0]
         new = last[found < 0][-self.num_items :]
+        self._undo.note(known_rows)
         self._num_pushes += 1
         self._num_pushed += len(keys)
         if self.eviction == "lru":
             self.stamps[known_rows] = self._num_pushes
         new_rows = self._by_stamp.take(new.shape[0])
+        self._undo.note(new_rows)
         self._num_held = min(self.num_items, self._num_held + len(new))  # empty rows come first
         self.stamps[new_rows] = self._num_pushes
         self.keys[new_rows] = keys[new]
@@ -206,10 +210,11 @@ class NegativeCache(ItemCache):
         exclude: Int64[Tensor, "batch ..."] | None = None,
         exclude_everywhere: Int64[Tensor, " n"] | None = None,
         with_mean: bool = False,
+        advance: bool = True,
     ) -> Draw:
         scaled = queries.detach().float() * (beta.detach() if isinstance(beta, Tensor) else beta)
         lists = None if exclude is None else as_lists(exclude)
-        generator = self.next_generator()
+        generator = self.next_generator(advance)
         drawn, mean = self.draw_rows(scaled, num, generator, lists, exclude_everywhere, with_mean)
         uniforms = torch.rand(drawn.rows.shape, generator=generator, device=queries.device)
         found = self.found_at(drawn.rows.flatten())
@@ -238,11 +243,25 @@ class NegativeCache(ItemCache):
 
     @torch.no_grad()
     def commit(  # noqa: D102
-        self, draw: Draw | None = None, drawn: Float[Tensor, "batch k dim"] | None = None
+        self,
+        draw: Draw | None = None,
+        drawn: Float[Tensor, "batch k dim"] | None = None,
+        keys: Int64[Tensor, " n"] | None = None,
+        embeddings: Float[Tensor, "n dim"] | None = None,
     ) -> None:
-        self.tick()
+        parts: list[tuple[HeldItems, Tensor]] = []
         if draw is not None and drawn is not None:
-            self.rewrite(draw.items(), drawn.flatten(0, 1))
+            parts.append((draw.items(), drawn.flatten(0, 1)))
+        if keys is not None and embeddings is not None:
+            parts.append((HeldItems(self.rows_of(keys), keys, {}), embeddings))
+        if not parts:
+            self.tick()
+            return
+        rows = torch.cat([items.rows for items, _ in parts])
+        items = HeldItems(rows, torch.cat([items.keys for items, _ in parts]), {})
+        prepared = self._still_held(items, torch.cat([encoded for _, encoded in parts]))
+        self.tick()
+        self.replace(*prepared)
 
     def tick(self) -> None:
         """Let every item age by one."""
@@ -250,9 +269,7 @@ class NegativeCache(ItemCache):
 
     @torch.no_grad()
     def rewrite(self, items: HeldItems, embeddings: Float[Tensor, "n dim"]) -> None:  # noqa: D102
-        holds = (items.rows >= 0) & (self.keys[items.rows.clamp_min(0)] == items.keys)
-        keys = items.keys[holds]
-        self.replace(items.rows[holds], keys, self.items.prepare(embeddings[holds], keys))
+        self.replace(*self._still_held(items, embeddings))
 
     def replace(
         self, rows: Int64[Tensor, " n"], keys: Int64[Tensor, " n"], items: KeptRows
@@ -260,11 +277,15 @@ class NegativeCache(ItemCache):
         """Rewrite rows by items that are prepared, those that still hold their keys."""
         holds = (self.keys[rows] == keys).nonzero().flatten()
         last = holds[last_of_each(rows[holds])]
+        self._undo.note(rows[last], "items.feature_")
         self.items.put(rows[last], items.take(last))
         self.encoded_at[rows[last]] = self.clock
         if self.eviction == "lru":
             self._num_pushes += 1
             self.stamps[rows[last]] = self._num_pushes
+
+    def all_or_nothing(self) -> AbstractContextManager[None]:  # noqa: D102
+        return self._undo.all_or_nothing(self)
 
     @torch.no_grad()
     def oldest(self, num: int) -> HeldItems:  # noqa: D102
@@ -280,6 +301,7 @@ class NegativeCache(ItemCache):
         self, log_weights_of: Callable[[Int64[Tensor, " n"]], Float[Tensor, " n"]]
     ) -> None:
         weights = log_weights_of(self.keys.clamp_min(0)).float()
+        self._undo.note(torch.arange(self.num_items, device=self.device), only="log_weights")
         self.log_weights.copy_(torch.where(self.keys == NO_KEY, -torch.inf, weights))
 
     def rows_of(self, keys: Int64[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
@@ -325,11 +347,20 @@ class NegativeCache(ItemCache):
         self._num_held = int((self.keys != NO_KEY).sum())
         self._derive()
 
-    def next_generator(self) -> torch.Generator:
-        """Draws are functions of the seed and of how many came before."""
-        self._num_draws += 1
+    def next_generator(self, advance: bool = True) -> torch.Generator:
+        """Draws are functions of the seed and of how many came before; some are not counted."""
+        self._num_draws += advance
+        use = "negatives" if advance else "uncounted negatives"
         generator = torch.Generator(self.keys.device)
-        return generator.manual_seed(derive_seed(self.seed, "negatives", self._num_draws))
+        return generator.manual_seed(derive_seed(self.seed, use, self._num_draws))
+
+    def _still_held(
+        self, items: HeldItems, embeddings: Float[Tensor, "n dim"]
+    ) -> tuple[Tensor, Tensor, KeptRows]:
+        """Rows, keys and contents of items that are still where they were."""
+        holds = (items.rows >= 0) & (self.keys[items.rows.clamp_min(0)] == items.keys)
+        keys = items.keys[holds]
+        return items.rows[holds], keys, self.items.prepare(embeddings[holds], keys)
 
     def _derive(self) -> None:
         """What follows from the buffers."""

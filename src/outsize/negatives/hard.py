@@ -16,6 +16,7 @@ from outsize.kernels.top_items import top_items
 from outsize.negatives.cache import NegativeCache
 from outsize.negatives.contract import ItemSource, LossReport, NegativesConfig
 from outsize.negatives.kept import Precision
+from outsize.negatives.kept_rows import KeptRows
 from outsize.negatives.sampled import SampledLoss
 from outsize.negatives.temperature import Temperature
 
@@ -49,8 +50,7 @@ class TopItemsLoss(SampledLoss):
 
     def begin(self) -> None:
         """Encode all items."""
-        keys = torch.arange(self._source.num_items, device=self.cache.keys.device)
-        self.cache.push({}, self._source.encode_keys(keys), keys)
+        self.cache.take_in(*self._encode_all())
 
     def choose(  # noqa: D102
         self,
@@ -68,14 +68,22 @@ class TopItemsLoss(SampledLoss):
 
     def commit(self, report: LossReport) -> None:
         """Choose others next time, from items encoded anew where it is time for that."""
+        is_due = (self.step + 1) % self._config.refresh_every == 0
+        encoded = self._encode_all() if is_due else None  # if that raises, nothing has changed
         super().commit(report)
         self.cache.commit()
-        if self.step % self._config.refresh_every == 0:
-            self.begin()
+        if encoded is not None:
+            self.cache.take_in(*encoded)
 
     def latest_metrics(self) -> dict[str, float]:
         """How old the index is."""
         return {"age": float(self.cache.ages().float().mean())}
+
+    @torch.no_grad()
+    def _encode_all(self) -> tuple[Tensor, Tensor, KeptRows]:
+        """All items as the index takes them in; refuses what it cannot keep."""
+        keys = torch.arange(self._source.num_items, device=self.cache.keys.device)
+        return keys, *self.cache.prepare({}, self._source.encode_keys(keys), keys)
 
 
 @dataclass(frozen=True)

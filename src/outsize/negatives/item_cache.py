@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
@@ -112,7 +113,7 @@ class ItemCache(nn.Module, ABC):
         keys: Int64[Tensor, " n"],
         log_weights: Float[Tensor, " n"] | None = None,
     ) -> PushReport:
-        """Let items in; each counts as encoded now.
+        """Let items in; each counts as encoded now. If it raises, nothing has changed.
 
         Args:
             features: What they are encoded from, `(n, …)` by name.
@@ -131,6 +132,7 @@ class ItemCache(nn.Module, ABC):
         exclude: Int64[Tensor, "batch ..."] | None = None,
         exclude_everywhere: Int64[Tensor, " n"] | None = None,
         with_mean: bool = False,
+        advance: bool = True,
     ) -> Draw:
         """Draw items from softmax(β · query · embedding + log-weight), exactly, in one pass.
 
@@ -142,17 +144,34 @@ class ItemCache(nn.Module, ABC):
                 `(batch, n)` with −1 for nothing.
             exclude_everywhere: Keys that do not count for any of these queries.
             with_mean: Also give Σ p̃ⱼ Eⱼ, at the price of a second pass.
+            advance: Whether the next call draws anew. Without, as in an evaluation, nothing is
+                counted, and later draws are what they would have been.
         """
 
     @abstractmethod
     def commit(
-        self, draw: Draw | None = None, drawn: Float[Tensor, "batch k dim"] | None = None
+        self,
+        draw: Draw | None = None,
+        drawn: Float[Tensor, "batch k dim"] | None = None,
+        keys: Int64[Tensor, " n"] | None = None,
+        embeddings: Float[Tensor, "n dim"] | None = None,
     ) -> None:
         """End a step: write back what it has encoded anew, and let every item age by one.
+
+        If it raises, as for an embedding that is NaN, nothing has changed, on any rank.
 
         Args:
             draw: What was drawn.
             drawn: The drawn items as encoded now; of several encodings of one item the last counts.
+            keys: Other items of the step, such as its positives: those that are held are rewritten.
+            embeddings: What they were encoded to.
+        """
+
+    @abstractmethod
+    def all_or_nothing(self) -> AbstractContextManager[None]:
+        """If anything raises inside, the cache is again as it was before.
+
+        Where ranks share it, an error inside must be one of all ranks.
         """
 
     @abstractmethod

@@ -89,6 +89,11 @@ class ItemRows(nn.Module):
             raise DataError(
                 f"embeddings must be (n, {self.dim}), but got {tuple(embeddings.shape)}"
             )
+        if embeddings.device != self.vectors.device:
+            raise DataError(
+                f"embeddings are on {embeddings.device}, but the cache is on "
+                f"{self.vectors.device}: move one of them"
+            )
         if not torch.isfinite(embeddings.sum()):  # no finite sum hides a NaN or an infinity
             bad = ~torch.isfinite(embeddings).all(dim=1)
             if bad.any():
@@ -121,8 +126,24 @@ def _require_keys(keys: Tensor, num: int) -> None:
         raise DataError(f"keys must be >= 0, but got {int(keys.min())}")
 
 
+def require_weights(log_weights: Tensor, keys: Tensor) -> None:
+    """Refuse weights that are not one finite number for each item."""
+    if log_weights.shape != keys.shape or log_weights.device != keys.device:
+        raise DataError(
+            f"log_weights must be one for each of {len(keys)} items, on {keys.device}, but got "
+            f"{tuple(log_weights.shape)} on {log_weights.device}"
+        )
+    if not torch.isfinite(log_weights).all():
+        raise NonFiniteError("log_weights must be finite: leave items of weight 0 out")
+
+
 def put_lines(lines: Tensor, rows: Int64[Tensor, " n"], values: Tensor) -> None:
     """Write lines of any type in place; no row may be named twice."""
-    if signed := _SIGNED.get(lines.dtype):  # torch cannot write unsigned ones by index
-        lines, values = lines.view(signed), values.view(signed)
-    lines[rows] = values
+    # torch cannot write unsigned ones by index
+    as_signed(lines)[rows] = as_signed(values)
+
+
+def as_signed(values: Tensor) -> Tensor:
+    """The same bits in a type that torch can do everything with."""
+    signed = _SIGNED.get(values.dtype)
+    return values if signed is None else values.view(signed)

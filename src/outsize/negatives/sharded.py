@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from outsize.collectives import ProcessRanks, RankGroup
 from outsize.contracts import Shard
-from outsize.errors import DataError, OutsizeError
+from outsize.errors import DataError
 from outsize.hashing import derive_seed
 from outsize.negatives.cache import Eviction, NegativeCache
 from outsize.negatives.draw import Draw, HeldItems
@@ -159,6 +160,7 @@ class ShardedNegativeCache(ItemCache):
         exclude: Int64[Tensor, "batch ..."] | None = None,
         exclude_everywhere: Int64[Tensor, " n"] | None = None,
         with_mean: bool = False,
+        advance: bool = True,
     ) -> Draw:
         scaled = queries.detach().float() * (beta.detach() if isinstance(beta, Tensor) else beta)
         no_keys = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
@@ -168,7 +170,7 @@ class ShardedNegativeCache(ItemCache):
             no_keys.flatten() if exclude_everywhere is None else exclude_everywhere,
         )
         asked = self._ask(question, num, with_mean)
-        generator = self.own.next_generator()
+        generator = self.own.next_generator(advance)
         answers = swap_answers(
             self.ranks,
             answer(self.own, asked, num, generator, with_mean),
@@ -181,32 +183,41 @@ class ShardedNegativeCache(ItemCache):
 
     @torch.no_grad()
     def commit(  # noqa: D102
-        self, draw: Draw | None = None, drawn: Float[Tensor, "batch k dim"] | None = None
+        self,
+        draw: Draw | None = None,
+        drawn: Float[Tensor, "batch k dim"] | None = None,
+        keys: Int64[Tensor, " n"] | None = None,
+        embeddings: Float[Tensor, "n dim"] | None = None,
     ) -> None:
+        def prepare() -> list[Tensor]:
+            parts = [self._nothing()]
+            if draw is not None and drawn is not None:
+                parts.append(self._addressed(draw.items(), drawn.flatten(0, 1)))
+            if keys is not None and embeddings is not None:
+                last = last_of_each(keys)  # their owners know in which rows they are
+                rows = torch.full_like(last, -1)
+                kept = self.own.items.prepare(embeddings[last], keys[last])
+                owners = keys[last] % self.shard.count
+                parts.append([owners, rows, keys[last], *kept.tensors()])
+            return [torch.cat(lines) for lines in zip(*parts, strict=True)]
+
+        received = self._to_owners(prepare, self._nothing())
         self.own.tick()
-        if draw is None or drawn is None:
-            no_keys = self.own.keys[:0]
-            nothing = torch.empty(0, self.dim, device=self.device)
-            self.rewrite(HeldItems(no_keys, no_keys, {}), nothing)
-        else:
-            self.rewrite(draw.items(), drawn.flatten(0, 1))
+        self._replace(received)
 
     @torch.no_grad()
     def rewrite(self, items: HeldItems, embeddings: Float[Tensor, "n dim"]) -> None:  # noqa: D102
-        no_keys = self.own.keys[:0]
-        template = replace(self.own.items.at(no_keys), features={})
+        self._replace(self._to_owners(lambda: self._addressed(items, embeddings), self._nothing()))
 
-        def prepare() -> list[Tensor]:
-            held = (items.rows >= 0).nonzero().flatten()
-            last = held[last_of_each(items.rows[held])]
-            rows, keys = items.rows[last], items.keys[last]
-            kept = self.own.items.prepare(embeddings[last], keys)
-            owners, places = rows // self.num_items_here, rows % self.num_items_here
-            return [owners, places, keys, *kept.tensors()]
-
-        nothing = [no_keys, no_keys, no_keys, *template.tensors()]
-        rows, keys, *rest = self._to_owners(prepare, nothing)
-        self.own.replace(rows, keys, template.filled(rest))
+    @contextmanager
+    def all_or_nothing(self) -> Iterator[None]:  # noqa: D102
+        num_held = self._num_held
+        try:
+            with self.own.all_or_nothing():
+                yield
+        except BaseException:
+            self._num_held = num_held
+            raise
 
     def oldest(self, num: int) -> HeldItems:  # noqa: D102
         own = self.own.oldest(num)
@@ -228,6 +239,30 @@ class ShardedNegativeCache(ItemCache):
         self.own.resume(num_held_here, counters)
         self._num_pushed = self.own.num_pushed  # saved for all ranks
         (self._num_held,) = self._sums(num_held_here)
+
+    def _nothing(self) -> list[Tensor]:
+        """No embeddings: owners, rows there, keys, and contents."""
+        no_keys = self.own.keys[:0]
+        return [no_keys, no_keys, no_keys, *self._contents.tensors()]
+
+    def _addressed(self, items: HeldItems, embeddings: Float[Tensor, "n dim"]) -> list[Tensor]:
+        """Embeddings of items for the owners of their rows."""
+        held = (items.rows >= 0).nonzero().flatten()
+        last = held[last_of_each(items.rows[held])]
+        rows, keys = items.rows[last], items.keys[last]
+        kept = self.own.items.prepare(embeddings[last], keys)
+        return [rows // self.num_items_here, rows % self.num_items_here, keys, *kept.tensors()]
+
+    def _replace(self, received: Sequence[Tensor]) -> None:
+        """Rewrite rows of this rank; row −1 is wherever its item is."""
+        rows, keys, *rest = received
+        rows = torch.where(rows >= 0, rows, self.own.rows_of(keys))
+        self.own.replace(rows, keys, self._contents.filled(rest))
+
+    @property
+    def _contents(self) -> KeptRows:
+        """Embeddings without features, of no items."""
+        return replace(self.own.items.at(self.own.keys[:0]), features={})
 
     def _ask(self, question: Question, num: int, with_mean: bool) -> list[Question]:
         """Tell every rank this one's question, and hear theirs."""
@@ -272,10 +307,10 @@ class ShardedNegativeCache(ItemCache):
             prepare: Gives the owner of each line, and the lines.
             nothing: The same for no lines.
         """
-        refused: OutsizeError | None = None
+        refused: Exception | None = None
         try:
             owners, *lines = prepare()
-        except OutsizeError as error:
+        except Exception as error:
             refused = error
             owners, *lines = nothing
         order = owners.argsort(stable=True)
