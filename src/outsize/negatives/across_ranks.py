@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -10,8 +12,28 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from outsize.collectives import RankGroup
+from outsize.errors import DataError
 from outsize.negatives.key_index import NO_KEY
 from outsize.negatives.messages import swap_answers, swap_tensors
+
+
+@contextmanager
+def raising_together(ranks: RankGroup | None, device: torch.device) -> Iterator[None]:
+    """If any rank raises inside, all raise; entered by all ranks."""
+    met: Exception | None = None
+    try:
+        yield
+    except Exception as error:
+        met = error
+    flags = [int(met is not None)]
+    if ranks is not None and ranks.size > 1:
+        told = torch.tensor([flags] * ranks.size, device=device)
+        flags = ranks.swap_counts(told).flatten().tolist()
+    if met is not None:
+        raise met
+    for rank, has_raised in enumerate(flags):
+        if has_raised:
+            raise DataError(f"rank {rank} could not take this step, and says why: nothing was kept")
 
 
 def gather_lines(values: Tensor, ranks: RankGroup | None) -> Tensor:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Int64
+from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from outsize.kernels.held_rows import NO_KEY, SortedKeys, rows_holding
 
-__all__ = ["NO_KEY", "KeyIndex", "as_lists", "last_of_each"]
+__all__ = ["NO_KEY", "KeyIndex", "as_lists", "is_among", "is_repeated", "last_of_each"]
 
 _FEWEST_RECENT = 4096
 
@@ -61,3 +61,20 @@ def last_of_each(values: Int64[Tensor, " n"]) -> Int64[Tensor, " distinct"]:
     is_last = torch.ones_like(ordered, dtype=torch.bool)
     is_last[:-1] = ordered[1:] != ordered[:-1]
     return places[is_last].sort().values
+
+
+def is_among(keys: Int64[Tensor, "*shape"], others: Int64[Tensor, " n"]) -> Bool[Tensor, "*shape"]:
+    """Whether each key is one of the others."""
+    if not len(others):
+        return torch.zeros_like(keys, dtype=torch.bool)
+    ordered = others.sort().values
+    place = torch.searchsorted(ordered, keys.contiguous()).clamp_max_(len(others) - 1)
+    return ordered[place] == keys
+
+
+def is_repeated(lists: Int64[Tensor, "batch n"]) -> Bool[Tensor, "batch n"]:
+    """Whether a key stands further to the left in its list as well."""
+    ordered, places = torch.sort(lists, dim=1, stable=True)
+    repeated = torch.zeros_like(ordered, dtype=torch.bool)
+    repeated[:, 1:] = ordered[:, 1:] == ordered[:, :-1]
+    return torch.zeros_like(repeated).scatter_(1, places, repeated)

@@ -108,7 +108,8 @@ def _dice(fresh: Tensor, logits: Tensor, draw: Draw) -> Tensor:
     # A uniform number below the share of the fresh logits picks one of them, else the cached draw.
     place = torch.searchsorted(shares, draw.uniforms.contiguous(), right=True)
     is_cached = (place >= fresh.shape[1]) & (draw.rows >= 0)
-    picked = fresh.gather(1, place.clamp_max(fresh.shape[1] - 1))
+    # With nothing cached, rounding may leave a number above all shares: it picks the positive.
+    picked = fresh.gather(1, torch.where(place < fresh.shape[1], place, 0))
     surrogate = _mean_of_draws(torch.where(is_cached, logits, picked)) - positive
     return (whole - positive).detach() + surrogate - surrogate.detach()
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
 from outsize.bounds import require_at_least
+from outsize.negatives.batch_items import require_items
 from outsize.negatives.cache import NegativeCache
 from outsize.negatives.contract import ItemSource, LossReport, NegativesConfig, NegativesLoss
+from outsize.negatives.draw import HeldItems
 from outsize.negatives.in_batch import in_batch_logits
 from outsize.negatives.kept import Precision
 from outsize.negatives.losses import cached_softmax
@@ -56,12 +59,19 @@ class QueueLoss(NegativesLoss):
         keys: Int64[Tensor, " batch"],
         known: Int64[Tensor, "batch n"] | None = None,
     ) -> QueueReport:
+        require_items(HeldItems(torch.full_like(keys, -1), keys, features))
         beta = self.temperature()
         items = self._source.encode(features)
         extra = in_batch_logits(queries, items, beta, keys, known)
         # With nothing drawn, the control variate is the gradient of constants: the queries' alone.
         draw = self.cache.sample(
-            queries, 0, beta, exclude=known, exclude_everywhere=keys, with_mean=True
+            queries,
+            0,
+            beta,
+            exclude=known,
+            exclude_everywhere=keys,
+            with_mean=True,
+            advance=torch.is_grad_enabled(),
         )
         result = cached_softmax(
             queries, items, items[:, None][:, :0], draw, beta, "control-variate", extra
@@ -77,8 +87,9 @@ class QueueLoss(NegativesLoss):
     def commit(self, report: LossReport) -> None:
         """Let the batch's positives in."""
         assert isinstance(report, QueueReport)
-        self.cache.commit()
-        self.cache.push({}, report.embeddings, report.keys)
+        with self.cache.all_or_nothing():
+            self.cache.commit()
+            self.cache.push({}, report.embeddings, report.keys)
 
     def latest_metrics(self) -> dict[str, float]:
         """How old the queue is."""

@@ -18,6 +18,7 @@ from outsize.negatives.contract import (
     report_of,
 )
 from outsize.negatives.in_batch import in_batch_logits
+from outsize.negatives.key_index import NO_KEY, is_among
 from outsize.negatives.temperature import Temperature
 
 
@@ -67,6 +68,8 @@ class SampledLoss(NegativesLoss):
         generator = torch.Generator(queries.device)
         generator.manual_seed(derive_seed(self._seed, "choose", self.step))
         chosen = self.choose(queries.detach().float(), wrong, generator)
+        if self._in_batch:  # where the batch's items count already
+            chosen = torch.where(is_among(chosen, keys), NO_KEY, chosen)
         both = torch.cat((keys, chosen.clamp_min(0).flatten()))
         distinct, place = torch.unique(both, return_inverse=True)
         encoded = self._source.encode(self._source.features_of(distinct)).float()[place]

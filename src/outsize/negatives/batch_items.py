@@ -1,0 +1,166 @@
+"""The items of one batch: positives and hard negatives, told apart by their keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor
+
+from outsize.errors import DataError
+from outsize.negatives.contract import EncodeItems
+from outsize.negatives.draw import HeldItems
+from outsize.negatives.item_rows import as_signed
+from outsize.negatives.key_index import NO_KEY, is_among, is_repeated
+
+
+def require_items(positives: HeldItems, hard: HeldItems | None = None) -> None:
+    """Refuse keys that name no item, and equal keys of items that are not equal.
+
+    Features that are padded to two widths are equal where the wider has nothing but padding beyond
+    the narrower: zeros, or anything that a feature of the same width masks with zeros.
+
+    Args:
+        positives: A batch's positives, with keys >= 0.
+        hard: As many hard negatives for each of them, −1 for nothing.
+    """
+    parts = [positives] if hard is None else [positives, hard]
+    _require_shapes(parts)
+    ordered, order = torch.sort(torch.cat([part.keys for part in parts]), stable=True)
+    if len(ordered) and int(ordered[0]) < 0:
+        _require_keys(positives, hard)
+    is_pair = (ordered[1:] == ordered[:-1]) & (ordered[1:] != NO_KEY)
+    place = is_pair.nonzero().flatten()
+    if not len(place):
+        return
+    different = _differ(parts, order[place], order[place + 1])
+    if different.any():
+        key = int(ordered[place[different][0]])
+        raise DataError(
+            f"two items of the batch have the key {key} but different features: keys tell items "
+            "apart, so give each item one of its own"
+        )
+
+
+def hard_that_count(
+    hard: Int64[Tensor, "batch num_hard"],
+    keys: Int64[Tensor, " batch"],
+    known: Int64[Tensor, "batch n"] | None = None,
+    elsewhere: Int64[Tensor, " m"] | None = None,
+) -> Bool[Tensor, "batch num_hard"]:
+    """Which hard negatives count: each item once, and none that is right for its query.
+
+    Args:
+        hard: Keys of each query's hard negatives, −1 for nothing.
+        keys: Keys of the positives.
+        known: Keys of a query's other positives, −1 for nothing.
+        elsewhere: Keys of items that every query is compared with anyway.
+    """
+    right = keys.unsqueeze(1) if known is None else torch.cat((keys.unsqueeze(1), known), dim=1)
+    ordered = right.sort(dim=1).values
+    place = torch.searchsorted(ordered, hard.contiguous()).clamp_max_(right.shape[1] - 1)
+    counts = (hard != NO_KEY) & (ordered.gather(1, place) != hard) & ~is_repeated(hard)
+    return counts if elsewhere is None else counts & ~is_among(hard, elsewhere)
+
+
+def encode_distinct(encode: EncodeItems, parts: Sequence[HeldItems]) -> list[Tensor]:
+    """Encode several lists of items in one pass, each distinct item once.
+
+    What stands for no item is not encoded: it gets the embedding of the first item there is.
+    """
+    keys = torch.cat([part.keys for part in parts])
+    keys = torch.where(keys == NO_KEY, keys[:1], keys)
+    distinct, place = torch.unique(keys, return_inverse=True)
+    first = torch.full_like(distinct, len(keys)).scatter_reduce_(
+        0, place, torch.arange(len(keys), device=keys.device), "amin"
+    )
+    features = {name: _joined(parts, name)[first] for name in parts[0].features}
+    return list(encode(features)[place].split([len(part.keys) for part in parts]))
+
+
+def _require_keys(positives: HeldItems, hard: HeldItems | None) -> None:
+    if int(positives.keys.min()) < 0:
+        raise DataError(f"keys of positives must be >= 0, but got {int(positives.keys.min())}")
+    if hard is not None and int(hard.keys.min()) < NO_KEY:
+        raise DataError(
+            "keys of hard negatives must be >= 0, or −1 for nothing, but got "
+            f"{int(hard.keys.min())}"
+        )
+
+
+def _require_shapes(parts: Sequence[HeldItems]) -> None:
+    positives, *others = parts
+    for part in parts:
+        if part.keys.dim() != 1 or part.keys.dtype != torch.int64:
+            raise DataError(
+                f"keys must be one int64 for each item, but got {tuple(part.keys.shape)} of "
+                f"{part.keys.dtype}"
+            )
+        if set(part.features) != set(positives.features):
+            raise DataError(
+                f"positives have the features {sorted(positives.features)}, but hard negatives "
+                f"{sorted(part.features)}: give both the same"
+            )
+        for name, values in part.features.items():
+            if values.dim() != positives.features[name].dim() or len(values) != len(part.keys):
+                raise DataError(
+                    f"feature {name!r} has the shape {tuple(values.shape)}, but there are "
+                    f"{len(part.keys)} keys, and positives have "
+                    f"{tuple(positives.features[name].shape)}"
+                )
+    for part in others:
+        num = len(positives.keys)
+        if len(part.keys) % num if num else len(part.keys):
+            raise DataError(
+                f"there are {len(part.keys)} hard negatives for {num} queries: "
+                "give each query as many, and −1 as the key of nothing"
+            )
+
+
+def _differ(
+    parts: Sequence[HeldItems], one: Int64[Tensor, " n"], other: Int64[Tensor, " n"]
+) -> Bool[Tensor, " n"]:
+    """Whether two items, by their places in all parts, have different features."""
+    num = len(parts[0].keys)
+    is_across = (one < num) != (other < num)
+    different = torch.zeros_like(is_across)
+    is_padded = None  # whether a feature of two widths has zeros beyond the narrower one
+    for name in parts[0].features:
+        unequal = _unequal(*(as_signed(_joined(parts, name))[places] for places in (one, other)))
+        shapes = [part.features[name].shape[1:] for part in parts]
+        if len(set(shapes)) > 1:
+            common = tuple(slice(min(sizes)) for sizes in zip(*shapes, strict=True))
+            within, anywhere = _any_in_line(unequal[(slice(None), *common)]), _any_in_line(unequal)
+            zeros = ~anywhere | within
+            is_padded = zeros if is_padded is None else is_padded | zeros
+            different |= torch.where(is_across, within, anywhere)
+        else:
+            different |= _any_in_line(unequal)
+    return different if is_padded is None else different | (is_across & ~is_padded)
+
+
+def _unequal(one: Tensor, other: Tensor) -> Bool[Tensor, "n ..."]:
+    """Where two tensors differ; what is missing (NaN) in both does not."""
+    unequal = one != other
+    return unequal & ~(one.isnan() & other.isnan()) if one.is_floating_point() else unequal
+
+
+def _any_in_line(flags: Bool[Tensor, "n ..."]) -> Bool[Tensor, " n"]:
+    return flags.flatten(1).any(dim=1) if flags.dim() > 1 else flags
+
+
+def _joined(parts: Sequence[HeldItems], name: str) -> Tensor:
+    """A feature of all parts, filled up with zeros where one is narrower than another."""
+    values = [part.features[name] for part in parts]
+    shapes = [tuple(some.shape[1:]) for some in values]
+    if len(set(shapes)) > 1:
+        widest = tuple(max(sizes) for sizes in zip(*shapes, strict=True))
+        values = [_filled_up(some, widest) for some in values]
+    return torch.cat(values)
+
+
+def _filled_up(values: Tensor, shape: tuple[int, ...]) -> Tensor:
+    filled = values.new_zeros(len(values), *shape)
+    filled[(slice(None), *map(slice, values.shape[1:]))] = values
+    return filled
