@@ -26,11 +26,13 @@ def no_reports(monkeypatch):
     [
         ("negatives.kind=in-batch", "negatives.num_negatives=4"),
         ("negatives.warmup_steps=4",),
-        ("negatives.feed=positives", "negatives.num_items=20", "negatives.learn_beta=true"),
-        ("negatives.feed=stream", "negatives.num_items=20", "negatives.num_new=3"),
+        ("negatives.feed=positives", "negatives.num_items=20", "negatives.learn_beta=true",
+         "negatives.warmup_steps=3"),
+        ("negatives.feed=stream", "negatives.num_items=20", "negatives.num_new=3",
+         "negatives.warmup_steps=7"),
     ],
     ids=["in-batch", "corpus", "positives", "stream"],
-)
+)  # fmt: skip
 def test_a_run_stopped_at_any_step_and_resumed_is_bit_identical(tmp_path, settings, no_reports):
     config = without_strays(*settings)
     outsize.train(config, tmp_path / "whole", quiet=True)
@@ -120,6 +122,20 @@ def test_the_cache_changes_once_a_step_and_only_after_the_weights():
     assert task.negatives.cache.clock == 1
     task.commit()  # nothing new to keep
     assert task.negatives.cache.clock == 1
+
+
+def test_items_are_encoded_in_training_mode_with_gradients_and_in_evaluation_mode_without():
+    task = RetrievalTask(make_config("negatives.refresh=0.5"))
+    modes = []
+    tower = task.model.item_tower
+    tower.register_forward_pre_hook(
+        lambda part, _: modes.append((torch.is_grad_enabled(), part.training))
+    )
+    task.loss(next(task.train_batches(0, 0))).backward()
+    task.commit()
+    task.negatives.begin()
+    assert modes == [(True, True), (False, False), (False, False)]
+    assert all(part.training for part in task.model.modules())
 
 
 def test_training_lines_tell_how_stale_the_cache_is():

@@ -6,7 +6,7 @@
 from outsize.negatives.cache import NegativeCache
 from outsize.negatives.cache_config import NegativeCacheConfig
 from outsize.negatives.cache_files import load_cache, save_cache, write_cache
-from outsize.negatives.cache_loss import CacheLossReport, Comparison, NegativeCacheLoss, Upkeep
+from outsize.negatives.cache_loss import CacheLossReport, Comparison, NegativeCacheLoss
 from outsize.negatives.chunked import in_chunks
 from outsize.negatives.contract import ItemSource, LossReport, NegativesConfig, NegativesLoss
 from outsize.negatives.draw import Draw, HeldItems
@@ -21,6 +21,7 @@ from outsize.negatives.queue import QueueConfig, QueueLoss
 from outsize.negatives.sharded import ShardedNegativeCache
 from outsize.negatives.temperature import Temperature
 from outsize.negatives.uniform import UniformConfig, UniformLoss
+from outsize.negatives.upkeep import Upkeep
 
 NEGATIVES: dict[str, type[NegativesConfig]] = {
     "cache": NegativeCacheConfig,

@@ -11,7 +11,7 @@ from outsize.bounds import require_at_least
 from outsize.collectives import world_size
 from outsize.errors import ConfigError
 from outsize.negatives.cache import Eviction, NegativeCache
-from outsize.negatives.cache_loss import Comparison, NegativeCacheLoss, Upkeep
+from outsize.negatives.cache_loss import Comparison, NegativeCacheLoss
 from outsize.negatives.contract import ItemSource, NegativesConfig
 from outsize.negatives.feeds import CorpusFeed, Feed, PositivesFeed, StreamFeed
 from outsize.negatives.item_cache import ItemCache
@@ -19,6 +19,7 @@ from outsize.negatives.kept import Precision
 from outsize.negatives.losses import Estimator
 from outsize.negatives.sharded import ShardedNegativeCache
 from outsize.negatives.temperature import Temperature
+from outsize.negatives.upkeep import Upkeep
 
 
 @dataclass(frozen=True)

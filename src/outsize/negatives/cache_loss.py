@@ -10,14 +10,15 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from outsize.errors import ConfigError
-from outsize.negatives.across_ranks import gather_keys, gather_lines
+from outsize.negatives.across_ranks import gather_keys, gather_lines, raising_together
+from outsize.negatives.batch_items import encode_distinct, hard_that_count, require_items
 from outsize.negatives.contract import EncodeItems, LossReport, NegativesLoss, cross_entropies
 from outsize.negatives.draw import Draw, HeldItems
-from outsize.negatives.feeds import Feed, PositivesFeed
 from outsize.negatives.in_batch import both_ways, in_batch_logits
 from outsize.negatives.item_cache import ItemCache, PushReport
 from outsize.negatives.losses import Estimator, cached_softmax
 from outsize.negatives.temperature import Temperature
+from outsize.negatives.upkeep import CacheKeeper, Upkeep
 
 
 @dataclass(frozen=True)
@@ -35,26 +36,6 @@ class Comparison:
     estimator: Estimator = "weighted"
     in_batch: bool = False
     symmetric: bool = False
-
-
-@dataclass(frozen=True)
-class Upkeep:
-    """What happens to the cache at a commit, besides that drawn items are rewritten.
-
-    Attributes:
-        feed: Which items come in.
-        refresh: ρ, the share of the held items that is swept a step, the oldest first.
-        warmup_steps: Steps in which queries are compared within the batch only, while embeddings
-            still change too fast to be worth keeping.
-    """
-
-    feed: Feed = field(default_factory=PositivesFeed)
-    refresh: float = 0.0
-    warmup_steps: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.refresh <= 1:
-            raise ConfigError(f"refresh must be from 0 to 1, but got {self.refresh}")
 
 
 @dataclass(frozen=True)
@@ -119,11 +100,12 @@ class NegativeCacheLoss(NegativesLoss):
         self.comparison = comparison or Comparison()
         self.upkeep = upkeep or Upkeep()
         self._encode = encode_items
+        self._keeper = CacheKeeper(cache, encode_items, self.upkeep)
         self._pushed = PushReport(0, 0, 0)
 
     def begin(self) -> None:
-        """Fill the cache, where its feed has what to fill it with."""
-        self.upkeep.feed.begin(self.cache)
+        """Fill the cache, where its feed has what to fill it with; after warming up."""
+        self._keeper.begin()
 
     def forward(
         self,
@@ -141,24 +123,29 @@ class NegativeCacheLoss(NegativesLoss):
             keys: Keys of the positives.
             known: Keys of other items that are right for a query, −1 for nothing.
             hard: More negatives, the same number for each query and those of the first query
-                first; they count for their own query only.
+                first, with the key −1 for nothing. They count for their own query only, each item
+                once, and not where they are right for it.
         """
         beta = self.temperature()
         positives = HeldItems(torch.full_like(keys, -1), keys, features)
-        hard_keys = None if hard is None else hard.keys.view(len(keys), -1)
-        is_in_batch = self.comparison.in_batch or self._is_warming_up
+        with raising_together(self.cache.ranks, self.cache.device):
+            require_items(positives, hard)
+        hard_keys = None if hard is None else _by_query(hard.keys, len(keys))
+        is_in_batch = self.comparison.in_batch or self._keeper.is_warming_up
         all_keys = gather_keys(keys, self.cache.ranks)[0] if is_in_batch else None
         draw = self._draw(queries, beta, keys, known, hard_keys, all_keys)
         parts = [positives, *([draw.items()] if draw else []), *([hard] if hard else [])]
-        encoded = self._encode_distinct(parts)
+        encoded = encode_distinct(self._encode, parts)
         own = encoded[0]
         extra: list[Tensor] = []
         if is_in_batch:
             all_own = gather_lines(own, self.cache.ranks)
             extra.append(in_batch_logits(queries, all_own, beta, keys, known, all_keys))
-        if hard is not None:
-            own_hard = encoded[-1].unflatten(0, (len(keys), -1)).float()
-            extra.append(beta * torch.einsum("bd,bkd->bk", queries.float(), own_hard))
+        if hard_keys is not None:
+            counts = hard_that_count(hard_keys, keys, known, all_keys)
+            own_hard = _by_query(encoded[-1], len(keys)).float()
+            own_logits = beta * torch.einsum("bd,bkd->bk", queries.float(), own_hard)
+            extra.append(own_logits.masked_fill(~counts, -torch.inf))
         logits = torch.cat(extra, dim=1) if extra else None
         if draw is None:
             return self._warming_up(queries, own, beta, logits, positives, known)
@@ -175,14 +162,14 @@ class NegativeCacheLoss(NegativesLoss):
         )
 
     def commit(self, report: LossReport) -> None:
-        """Rewrite what was drawn, let new items in, sweep the oldest."""
+        """Rewrite what was encoded, let new items in, sweep the oldest.
+
+        If it raises, the cache is as it was, on all ranks.
+        """
         assert isinstance(report, CacheLossReport)
-        self.cache.commit(report.draw, report.drawn)
-        self._pushed = self.upkeep.feed.feed(
-            self.cache, report.positives, report.positive_embeddings
+        self._pushed = self._keeper.keep(
+            report.positives, report.positive_embeddings, report.draw, report.drawn
         )
-        if self.upkeep.refresh:
-            self._sweep()
 
     def latest_metrics(self) -> dict[str, float]:
         """The cache after the last commit; nothing is sent for it.
@@ -206,10 +193,6 @@ class NegativeCacheLoss(NegativesLoss):
             **known,
         }
 
-    @property
-    def _is_warming_up(self) -> bool:
-        return self.cache.clock < self.upkeep.warmup_steps
-
     def _draw(
         self,
         queries: Tensor,
@@ -219,7 +202,7 @@ class NegativeCacheLoss(NegativesLoss):
         hard_keys: Tensor | None,
         batch_keys: Tensor | None,
     ) -> Draw | None:
-        if self._is_warming_up:
+        if self._keeper.is_warming_up:
             return None
         lists = (keys.unsqueeze(1), known, hard_keys)
         return self.cache.sample(
@@ -229,20 +212,8 @@ class NegativeCacheLoss(NegativesLoss):
             exclude=torch.cat([part for part in lists if part is not None], dim=1),
             exclude_everywhere=batch_keys,
             with_mean=self.comparison.estimator == "control-variate",
+            advance=torch.is_grad_enabled(),
         )
-
-    def _encode_distinct(self, parts: list[HeldItems]) -> list[Tensor]:
-        """Encode several lists of items in one pass, each distinct item once."""
-        keys = torch.cat([part.keys for part in parts])
-        distinct, place = torch.unique(keys, return_inverse=True)
-        first = torch.full_like(distinct, len(keys)).scatter_reduce_(
-            0, place, torch.arange(len(keys), device=keys.device), "amin"
-        )
-        features = {
-            name: torch.cat([part.features[name] for part in parts])[first]
-            for name in parts[0].features
-        }
-        return list(self._encode(features)[place].split([len(part.keys) for part in parts]))
 
     def _warming_up(
         self,
@@ -278,14 +249,6 @@ class NegativeCacheLoss(NegativesLoss):
             return loss
         return both_ways(loss, queries, own, beta, keys, known, self.cache.ranks)
 
-    @torch.no_grad()
-    def _sweep(self) -> None:
-        """Encode the oldest items anew: ρ·held a step, on average where that is no integer."""
-        share, clock = self.upkeep.refresh * self.cache.num_held_here, self.cache.clock
-        due = self.cache.oldest(int(share * clock) - int(share * (clock - 1)))
-        nothing = torch.empty(0, self.cache.dim, device=self.cache.device)
-        self.cache.rewrite(due, self._encode(due.features) if len(due.keys) else nothing)
-
 
 def _metrics(
     losses: Tensor, beta: Tensor, draw: Draw | None = None, staleness: Tensor | None = None
@@ -301,6 +264,12 @@ def _metrics(
         metrics["duplicates"] = torch.tensor(1 - distinct / max(1, draw.keys.numel()))
         metrics["without_negatives"] = (draw.log_partition == -torch.inf).float().mean()
     return metrics
+
+
+def _by_query(values: Tensor, num_queries: int) -> Tensor:
+    """Lines of the first query first, as many for each."""
+    num_each = len(values) // max(1, num_queries)
+    return values.view(num_queries, num_each, *values.shape[1:])
 
 
 def _p95(values: Float[Tensor, " n"]) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from outsize.errors import ConfigError
 from outsize.hashing import derive_seed
+from outsize.negatives.across_ranks import raising_together
 from outsize.negatives.contract import ItemSource
 from outsize.negatives.draw import HeldItems
 from outsize.negatives.inclusion import InclusionChances
@@ -21,10 +22,21 @@ _FILL_SIZE = 1 << 17  # so that no second copy of a corpus is made in float32
 
 
 class Feed(ABC):
-    """Brings items into a cache."""
+    """Brings items into a cache.
+
+    Attributes:
+        needs_positives: Whether items come in with the positives of each step. A feed that has
+            items of its own waits until the cache counts, and fills it then.
+    """
+
+    needs_positives: bool = True
+
+    def require_room(self, cache: ItemCache) -> None:
+        """Refuse a cache that cannot be fed; by default none."""
+        return
 
     def begin(self, cache: ItemCache) -> None:
-        """Before the first step; by default nothing."""
+        """Before the first step that draws from the cache; by default nothing."""
         return
 
     @abstractmethod
@@ -45,16 +57,22 @@ class CorpusFeed(Feed):
         source: All items; the cache must have room for them.
     """
 
+    needs_positives = False
+
     def __init__(self, source: ItemSource) -> None:
         self._source = source
 
-    def begin(self, cache: ItemCache) -> None:
-        """Encode and push all items, each rank those it keeps."""
+    def require_room(self, cache: ItemCache) -> None:
+        """Refuse a cache with fewer rows than there are items."""
         if cache.num_items < self._source.num_items:
             raise ConfigError(
                 f"the cache holds {cache.num_items:,} items, but the corpus has "
                 f"{self._source.num_items:,}: make it larger, or feed it a stream"
             )
+
+    def begin(self, cache: ItemCache) -> None:
+        """Encode and push all items, each rank those it keeps."""
+        self.require_room(cache)
         own = cache.own_keys(self._source.num_items)
         _fill(cache, self._source, own, torch.arange(len(own)))
 
@@ -76,6 +94,8 @@ class StreamFeed(Feed):
         num_new: Items a step, of each rank.
         seed: Seed of the random items.
     """
+
+    needs_positives = False
 
     def __init__(self, source: ItemSource, num_new: int, seed: int = 0) -> None:
         if num_new < 1:
@@ -143,7 +163,8 @@ class PositivesFeed(Feed):
 
 
 def _push(cache: ItemCache, source: ItemSource, keys: Int64[Tensor, " n"]) -> PushReport:
-    embeddings = source.encode_keys(keys)
+    with raising_together(cache.ranks, cache.device):
+        embeddings = source.encode_keys(keys)
     return cache.push(source.features_of(keys), embeddings, keys)
 
 
