@@ -188,8 +188,10 @@ class NegativeCache(ItemCache):
         if self.eviction == "lru":
             self.stamps[known_rows] = self._num_pushes
         new_rows = self._by_stamp.take(new.shape[0])
-        self._undo.note(new_rows)
-        self._num_held = min(self.num_items, self._num_held + len(new))  # empty rows come first
+        num_empty = self.num_items - self._num_held  # empty rows come first
+        self._undo.note(new_rows[:num_empty], zero="items.")  # a fill makes no second copy
+        self._undo.note(new_rows[num_empty:])
+        self._num_held = min(self.num_items, self._num_held + len(new))
         self.stamps[new_rows] = self._num_pushes
         self.keys[new_rows] = keys[new]
         self._index.add(new_rows)

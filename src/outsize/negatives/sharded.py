@@ -211,12 +211,12 @@ class ShardedNegativeCache(ItemCache):
 
     @contextmanager
     def all_or_nothing(self) -> Iterator[None]:  # noqa: D102
-        num_held = self._num_held
+        before = self._num_held, self._num_pushed
         try:
             with self.own.all_or_nothing():
                 yield
         except BaseException:
-            self._num_held = num_held
+            self._num_held, self._num_pushed = before
             raise
 
     def oldest(self, num: int) -> HeldItems:  # noqa: D102

@@ -37,18 +37,23 @@ class Undo:
         self._owner: Undoable | None = None
         self._notes: list[tuple[Tensor, dict[str, Tensor]]] = []
 
-    def note(self, rows: Int64[Tensor, " n"], but: str = "", only: str = "") -> None:
-        """Remember some rows, each named once.
+    def note(
+        self, rows: Int64[Tensor, " n"], but: str = "", only: str = "", zero: str = ""
+    ) -> None:
+        """Remember some rows, each named once; tensors are given by how their names begin.
 
         Args:
             rows: Which.
-            but: Not of tensors whose names begin so, where given.
-            only: Only of tensors whose names begin so.
+            but: Tensors that will not be written.
+            only: The only ones that will be.
+            zero: Tensors that hold nothing but zeros there, of which no copy is made.
         """
         if self._owner is not None:
-            lines = self._owner.tensors_here().items()
-            wanted = [name for name, _ in lines if not but or not name.startswith(but)]
-            kept = {name: v[rows] for name, v in lines if name in wanted and name.startswith(only)}
+            kept = {
+                name: lines.new_zeros(()) if zero and name.startswith(zero) else lines[rows]
+                for name, lines in self._owner.tensors_here().items()
+                if name.startswith(only) and not (but and name.startswith(but))
+            }
             self._notes.append((rows, kept))
 
     @contextmanager
