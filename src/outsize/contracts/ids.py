@@ -55,11 +55,17 @@ class IdGuard:
             return checked
         return self._check(ids)
 
+    def prepare(self, device: torch.device) -> None:
+        """Make what a check on CUDA writes to, at an address that captured graphs may know."""
+        if self._bounds is None or self._bounds.device != device:
+            self._bounds = torch.tensor(self._limits, dtype=torch.int64, device=device)
+            if device.type != "cpu":
+                self._worst = torch.full_like(self._bounds, _NONE)
+
     def _check(self, ids: Int64[Tensor, "n columns"]) -> Int64[Tensor, "n columns"]:
         if ids.is_meta:
             return ids
-        if self._bounds is None or self._bounds.device != ids.device:
-            self._bounds = torch.tensor(self._limits, dtype=torch.int64, device=ids.device)
+        self.prepare(ids.device)
         bad = (ids < 0) | (ids >= self._bounds)
         if ids.device.type == "cpu":
             if bool(bad.any()):
@@ -67,8 +73,9 @@ class IdGuard:
                 self._raise(column, int(ids[bad[:, column], column][0]))
             return ids
         if ids.shape[0]:
+            assert self._worst is not None
             worst = torch.where(bad, ids, _NONE).amax(dim=0)
-            self._worst = worst if self._worst is None else torch.maximum(self._worst, worst)
+            torch.maximum(self._worst, worst, out=self._worst)
         return ids.masked_fill(bad, 0)
 
     def raise_if_bad(self) -> None:
@@ -76,7 +83,7 @@ class IdGuard:
         if self._worst is None:
             return
         worst = self._worst.tolist()
-        self._worst = None
+        self._worst.fill_(_NONE)
         for column, bad_id in enumerate(worst):
             if bad_id != _NONE:
                 self._raise(column, bad_id)

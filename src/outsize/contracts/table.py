@@ -156,6 +156,9 @@ class EmbeddingTable(nn.Module, ABC):
         with torch.no_grad():
             moved = {id(tensor): fn(tensor) for tensor in tensors}
         super()._apply(lambda tensor: moved[id(tensor)], recurse)
+        parameter = next(self.parameters(), None)
+        if parameter is not None and not parameter.is_meta:
+            self._guard.prepare(parameter.device)
         return self
 
     def extra_repr(self) -> str:
