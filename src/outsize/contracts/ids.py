@@ -55,18 +55,22 @@ class IdGuard:
             return checked
         return self._check(ids)
 
-    def prepare(self, device: torch.device) -> None:
-        """Make what a check on CUDA writes to, at an address that captured graphs may know."""
+    def prepare(self, device: torch.device) -> Int64[Tensor, " columns"]:
+        """Make what a check on CUDA writes to, at an address that captured graphs may know.
+
+        Returns:
+            How many rows ids of each column may name, on that device.
+        """
         if self._bounds is None or self._bounds.device != device:
             self._bounds = torch.tensor(self._limits, dtype=torch.int64, device=device)
             if device.type != "cpu":
                 self._worst = torch.full_like(self._bounds, _NONE)
+        return self._bounds
 
     def _check(self, ids: Int64[Tensor, "n columns"]) -> Int64[Tensor, "n columns"]:
         if ids.is_meta:
             return ids
-        self.prepare(ids.device)
-        bad = (ids < 0) | (ids >= self._bounds)
+        bad = (ids < 0) | (ids >= self.prepare(ids.device))
         if ids.device.type == "cpu":
             if bool(bad.any()):
                 column = int(bad.any(dim=0).nonzero()[0])
