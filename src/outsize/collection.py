@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeGuard
 
@@ -21,7 +22,7 @@ from outsize.contracts import (
     pool_rows,
 )
 from outsize.contracts.selection import FeatureInput as FeatureInput
-from outsize.errors import ConfigError
+from outsize.errors import ConfigError, DataError, IdError
 from outsize.spec import FeatureSpec, MemoryUse, TableSpec
 from outsize.suggestions import few
 
@@ -98,21 +99,23 @@ class EmbeddingCollection(nn.Module):
             For each feature its pooled vectors `(B, dim)`.
         """
         selection = self._selection(only)
-        bags = selection.bags(inputs, allow_codes=self.store is None)
-        if self._is_one_id_each(bags, selection):
-            stacked = self._read_stacked(bags, selection)
-            return {f.name: stacked[:, i] for i, f in enumerate(selection.features)}
-        vectors = self._read_each(bags, selection)
+        with self._failing_on_all_ranks():
+            bags = selection.bags(inputs, allow_codes=self.store is None)
+            if self._is_one_id_each(bags, selection):
+                stacked = self._read_stacked(bags, selection)
+                return {f.name: stacked[:, i] for i, f in enumerate(selection.features)}
+            vectors = self._read_each(bags, selection)
         return {f.name: vector for f, vector in zip(selection.features, vectors, strict=True)}
 
     def stacked(self, inputs: Mapping[str, FeatureInput]) -> Float[Tensor, "batch features dim"]:
         """Embed a batch into one tensor, features in the order of `self.features`."""
         everything = self._selection(None)
-        bags = everything.bags(inputs, allow_codes=self.store is None)
         _ = self.dim
-        if self._is_one_id_each(bags, everything):
-            return self._read_stacked(bags, everything)
-        return torch.stack(self._read_each(bags, everything), dim=1)
+        with self._failing_on_all_ranks():
+            bags = everything.bags(inputs, allow_codes=self.store is None)
+            if self._is_one_id_each(bags, everything):
+                return self._read_stacked(bags, everything)
+            return torch.stack(self._read_each(bags, everything), dim=1)
 
     @torch.no_grad()
     def encode(self, inputs: Mapping[str, FeatureInput]) -> dict[str, Bag | Codes]:
@@ -290,6 +293,16 @@ class EmbeddingCollection(nn.Module):
                     )
                 )
         return vectors
+
+    @contextmanager
+    def _failing_on_all_ranks(self) -> Iterator[None]:
+        """If any rank has a batch that it cannot read, all raise: the others wait for its rows."""
+        try:
+            yield
+        except (DataError, IdError):
+            if self.store is not None:
+                self.store.fail()
+            raise
 
     def _rows(self, store: RowStore, ids: Int64[Tensor, " n"]) -> tuple[Float[Tensor, "_ _"], ...]:
         if self.training and torch.is_grad_enabled():

@@ -49,6 +49,10 @@ class CheckpointError(OutsizeError, RuntimeError):
     """A checkpoint that could not be written, or cannot be trusted."""
 
 
+class RanksError(OutsizeError, RuntimeError):
+    """Ranks that do not do the same where all must, or one that failed there."""
+
+
 class LostRanksError(OutsizeError, RuntimeError):
     """Other ranks of a launch that ended before their work was done."""
 

@@ -65,6 +65,14 @@ class RowLayout:
         self.groups = tuple(groups)
         self.num_rows = next_id
 
+    def facts(self) -> str:
+        """The tables in words, in their order: what ranks that share them must have alike."""
+        return "; ".join(
+            f"table {spec.name!r} of {spec.num_rows} rows of {spec.dim} "
+            f"{str(spec.dtype).removeprefix('torch.')}"
+            for spec in self.specs
+        )
+
     def spec(self, table: str) -> TableSpec:
         """The spec of a table, or an error that names those there are."""
         for spec in self.specs:

@@ -42,6 +42,7 @@ class RowStore(nn.Module, ABC):
         layout: Where each table lies in the store's id space.
         pending: Gradients that backward has left and no optimizer has used yet.
         rule: How updates are applied; set by a row optimizer.
+        operation: What a store that wraps this one is doing with it, for ranks to compare.
     """
 
     def __init__(self, specs: Sequence[TableSpec]) -> None:
@@ -49,6 +50,7 @@ class RowStore(nn.Module, ABC):
         self.layout = RowLayout(specs)
         self.pending = PendingGradients(self.layout)
         self.rule: UpdateRule | None = None
+        self.operation: str | None = None
         self._guards = {
             spec.name: IdGuard({f"table {spec.name!r}": spec.num_rows}) for spec in specs
         }
@@ -149,6 +151,9 @@ class RowStore(nn.Module, ABC):
 
         Called after backward and before clipping, by all ranks; `RowOptimizer.step` calls it too.
         """
+
+    def fail(self) -> None:
+        """Let other ranks raise that wait for this one in a read: it cannot take part."""
 
     def forget_pending(self) -> None:
         """Drop pending gradients: they have been applied, or are to be skipped."""

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Int64
 from torch import Tensor
 
+from outsize.agreement import swap_headers
 from outsize.collectives import RankGroup
 from outsize.errors import DataError
 from outsize.negatives.key_index import NO_KEY
@@ -25,13 +26,11 @@ def raising_together(ranks: RankGroup | None, device: torch.device) -> Iterator[
         yield
     except Exception as error:
         met = error
-    flags = [int(met is not None)]
-    if ranks is not None and ranks.size > 1:
-        told = torch.tensor([flags] * ranks.size, device=device)
-        flags = ranks.swap_counts(told).flatten().tolist()
+    told = [[int(met is not None)]] * (1 if ranks is None else ranks.size)
+    flags = told if ranks is None else swap_headers(ranks, "a check of items", "", told, device)
     if met is not None:
         raise met
-    for rank, has_raised in enumerate(flags):
+    for rank, (has_raised,) in enumerate(flags):
         if has_raised:
             raise DataError(f"rank {rank} could not take this step, and says why: nothing was kept")
 

@@ -9,13 +9,18 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
+from outsize.agreement import swap_headers
 from outsize.collectives import RankGroup
 
 _ALIGNMENT = 8  # of each tensor in a message, so that it can be read in place
 
 
 def swap_tensors(
-    ranks: RankGroup, outgoing: Sequence[Sequence[Tensor]], notes: Sequence[int] = ()
+    ranks: RankGroup,
+    outgoing: Sequence[Sequence[Tensor]],
+    notes: Sequence[int] = (),
+    operation: str = "a gathering of lines",
+    facts: str = "",
 ) -> tuple[list[list[Tensor]], list[list[int]]]:
     """Give rank i the tensors of `outgoing[i]`, and get as many from each rank; with them notes.
 
@@ -27,6 +32,8 @@ def swap_tensors(
         ranks: Who takes part.
         outgoing: For each rank, tensors with at least one dimension.
         notes: Numbers for everyone, as many on all ranks.
+        operation: What for, as for `swap_headers`.
+        facts: What all ranks must have alike besides the kinds of tensors.
 
     Returns:
         The tensors and the notes of each rank, in the order of ranks.
@@ -38,7 +45,11 @@ def swap_tensors(
     ]
     num_bytes = sum(len(message) for message in messages)
     lines = [[*map(len, tensors), num_bytes, *notes] for tensors in outgoing]
-    theirs = ranks.swap_counts(torch.tensor(lines, device=device)).tolist()
+    kinds = "; ".join(
+        f"lines of {str(values.dtype).removeprefix('torch.')} {list(values.shape[1:])}"
+        for values in outgoing[0]
+    )
+    theirs = swap_headers(ranks, operation, f"{facts}; {kinds}", lines, device)
     num = len(outgoing[0])
     notes_of_all = [line[num + 1 :] for line in theirs]
     if not any(line[num] for line in theirs):

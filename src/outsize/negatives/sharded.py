@@ -85,6 +85,10 @@ class ShardedNegativeCache(ItemCache):
         self.num_items = rows * self.ranks.size
         self.dim = dim
         self.corpus_size = corpus_size
+        self._facts = (
+            f"a cache of {self.num_items} items of width {dim}; {precision} items; {eviction}; "
+            f"corpus_size {corpus_size}; features {sorted((features or {}).items())}"
+        )
         self._num_held = self._num_pushed = 0
 
     @property
@@ -143,7 +147,7 @@ class ShardedNegativeCache(ItemCache):
             return [keys % self.shard.count, keys, weights, *items.tensors()]
 
         nothing = [no_keys, no_keys, self.own.log_weights[:0], *template.tensors()]
-        theirs, weights, *rest = self._to_owners(prepare, nothing)
+        theirs, weights, *rest = self._to_owners(prepare, nothing, "a push of items")
         report = self.own.take_in(theirs, weights, template.filled(rest))
         *pushed, self._num_held = self._sums(
             report.num_new, report.num_known, report.num_repeated, self.own.num_held
@@ -201,13 +205,16 @@ class ShardedNegativeCache(ItemCache):
                 parts.append([owners, rows, keys[last], *kept.tensors()])
             return [torch.cat(lines) for lines in zip(*parts, strict=True)]
 
-        received = self._to_owners(prepare, self._nothing())
+        received = self._to_owners(prepare, self._nothing(), "a commit of items")
         self.own.tick()
         self._replace(received)
 
     @torch.no_grad()
     def rewrite(self, items: HeldItems, embeddings: Float[Tensor, "n dim"]) -> None:  # noqa: D102
-        self._replace(self._to_owners(lambda: self._addressed(items, embeddings), self._nothing()))
+        received = self._to_owners(
+            lambda: self._addressed(items, embeddings), self._nothing(), "a rewrite of items"
+        )
+        self._replace(received)
 
     @contextmanager
     def all_or_nothing(self) -> Iterator[None]:  # noqa: D102
@@ -268,7 +275,9 @@ class ShardedNegativeCache(ItemCache):
         """Tell every rank this one's question, and hear theirs."""
         sent = question.tensors(self.own.items.vectors.dtype)
         notes = [num, int(with_mean)]
-        received, others = swap_tensors(self.ranks, [sent] * self.ranks.size, notes)
+        received, others = swap_tensors(
+            self.ranks, [sent] * self.ranks.size, notes, "a draw of items", self._facts
+        )
         for rank, other in enumerate(others):
             if other != notes:
                 raise DataError(
@@ -286,7 +295,9 @@ class ShardedNegativeCache(ItemCache):
         distinct, place = torch.unique(wanted, return_inverse=True)  # sorted, so owner by owner
         owners, places = distinct // self.num_items_here, distinct % self.num_items_here
         sizes = torch.bincount(owners, minlength=self.ranks.size).tolist()
-        asked, _ = swap_tensors(self.ranks, [[part] for part in places.split(sizes)])
+        asked, _ = swap_tensors(
+            self.ranks, [[part] for part in places.split(sizes)], (), "a fetch of drawn items"
+        )
         answers: list[list[Tensor]] = []
         for (places,) in asked:
             keys, ages, items = self.own.found_at(places)
@@ -297,7 +308,7 @@ class ShardedNegativeCache(ItemCache):
         return keys, ages, self.own.items.at(self.own.keys[:0]).filled(rest)
 
     def _to_owners(
-        self, prepare: Callable[[], list[Tensor]], nothing: Sequence[Tensor]
+        self, prepare: Callable[[], list[Tensor]], nothing: Sequence[Tensor], operation: str
     ) -> list[Tensor]:
         """Send lines to their owners, and get what all ranks send here, in the order of ranks.
 
@@ -306,6 +317,7 @@ class ShardedNegativeCache(ItemCache):
         Args:
             prepare: Gives the owner of each line, and the lines.
             nothing: The same for no lines.
+            operation: What for.
         """
         refused: Exception | None = None
         try:
@@ -316,7 +328,9 @@ class ShardedNegativeCache(ItemCache):
         order = owners.argsort(stable=True)
         places = order.split(torch.bincount(owners, minlength=self.ranks.size).tolist())
         outgoing = [[values[place] for values in lines] for place in places]
-        received, notes = swap_tensors(self.ranks, outgoing, [int(refused is not None)])
+        received, notes = swap_tensors(
+            self.ranks, outgoing, [int(refused is not None)], operation, self._facts
+        )
         if refused is not None:
             raise refused
         for rank, (has_refused,) in enumerate(notes):

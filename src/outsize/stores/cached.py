@@ -21,9 +21,11 @@ both bounds 0 training equals that without a cache, to the last bit where nothin
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -38,11 +40,30 @@ from outsize.stores.eviction import EVICTION
 from outsize.stores.merging import merge_updates, no_update
 from outsize.stores.owners import newer_than
 
+_Result = TypeVar("_Result")
+
 
 def require_staleness(name: str, bound: float) -> None:
     """Refuse a bound that is no number of updates."""
     if not bound >= 0 or (math.isfinite(bound) and bound != int(bound)):
         raise ConfigError(f"{name} must be a whole number >= 0 or infinity, but got {bound}")
+
+
+def _within(operation: str) -> Callable[[Callable[..., _Result]], Callable[..., _Result]]:
+    """Let the rounds of the inner store that a method of a cache makes belong to one operation."""
+
+    def wrap(method: Callable[..., _Result]) -> Callable[..., _Result]:
+        @functools.wraps(method)
+        def wrapped(self: CachedStore, *args: Any) -> _Result:
+            self.inner.operation = operation
+            try:
+                return method(self, *args)
+            finally:
+                self.inner.operation = None
+
+        return wrapped
+
+    return wrap
 
 
 class CachedStore(RowStore):
@@ -150,7 +171,11 @@ class CachedStore(RowStore):
         """Keep an update with the copies of its rows; the others travel in the next round."""
         self._accept(update)
 
+    def fail(self) -> None:  # noqa: D102
+        self.inner.fail()
+
     @torch.no_grad()
+    @_within("a flush")
     def flush(self) -> None:
         """Push everything, and read every row anew from now on."""
         dirty = [copies.take_pending(copies.dirty()) for copies in self._groups()]
@@ -161,6 +186,7 @@ class CachedStore(RowStore):
         self.inner.flush()
 
     @torch.no_grad()
+    @_within("a read for evaluation")
     def peek(self, ids: Int64[Tensor, " n"]) -> tuple[Float[Tensor, "_ _"], ...]:
         """Rows for evaluation: as their owners have them, with this worker's own pending updates.
 

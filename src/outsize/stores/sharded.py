@@ -11,6 +11,7 @@ import torch.distributed as dist
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
+from outsize.agreement import swap_headers, tell_failure
 from outsize.collectives import ProcessRanks, RankGroup
 from outsize.contracts import RowCounts, RowReply, RowStore, RowUpdate, Shard, TablePart
 from outsize.errors import ConfigError
@@ -41,7 +42,8 @@ class ShardedStore(RowStore):
 
     `exchange`, and with it `read`, `add`, `flush`, a training or evaluating forward, is entered by
     all ranks together, also by one that has nothing to push or ask; with an update (which may be
-    empty) or with clocks on all of them or on none.
+    empty) or with clocks on all of them or on none. If any rank is in another operation, or was
+    made with other tables, another wire or another kind of optimizer, all raise a `RanksError`.
 
     Args:
         specs: The tables; the same on all ranks.
@@ -70,6 +72,7 @@ class ShardedStore(RowStore):
                 f"but got {num_owners}"
             )
         self.wire = wire_named(wire)
+        self._facts = f"{self.layout.facts()}; {self.num_owners} owners; wire {wire}"
         self.owned = LocalStore(specs, seed, device, Shard(self.ranks.rank, self.num_owners))
         self._packing = Packing(self.layout, self.num_owners)
         self.register_load_state_dict_pre_hook(refuse_rows_of_others)
@@ -103,8 +106,16 @@ class ShardedStore(RowStore):
 
     def flush(self) -> None:
         """Bring a submitted update to the rows; entered by all ranks."""
+        self._push_held("a flush")
+
+    def _push_held(self, operation: str) -> None:
+        """Bring a submitted update to the rows, as a part of some operation."""
         if self._held is not None:
-            self.exchange(None, torch.empty(0, dtype=torch.int64, device=self._device()))
+            nothing = torch.empty(0, dtype=torch.int64, device=self._device())
+            self._push_and_ask(None, nothing, None, operation)
+
+    def fail(self) -> None:  # noqa: D102
+        tell_failure(self.ranks, self._device())
 
     @torch.no_grad()
     def exchange(  # noqa: D102
@@ -113,12 +124,26 @@ class ShardedStore(RowStore):
         ids: Int64[Tensor, " n"],
         clocks: Int64[Tensor, " n"] | None = None,
     ) -> RowReply:
+        return self._push_and_ask(
+            update,
+            ids,
+            clocks,
+            "a read for training" if clocks is None else "a read for training by a cache",
+        )
+
+    def _push_and_ask(
+        self,
+        update: RowUpdate | None,
+        ids: Int64[Tensor, " n"],
+        clocks: Int64[Tensor, " n"] | None,
+        operation: str,
+    ) -> RowReply:
         if update is not None:
-            self.flush()
+            self._push_held(operation)
         started = time.perf_counter()
         pushed = update or self._held or no_update(self.layout, ids.device)
         self._held = None
-        reply = self._round(pushed, ids, clocks, self.wire)
+        reply = self._round(pushed, ids, clocks, self.wire, operation)
         self._counts.reads += ids.shape[0]
         self._counts.local += ids.shape[0] - int(self.is_remote(ids).sum())
         self._counts.exchange_s += time.perf_counter() - started
@@ -127,10 +152,11 @@ class ShardedStore(RowStore):
     @torch.no_grad()
     def peek(self, ids: Int64[Tensor, " n"]) -> tuple[Float[Tensor, "_ _"], ...]:
         """Rows for evaluation, never rounded; what that sends is not counted."""
-        self.flush()
+        evaluating = "a read for evaluation"
+        self._push_held(evaluating)
         counts, self._counts = self._counts, RowCounts()
         nothing = no_update(self.layout, ids.device)
-        rows = self._round(nothing, ids, None, WIRES["float32"]).rows
+        rows = self._round(nothing, ids, None, WIRES["float32"], evaluating).rows
         self._counts = counts
         return rows
 
@@ -155,11 +181,12 @@ class ShardedStore(RowStore):
         ids: Int64[Tensor, " n"],
         clocks: Int64[Tensor, " n"] | None,
         wire: Wire,
+        operation: str,
     ) -> RowReply:
         """Send and receive requests, apply, answer; the order is the same on all ranks."""
         asked = places_by_owner(ids, self.num_owners, self.ranks.size)
         requests = self._requests(update, ids, clocks, asked)
-        theirs = self._swap_requests(requests, clocks is not None)
+        theirs = self._swap_requests(requests, clocks is not None, self.operation or operation)
         answers = self._answer(theirs)
         if clocks is not None:
             flags = self._swap_flags(answers, requests)
@@ -186,7 +213,9 @@ class ShardedStore(RowStore):
             for own, question in zip(pushed, asked, strict=True)
         ]
 
-    def _swap_requests(self, requests: Sequence[RowRequest], has_clocks: bool) -> list[RowRequest]:
+    def _swap_requests(
+        self, requests: Sequence[RowRequest], has_clocks: bool, operation: str
+    ) -> list[RowRequest]:
         """What each rank tells this one; its own request stays what it is."""
         me, device = self.ranks.rank, requests[0].ids.device
         written = [(MessageWriter().message(device), (0, 0, 0))] * self.ranks.size
@@ -195,7 +224,8 @@ class ShardedStore(RowStore):
                 written[receiver] = self._packing.write_request(request, self.wire, self.rule)
         messages = [message for message, _ in written]
         lines = [[*numbers, message.content.shape[0]] for message, numbers in written]
-        theirs = self.ranks.swap_counts(torch.tensor(lines, device=device)).tolist()
+        facts = f"{self._facts}; {self._optimizer()}"
+        theirs = swap_headers(self.ranks, operation, facts, lines, device)
         received = self._swap(messages, [size for *_, size in theirs])
         return [
             requests[me]
@@ -203,6 +233,12 @@ class ShardedStore(RowStore):
             else self._packing.read_request(content, numbers, me, has_clocks, self.wire, self.rule)
             for source, (content, (*numbers, _)) in enumerate(zip(received, theirs, strict=True))
         ]
+
+    def _optimizer(self) -> str:
+        """What ranks must have alike of the rule: not its settings, which an owner applies."""
+        if self.rule is None:
+            return "no optimizer"
+        return f"optimizer {type(self.rule).__name__} with state {self.rule.state_widths(2)}"
 
     def _answer(self, requests: Sequence[RowRequest]) -> list[RowReply]:
         """Apply all pushes, then answer each rank's question."""

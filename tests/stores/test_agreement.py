@@ -1,0 +1,136 @@
+"""Ranks that do not do the same all raise, and say what differs."""
+
+import pytest
+import torch
+
+from outsize import EmbeddingCollection, ShardedNegativeCache
+from outsize.contracts import RowUpdate
+from outsize.errors import IdError, RanksError
+from outsize.kernels.row_updates import AdagradRule, SGDRule
+from outsize.optimizers import RowSGD
+from outsize.spec import FeatureSpec, TableSpec
+from outsize.stores import CachedStore, ShardedStore
+from outsize.testing.thread_ranks import run_as_ranks
+
+WIDE, THIN = TableSpec("wide", 30, 4), TableSpec("thin", 20, 4)
+IDS = torch.arange(0, 40, 3)
+
+
+def words_of(work, size=3):
+    """What each of several ranks says when all are to refuse."""
+
+    def refused(ranks):
+        with pytest.raises(RanksError) as caught:
+            work(ranks)
+        return str(caught.value)
+
+    found = run_as_ranks(size, refused)
+    assert all("\n" not in words for words in found)
+    return found
+
+
+def all_say(work, *expected):
+    words = words_of(work)
+    assert len(set(words)) == 1, words
+    assert all(word in words[0] for word in expected), words[0]
+
+
+DTYPES = [torch.float32, torch.bfloat16]
+DIFFERENT = {
+    "order": (lambda r: {"specs": [WIDE, THIN] if r.rank else [THIN, WIDE]}, "table 'thin' of 20"),
+    "rows": (lambda r: {"specs": [TableSpec("wide", 30 + r.rank // 2, 4), THIN]}, "of 31 rows"),
+    "dim": (lambda r: {"specs": [TableSpec("wide", 30, 4 + r.rank), THIN]}, "of 5 float32"),
+    "dtype": (
+        lambda r: {"specs": [TableSpec("wide", 30, 4, dtype=DTYPES[r.rank == 1])]},
+        "of 4 bfloat16",
+    ),
+    "name": (lambda r: {"specs": [TableSpec(f"wide-{r.rank}", 30, 4)]}, "table 'wide-1'"),
+    "wire": (lambda r: {"wire": ("float32", "int8")[r.rank == 2]}, "wire int8"),
+    "owners": (lambda r: {"num_owners": 3 - (r.rank == 1)}, "2 owners"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", DIFFERENT)
+def test_ranks_with_different_stores_all_raise_and_name_the_difference(case):
+    make, expected = DIFFERENT[case]
+
+    def work(ranks):
+        store = ShardedStore(**{"specs": [WIDE, THIN], **make(ranks)}, group=ranks)
+        store.exchange(None, torch.arange(0, 20, 3))
+
+    all_say(work, "rank 0 has", expected)
+
+
+def test_ranks_with_different_optimizers_all_raise():
+    def work(ranks):
+        store = ShardedStore([WIDE], group=ranks)
+        store.bind(AdagradRule(0.1, row_wise=ranks.rank == 0))
+        store.exchange(None, torch.arange(9))
+
+    all_say(work, "optimizer AdagradRule with state {'sum': 1}", "rank 1")
+
+
+def in_training(store):
+    store.exchange(None, IDS)
+
+
+OPERATIONS = {
+    "a read for training": in_training,
+    "a read for evaluation": lambda store: store.peek(IDS),
+    "a flush": lambda store: store.flush(),
+}
+PAIRS = [(one, other) for one in OPERATIONS for other in OPERATIONS if one != other]
+
+
+@pytest.mark.parametrize("is_cached", [False, True])
+@pytest.mark.parametrize(("one", "other"), PAIRS)
+def test_ranks_in_different_operations_all_raise_and_name_both(is_cached, one, other):
+    def work(ranks):
+        store = ShardedStore([WIDE, THIN], group=ranks)
+        if is_cached:
+            store = CachedStore(store, 10, 2, 2)
+        store.bind(SGDRule(1.0))
+        store.submit(RowUpdate(IDS, (torch.ones(len(IDS), 4),), torch.ones_like(IDS)))
+        OPERATIONS[one if ranks.rank == 1 else other](store)
+
+    all_say(work, f"rank 0 {other}", f"rank 1 {one}")
+
+
+def test_an_id_out_of_range_on_one_rank_is_an_error_of_all():
+    def work(ranks):
+        store = ShardedStore([WIDE], group=ranks)
+        RowSGD(store)
+        embeddings = EmbeddingCollection([FeatureSpec("wide")], store)
+        with pytest.raises(IdError if ranks.rank == 1 else RanksError) as caught:
+            embeddings({"wide": torch.tensor([3, 99 if ranks.rank == 1 else 4])})
+        embeddings.eval()
+        embeddings({"wide": torch.tensor([3, 4])})  # and all go on together
+        return str(caught.value)
+
+    words = run_as_ranks(3, work)
+    assert words[0] == words[2]
+    assert "rank 1 failed before a read for training" in words[0]
+
+
+@pytest.mark.parametrize(
+    "options", [{"dim": 3}, {"num_items": 60}, {"precision": "float32"}, {"eviction": "lru"}]
+)
+def test_ranks_with_different_negative_caches_all_raise(options):
+    def work(ranks):
+        known = {"num_items": 30, "dim": 4, **(options if ranks.rank == 2 else {})}
+        cache = ShardedNegativeCache(**known, group=ranks)
+        cache.push(None, torch.ones(6, known["dim"]), torch.arange(6))
+
+    all_say(work, "rank 0 has", "but rank 2 has")
+
+
+def test_ranks_that_push_and_draw_items_at_once_all_raise():
+    def work(ranks):
+        cache = ShardedNegativeCache(30, 4, group=ranks)
+        cache.push(None, torch.ones(6, 4), torch.arange(6))
+        if ranks.rank == 0:
+            cache.sample(torch.ones(2, 4), 3)
+        else:
+            cache.push(None, torch.ones(6, 4), torch.arange(6))
+
+    all_say(work, "rank 0 a draw of items, rank 1 a push of items")
