@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from outsize.collectives import RankGroup
+from outsize.collectives import RankGroup, gather_values
 from outsize.errors import RanksError
 
 FAILURE = "failure"
@@ -34,6 +34,7 @@ OPERATIONS = (
     "a draw of items",
     "a fetch of drawn items",
     "a gathering of lines",
+    "a look for infinities",
 )
 _WIDTH = 8  # of a header, so that any two operations can meet
 
@@ -74,6 +75,13 @@ def swap_headers(
     if len(set(digests)) > 1:
         raise RanksError(_difference(_gather_words(ranks, facts, header)))
     return [line[2 : 2 + num] for line in theirs]
+
+
+def require_alike(facts: str) -> None:
+    """Raise a `RanksError` on all ranks of the launch where they differ; entered by all ranks."""
+    words = gather_values(facts)
+    if len(set(words)) > 1:
+        raise RanksError(_difference(words))
 
 
 def tell_failure(ranks: RankGroup, device: torch.device | None = None) -> None:

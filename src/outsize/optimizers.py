@@ -65,6 +65,20 @@ class RowOptimizer(Optimizer, ABC):
         self.store.forget_pending()
         return loss
 
+    def share_infinities(self) -> None:
+        """If any rank has a NaN or infinite row gradient, let all have one; entered by all ranks.
+
+        Row gradients stay on the rank that has computed them, so one rank alone may find them
+        infinite, where dense ones are averaged over ranks and infinite on all. Call this after
+        backward and before `GradScaler.unscale_` or `step`: then all ranks skip, and their scales
+        stay equal. Without a scaler, `step` then refuses the update on all ranks. It sends one short
+        message where ranks share rows, and nothing where each is on its own (`ServedStore`).
+        """
+        self.store.reduce_pending()
+        is_finite = self.store.pending.is_finite()
+        if self.store.any_rank(not is_finite) and is_finite:
+            self.store.pending.spoil(self.store._device())
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget pending gradients: a step that was computed and is to be skipped."""
         self.store.forget_pending()

@@ -1,11 +1,15 @@
 """Ranks that do not do the same all raise, and say what differs."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
 from outsize import EmbeddingCollection, ShardedNegativeCache
 from outsize.contracts import RowUpdate
-from outsize.errors import IdError, RanksError
+from outsize.errors import IdError, NonFiniteError, RanksError
 from outsize.kernels.row_updates import AdagradRule, SGDRule
 from outsize.optimizers import RowSGD
 from outsize.spec import FeatureSpec, TableSpec
@@ -112,6 +116,52 @@ def test_an_id_out_of_range_on_one_rank_is_an_error_of_all():
     assert "rank 1 failed before a read for training" in words[0]
 
 
+@pytest.mark.parametrize("is_cached", [False, True])
+@pytest.mark.parametrize("has_rows", [True, False])
+def test_an_infinity_on_one_rank_makes_all_skip_and_scales_stay_equal(is_cached, has_rows):
+    """Rank 2 may have no rows in its batch at all."""
+
+    def work(ranks):
+        store = ShardedStore([WIDE], group=ranks)
+        store = CachedStore(store, 10, 2, 0) if is_cached else store
+        rows = RowSGD(store, learning_rate=1.0)
+        embeddings = EmbeddingCollection([FeatureSpec("wide")], store)
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=1)
+        before = store.read(torch.arange(30))
+        scales = []
+        for factor in (torch.inf, 1.0):
+            ids = torch.tensor([3, 4]) if has_rows or ranks.rank < 2 else torch.arange(0)
+            loss = embeddings({"wide": ids})["wide"].sum()
+            scaler.scale(loss * (factor if ranks.rank == 1 else 1.0)).backward()
+            rows.share_infinities()
+            scaler.unscale_(rows)
+            scaler.step(rows)
+            scaler.update()
+            rows.zero_grad()
+            store.flush()
+            moved = before - store.read(torch.arange(30))
+            scales.append((scaler.get_scale(), float(moved.sum())))
+        return scales
+
+    found = run_as_ranks(3, work)
+    moved = pytest.approx(2 * 4 * (3 if has_rows else 2) / 3)
+    assert found == [[(4.0, 0.0), (8.0, moved)]] * 3
+
+
+def test_without_a_scaler_all_ranks_refuse_together():
+    def work(ranks):
+        store = ShardedStore([WIDE], group=ranks)
+        rows = RowSGD(store, learning_rate=1.0)
+        embeddings = EmbeddingCollection([FeatureSpec("wide")], store)
+        loss = embeddings({"wide": torch.tensor([3, 4])})["wide"].sum()
+        (loss * (torch.nan if ranks.rank == 0 else 1.0)).backward()
+        rows.share_infinities()
+        with pytest.raises(NonFiniteError):
+            rows.step()
+
+    run_as_ranks(3, work)
+
+
 @pytest.mark.parametrize(
     "options", [{"dim": 3}, {"num_items": 60}, {"precision": "float32"}, {"eviction": "lru"}]
 )
@@ -122,6 +172,14 @@ def test_ranks_with_different_negative_caches_all_raise(options):
         cache.push(None, torch.ones(6, known["dim"]), torch.arange(6))
 
     all_say(work, "rank 0 has", "but rank 2 has")
+
+
+def test_real_ranks_that_disagree_all_raise():
+    script = Path(__file__).parent.parent / "ranks" / "check_agreement.py"
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run([*launcher, script], capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("is content") == 2
 
 
 def test_ranks_that_push_and_draw_items_at_once_all_raise():

@@ -64,6 +64,18 @@ class PendingGradients:
             self._ids.append(ids)
             self._groups.append(group)
 
+    def is_finite(self) -> bool:
+        """Whether no gradient holds NaN or infinity."""
+        return all(bool(torch.isfinite(_gradient(leaf)).all()) for leaf in self.tensors)
+
+    def spoil(self, device: torch.device) -> None:
+        """Put an infinite gradient of one row beside the others, so that no step applies any."""
+        leaf = torch.zeros(1, self._layout.groups[0].dim, device=device, requires_grad=True)
+        leaf.grad = torch.full_like(leaf, torch.inf)
+        self.tensors.append(leaf)
+        self._ids.append(torch.zeros(1, dtype=torch.int64, device=device))
+        self._groups.append(0)
+
     def merge(self) -> RowUpdate | None:
         """All pending gradients as one update: a row read several times gets one sum, one tick."""
         if not self.tensors:

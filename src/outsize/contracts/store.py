@@ -152,6 +152,10 @@ class RowStore(nn.Module, ABC):
         Called after backward and before clipping, by all ranks; `RowOptimizer.step` calls it too.
         """
 
+    def any_rank(self, flag: bool) -> bool:
+        """Whether a flag is set on any rank that this one trains in step with; all ranks enter."""
+        return flag
+
     def fail(self) -> None:
         """Let other ranks raise that wait for this one in a read: it cannot take part."""
 

@@ -171,6 +171,9 @@ class CachedStore(RowStore):
         """Keep an update with the copies of its rows; the others travel in the next round."""
         self._accept(update)
 
+    def any_rank(self, flag: bool) -> bool:  # noqa: D102
+        return self.inner.any_rank(flag)
+
     def fail(self) -> None:  # noqa: D102
         self.inner.fail()
 

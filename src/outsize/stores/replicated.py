@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor, nn
 
+from outsize.agreement import require_alike
 from outsize.collectives import gather_rows, rank, world_size
 from outsize.contracts import RowReply, RowStore, RowUpdate, TablePart
 from outsize.kernels.row_updates import UpdateRule
@@ -24,11 +25,12 @@ class ReplicatedStore(RowStore):
     and `RowOptimizer.step` are therefore entered by all ranks, also by one without data.
 
     Args:
-        inner: This rank's copy; all ranks must have made it alike.
+        inner: This rank's copy; all ranks must have made it alike, and make this together.
     """
 
     def __init__(self, inner: RowStore) -> None:
         super().__init__(inner.layout.specs)
+        require_alike(self.layout.facts())
         self.inner = inner
         self.register_load_state_dict_pre_hook(_to_inner)
         self._pending_is_reduced = False

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int64, UInt8
 from torch import Tensor
 
+from outsize.agreement import require_alike
 from outsize.collectives import rank, world_size
 from outsize.contracts import RowCounts, RowReply, RowStore, RowUpdate, Shard, TablePart
 from outsize.errors import NonFiniteError
@@ -72,6 +73,7 @@ class ServedStore(RowStore):
         self._counts = RowCounts()
         self._lock = threading.RLock()  # over the owned rows, their rule and the counts
         self.register_load_state_dict_pre_hook(refuse_rows_of_others)
+        require_alike(f"{self.layout.facts()}; wire {wire}")
         self._channel = RequestChannel(self._serve) if self.size > 1 else None
 
     def __enter__(self) -> ServedStore:
@@ -100,6 +102,7 @@ class ServedStore(RowStore):
             self.owned.bind(rule)
             self.rule = self.owned.rule
         if is_first and self._channel is not None:
+            require_alike(f"optimizer {type(rule).__name__} with state {rule.state_widths(2)}")
             self._channel.meet()
 
     def is_remote(self, ids: Int64[Tensor, " n"]) -> Bool[Tensor, " n"]:

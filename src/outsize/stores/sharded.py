@@ -114,6 +114,13 @@ class ShardedStore(RowStore):
             nothing = torch.empty(0, dtype=torch.int64, device=self._device())
             self._push_and_ask(None, nothing, None, operation)
 
+    def any_rank(self, flag: bool) -> bool:  # noqa: D102
+        lines = [[int(flag)]] * self.ranks.size
+        found = swap_headers(
+            self.ranks, "a look for infinities", self._facts, lines, self._device()
+        )
+        return any(number for (number,) in found)
+
     def fail(self) -> None:  # noqa: D102
         tell_failure(self.ranks, self._device())
 
