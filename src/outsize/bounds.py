@@ -1,4 +1,4 @@
-"""Bounds on the numbers of a configuration."""
+"""Bounds on the values of a configuration."""
 
 from __future__ import annotations
 
@@ -6,10 +6,33 @@ import math
 
 from outsize.errors import ConfigError
 
+MAX_INTEGER = (1 << 63) - 1
+MAX_RATE = 1e6
+"""Of learning rates and the like: far above what any run can use, far below what overflows."""
+
 
 def require_at_least(config: object, least: float, *names: str) -> None:
-    """Refuse fields that are set below `least`, infinite or NaN."""
+    """Refuse fields that are set below `least`, infinite, NaN or beyond 64 bits."""
     for name in names:
         value = getattr(config, name)
         if value is not None and not least <= value < math.inf:
             raise ConfigError(f"{name} must be a finite number >= {least}, but got {value}")
+        if isinstance(value, int) and value > MAX_INTEGER:
+            raise ConfigError(f"{name} must be a 64-bit integer, but got {value}")
+
+
+def require_between(config: object, least: float, most: float, *names: str) -> None:
+    """Refuse fields that are set below `least`, above `most`, or NaN."""
+    for name in names:
+        value = getattr(config, name)
+        if value is not None and not least <= value <= most:
+            raise ConfigError(f"{name} must be between {least:,} and {most:,}, but got {value}")
+
+
+def require_text(config: object, *names: str) -> None:
+    """Refuse texts, or lists of texts, of which one is empty."""
+    for name in names:
+        value = getattr(config, name)
+        for text in (value,) if isinstance(value, str) else value:
+            if not text.strip():
+                raise ConfigError(f"{name} must not be empty, but got {value!r}")

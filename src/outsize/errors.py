@@ -17,6 +17,10 @@ class BudgetError(ConfigError):
     """A table that cannot be made as small as its budget asks."""
 
 
+class NotEnoughMemoryError(OutsizeError, MemoryError):
+    """A run that needs more memory than there is."""
+
+
 class DataError(OutsizeError, ValueError):
     """Input data that does not have the promised form."""
 

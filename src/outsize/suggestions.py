@@ -10,7 +10,8 @@ _MAX_COMPARED, _MAX_LETTERS = 10_000, 40
 
 def suggestion(word: str, known: Iterable[str]) -> str:
     """What a misspelt word may have meant, or all that is known; begins with a space."""
-    close = difflib.get_close_matches(word, list(known), n=1)
+    known = list(known)
+    close = difflib.get_close_matches(word[: 2 * _MAX_LETTERS], known, n=1)
     return f" Did you mean {close[0]!r}?" if close else f" Known: {', '.join(sorted(known))}."
 
 

@@ -174,6 +174,18 @@ INVALID = [
     "data.drift=nan",
     "data.signal=-1",
     "data.signal=nan",
+    "train.batch_size=9223372036854775808",
+    "optimizer.learning_rate=1e300",
+    "optimizer.learning_rate=inf",
+    "optimizer.weight_decay=1e300",
+    "embeddings.optimizer.learning_rate=1e300",
+    "embeddings.init_std=1e300",
+    "data.num_train=10000000000000",
+    "data.num_validation=10000000000",
+    "data.num_categorical=1000000000",
+    "data.skew=1e300",
+    "data.signal=1e300",
+    "data.drift=1e300",
     "seed=0.5",
     "seed=99999999999999999999",
 ]
@@ -219,3 +231,68 @@ def test_momentum_names_the_optimizer_that_has_none(tmp_path):
 def test_a_misspelt_section_gets_a_hint(tmp_path):
     with pytest.raises(ConfigError, match=r"unknown key 'optimiser'. Did you mean 'optimizer'\?"):
         load_config(written(tmp_path, "[optimiser]\nlearning_rate = 1\n"))
+
+
+@pytest.mark.parametrize("model", ["dcn", "dcnv2"])
+@pytest.mark.parametrize("setting", ["num_crosses=2147483648", f"hidden={[1] * 2000}"])
+def test_a_model_has_no_more_layers_than_any_model_has(tmp_path, model, setting):
+    path = written(tmp_path, f'[model]\nkind = "{model}"\n')
+
+    with pytest.raises(ConfigError, match="1,024"):
+        load_config(path, [f"model.{setting}"])
+
+
+@pytest.mark.parametrize("key", ["read_staleness", "write_staleness"])
+def test_a_staleness_is_one_that_clocks_can_count_or_none(tmp_path, key):
+    path = written(tmp_path, '[embeddings]\nstore = "sharded"\n[embeddings.cache]\nshare = 0.5\n')
+
+    load_config(path, [f"embeddings.cache.{key}=inf"])
+    with pytest.raises(ConfigError, match=f"{key} must be at most 2,147,483,647, or inf"):
+        load_config(path, [f"embeddings.cache.{key}=1e30"])
+
+
+def test_clusterings_without_end_are_refused(tmp_path):
+    path = written(tmp_path, '[embeddings]\nkind = "tables"\nmethod = "cce"\nmax_params = 9\n')
+
+    with pytest.raises(ConfigError, match="count must be between 0 and 1,000,000"):
+        load_config(path, ["embeddings.recluster.count=2147483648"])
+
+
+TABULAR = """
+[data]
+kind = "tabular"
+path = ["clicks.csv"]
+label = "label"
+categorical = ["user"]
+"""
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ['label=""', 'label=" "', 'path=[""]', 'categorical=["user", ""]', 'dense=[""]',
+     'columns=["", "b"]'],
+)  # fmt: skip
+def test_a_column_or_file_without_a_name_is_refused(tmp_path, setting):
+    with pytest.raises(ConfigError, match="must not be empty"):
+        load_config(written(tmp_path, TABULAR), [f"data.{setting}"])
+
+
+def test_a_name_with_a_nul_character_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"data.path holds a NUL character"):
+        load_config(written(tmp_path, TABULAR), ['data.path=["a\\u0000"]'])
+
+
+@pytest.mark.parametrize(
+    ("settings", "hint"),
+    [
+        (["embeddings.kind=tables", "embeddings.method=hsh"], "hash"),
+        (["embeddings.store=sharded", "embeddings.cache.eviction=light-lfo"], "light-lfu"),
+        (["embeddings.store=locl"], "local"),
+        (["data.kind=synthetik"], "synthetic"),
+        (["data.kind=synthetic-interactions", "model.kind=two-tower", "retrieval.judge=ndgc@10"],
+         "ndcg@10"),
+    ],
+)  # fmt: skip
+def test_a_misspelt_word_gets_a_hint(tmp_path, settings, hint):
+    with pytest.raises(ConfigError, match=rf"Did you mean '{hint}'\?"):
+        load_config(written(tmp_path, ""), settings)

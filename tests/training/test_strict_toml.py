@@ -50,15 +50,16 @@ class Page:
 
 
 FLOATS = st.floats(allow_nan=False)
-GRIDS = st.builds(Grid, rows=st.integers(1))
+INTEGERS = st.integers(-(2**63), 2**63 - 1)
+GRIDS = st.builds(Grid, rows=st.integers(1, 2**63 - 1))
 PAGES = st.builds(
     Page,
     title=st.text(),
-    count=st.integers(),
+    count=INTEGERS,
     rate=FLOATS,
     bold=st.booleans(),
     color=st.sampled_from(["red", "green"]),
-    sizes=st.lists(st.integers(), max_size=3).map(tuple),
+    sizes=st.lists(INTEGERS, max_size=3).map(tuple),
     words=st.lists(st.text(), max_size=3).map(tuple),
     rates=st.lists(FLOATS, max_size=3).map(tuple),
     limit=st.none() | FLOATS,
@@ -86,7 +87,7 @@ def refusal(tree: dict[str, Any]) -> str:
 @example(Page('"quoted" \\ back\\slash', words=("line\nbreak", "tab\t", "\r\n", "'''", '"""')))
 @example(Page("ünïcödé 漢字 🙂", words=("\x00\x1f", "\u2028\x85", "# = [x]")))
 @example(Page("delete \x7f"))
-@example(Page("", count=-(2**70), rate=5e-324, rates=(1e308, -0.0, 1e16, 1e-7, float("inf"))))
+@example(Page("", count=-(2**63), rate=5e-324, rates=(1e308, -0.0, 1e16, 1e-7, float("inf"))))
 def test_what_is_written_reads_back_the_same(page):
     text = to_toml(encode(page))
 
@@ -368,3 +369,80 @@ def test_toml_beyond_the_limits_of_the_parser_is_refused(tmp_path, value):
     path.write_text(f"a = {value}\n")
 
     assert "is not valid TOML" in refused_file(path)
+
+
+DEEP = {
+    "lists": "a = " + "[" * 40 + "]" * 40,
+    "lists deeper than the parser goes": "a = " + "[" * 5_000 + "]" * 5_000,
+    "inline tables": "a = " + "{b = " * 40 + "1" + "}" * 40,
+    "parts of a key": ".".join(["a"] * 50) + " = 1",
+    "parts of a key, in a time that grows with their square": ".".join(["a"] * 200_000) + " = 1",
+    "parts of a header": f"[{'.'.join(['a'] * 100_000)}]",
+    "parts of a key in an inline table": "a = {b = 1, " + ".".join(["a"] * 100_000) + " = 1}",
+    "sections": "\n".join(f"[{'.'.join(['a'] * depth)}]" for depth in range(1, 50)),
+}
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_what_is_nested_too_deeply_is_refused(tmp_path, name):
+    path = tmp_path / "run.toml"
+    path.write_text(DEEP[name])
+
+    message = refused_file(path)
+
+    assert "nested deeper than 32 levels" in message or "a key of more than 32 parts" in message
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a = " + "[" * 31 + "]" * 31, ".".join(["a"] * 32) + " = 1", "a = '....' # " + "." * 99],
+)
+def test_what_is_nested_as_deep_as_allowed_is_read(tmp_path, text):
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+
+    assert "a" in read_toml(path)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["a=" + "[" * 200 + "]" * 200, "a=" + "[" * 50_000, "a=" + "9" * 5_000, "a." * 5_000 + "b=1"],
+    ids=["lists", "brackets", "digits", "parts"],
+)
+def test_a_setting_beyond_the_limits_is_refused_in_a_short_line(setting):
+    with pytest.raises(ConfigError) as caught:
+        override({}, [setting])
+
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 200
+
+
+def test_a_file_without_end_is_no_run_file():
+    assert "is larger than 1,048,576 bytes" in refused_file(Path("/dev/zero"))
+
+
+@pytest.mark.parametrize(
+    ("tree", "expected"),
+    [
+        ({"count": 2**63}, "count must be a 64-bit integer, but got 9223372036854775808"),
+        ({"sizes": [1, -(2**63) - 1]}, "sizes[1] must be a 64-bit integer"),
+        ({"rate": float("nan")}, "rate must be a number, but got nan"),
+        ({"title": "x" * 10_000}, "title is a string of 10,000 characters, more than the 4,096"),
+        ({"words": ["x" * 5_000]}, "words[0] is a string of 5,000 characters"),
+        ({"sizes": [1] * 100_000}, "sizes is a list of 100,000, more than the 65,536"),
+    ],
+)
+def test_a_value_beyond_what_any_key_means_is_refused(tree, expected):
+    assert expected in refusal(tree)
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [{"count": "x" * 9_999}, {"x" * 9_999: 1}, {"shape": {"kind": "x" * 9_999}},
+     {"grid": [1] * 999}, {"color": "x" * 9_999}, {"bold": [[1] * 99] * 99}],
+)  # fmt: skip
+def test_a_long_value_is_cut_in_the_message(tree):
+    message = refusal(tree)
+
+    assert "..." in message
+    assert len(message) < 300

@@ -87,6 +87,10 @@ class ClickDataConfig(ABC):
     def build(self) -> ClickData:
         """Open, or make up, the data."""
 
+    def memory_needs(self) -> dict[str, int]:
+        """What `build` cannot do without: parts by their keys, and bytes; by default not known."""
+        return {}
+
 
 class ClickData(ABC):
     """A source of click data: three splits, read in batches, from any position.

@@ -10,6 +10,7 @@ from jaxtyping import Float32
 from numpy.typing import NDArray
 from torch import Tensor
 
+from outsize.bounds import require_text
 from outsize.data.clicks import SPLITS, Split
 from outsize.data.encoding.bad_rows import BadRows
 from outsize.data.encoding.good_rows import Rows
@@ -93,6 +94,7 @@ class InteractionsConfig(RetrievalDataConfig):
     seed: int = 0
 
     def __post_init__(self) -> None:
+        require_text(self, "path", "query", "item", "query_features", "item_features", "columns")
         self.recipe()  # refuses what cannot work
         if self.at_least is not None and not self.positive:
             raise ConfigError("at_least needs a column to compare: name it as positive")
@@ -103,6 +105,8 @@ class InteractionsConfig(RetrievalDataConfig):
                     f"{role} names {sorted(unknown)[0]!r}, which is neither in query_features nor "
                     "in item_features"
                 )
+        if self.multi_valued and not self.separator:
+            raise ConfigError("multi_valued columns need a separator that is not empty")
         if both := set(self.multi_valued) & set(self.numeric):
             raise ConfigError(f"column {sorted(both)[0]!r} is used twice: give it one role")
         features = [feature_name(column) for column in (self.query, self.item, *further)]

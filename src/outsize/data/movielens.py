@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from outsize.bounds import require_text
 from outsize.data.encoded_config import EncodedConfig
 from outsize.data.encoding import LabelRule, Recipe
 from outsize.data.encoding.splits import LastOfEachSplit
@@ -40,6 +41,10 @@ class MovieLensConfig(EncodedConfig):
     side_multi_valued: tuple[str, ...] = ()
     separator: str = "|"
     pooling: Pooling = "mean"
+
+    def __post_init__(self) -> None:
+        require_text(self, "path", "side", "side_multi_valued")
+        super().__post_init__()
 
     def recipe(self) -> Recipe:  # noqa: D102
         path = Path(self.path)

@@ -74,6 +74,10 @@ class RetrievalDataConfig(ABC):
     def build(self) -> RetrievalData:
         """Open, or make up, the data."""
 
+    def memory_needs(self) -> dict[str, int]:
+        """What `build` cannot do without: parts by their keys, and bytes; by default not known."""
+        return {}
+
 
 class RetrievalData:
     """Queries, the corpus of items, and pairs of both in three splits, all in memory.

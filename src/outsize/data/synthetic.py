@@ -27,6 +27,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from outsize.bounds import require_at_least, require_between
 from outsize.data.clicks import ClickBatch, ClickData, ClickDataConfig, Split
 from outsize.data.zipf import Zipf
 from outsize.errors import ConfigError
@@ -36,6 +37,8 @@ _CALIBRATION_EXAMPLES = 1 << 14
 _LATENT_DIM = 4
 _EXAMPLES_AT_ONCE = {"cpu": 1 << 12, "cuda": 1 << 16}
 _MAX_IDS = 1 << 31  # rank × stride must fit an int64
+_MAX_TRAINED, _MAX_HELD_OUT = 10**12, 10**9
+_MAX_FEATURES = 1 << 16
 _NUM_EFFECTS = _LATENT_DIM + 1  # an id's latent vector and its linear effect
 
 
@@ -80,14 +83,13 @@ class SyntheticConfig(ClickDataConfig):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        least = dict.fromkeys(("num_train", "num_validation", "num_test", "num_categorical"), 1)
-        least |= {"num_clusters": 1, "largest_vocabulary": 1}
-        least |= dict.fromkeys(("num_dense", "skew", "signal", "drift"), 0)
-        for name, bound in least.items():
-            if not bound <= getattr(self, name) < math.inf:
-                raise ConfigError(
-                    f"{name} must be a finite number >= {bound}, but got {getattr(self, name)}"
-                )
+        require_between(self, 1, _MAX_TRAINED, "num_train")
+        require_between(self, 1, _MAX_HELD_OUT, "num_validation", "num_test")
+        require_between(self, 1, _MAX_FEATURES, "num_categorical")
+        require_at_least(self, 1, "num_clusters", "largest_vocabulary")
+        require_at_least(self, 0, "num_dense")
+        require_between(self, 0, 100, "skew", "signal")
+        require_between(self, 0, 1e6, "drift")
         if not 1 <= min(self.sizes()) <= max(self.sizes()) <= _MAX_IDS:
             raise ConfigError(
                 f"vocabulary must hold sizes from 1 to {_MAX_IDS:,}, but got {self.sizes()}"
@@ -100,6 +102,17 @@ class SyntheticConfig(ClickDataConfig):
 
     def build(self) -> SyntheticClicks:  # noqa: D102
         return SyntheticClicks(self)
+
+    def memory_needs(self) -> dict[str, int]:  # noqa: D102
+        num_features = len(self.sizes())
+        num_made = min(_CALIBRATION_EXAMPLES, self.num_train)
+        return {
+            f"data.num_clusters = {self.num_clusters:,} of {num_features:,} features":
+                num_features * self.num_clusters * _NUM_EFFECTS * 8,
+            f"data.num_dense = {self.num_dense:,}": num_made * self.num_dense * 8,
+            f"data.num_categorical = {num_features:,}":
+                num_made * num_features * (8 + _NUM_EFFECTS * 4),
+        }  # fmt: skip
 
     def sizes(self) -> tuple[int, ...]:
         """Number of ids of each feature."""

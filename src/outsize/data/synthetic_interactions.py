@@ -23,6 +23,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from outsize.bounds import require_at_least, require_between
 from outsize.data.clicks import Split
 from outsize.data.retrieval import Entities, Pairs, RetrievalData, RetrievalDataConfig
 from outsize.errors import ConfigError
@@ -59,14 +60,10 @@ class SyntheticInteractionsConfig(RetrievalDataConfig):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in {"num_queries": 1, "items_per_query": 3, "latent_dim": 1,
-                            "num_groups": 1, "skew": 0}.items():  # fmt: skip
-            if not least <= getattr(self, name) < math.inf:
-                raise ConfigError(
-                    f"{name} must be a finite number >= {least}, but got {getattr(self, name)}"
-                )
-        if not 0 < self.temperature < math.inf:
-            raise ConfigError(f"temperature must be above 0, but got {self.temperature}")
+        require_at_least(self, 1, "num_queries", "num_items", "latent_dim", "num_groups")
+        require_at_least(self, 3, "items_per_query")
+        require_between(self, 0, 100, "skew")
+        require_between(self, 1e-6, 1e6, "temperature")
         if self.num_items < self.items_per_query:
             raise ConfigError(
                 f"a query cannot take {self.items_per_query} of {self.num_items} items: raise "
@@ -104,6 +101,20 @@ class SyntheticInteractionsConfig(RetrievalDataConfig):
             {"item": self.num_items, "item_group": self.num_groups, "item_tags": self.latent_dim},
         )
         return RetrievalData(queries, items, pairs, "mean", self.shuffle, self.seed)
+
+    def memory_needs(self) -> dict[str, int]:  # noqa: D102
+        num_pairs = self.num_queries * self.items_per_query
+        num_scores = max(_SCORES_AT_ONCE, self.num_items)
+        num_rows = self.num_queries + self.num_items
+        return {
+            f"data.num_queries = {self.num_queries:,} with items_per_query = "
+            f"{self.items_per_query:,}": num_pairs * 16,
+            f"data.num_items = {self.num_items:,}": num_scores * 8,
+            f"data.latent_dim = {self.latent_dim:,} for {num_rows:,} queries and items":
+                num_rows * self.latent_dim * 4,
+            f"data.num_groups = {self.num_groups:,} with latent_dim = {self.latent_dim:,}":
+                self.num_groups * (self.latent_dim + max(self.num_queries, self.num_items)) * 4,
+        }  # fmt: skip
 
     def log_popularity(self) -> Float[Tensor, " num_items"]:
         """What is added to an item's score: popular items come at random places."""

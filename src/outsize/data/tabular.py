@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from outsize.bounds import require_text
 from outsize.data.encoded_config import EncodedConfig
 from outsize.data.encoding import LabelRule, Recipe
 from outsize.data.encoding.splits import SPLITS_BY_KIND, HashSplit, SplitConfig
 from outsize.errors import ConfigError
 from outsize.spec import Pooling
+
+_COLUMNS = ("dense", "log1p", "standardize", "categorical", "multi_valued", "columns")
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,10 @@ class TabularConfig(EncodedConfig):
     quoted: bool = True
     split: SplitConfig = field(default_factory=HashSplit, metadata={"kinds": SPLITS_BY_KIND})
     subsample: int = 1
+
+    def __post_init__(self) -> None:
+        require_text(self, "path", "label", *_COLUMNS)
+        super().__post_init__()
 
     def recipe(self) -> Recipe:  # noqa: D102
         if not self.label:

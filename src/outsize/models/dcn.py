@@ -17,7 +17,7 @@ from outsize.collection import EmbeddingCollection, FeatureInput
 from outsize.models.click import ClickModel, ClickModelConfig
 from outsize.models.cross import VectorCross
 from outsize.models.cross_and_deep import CrossAndDeep
-from outsize.models.requirements import require_positive, require_widths
+from outsize.models.requirements import require_layers, require_widths
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class DCNConfig(ClickModelConfig):
 
     def __post_init__(self) -> None:
         require_widths("hidden", self.hidden)
-        require_positive("num_crosses", self.num_crosses)
+        require_layers("num_crosses", self.num_crosses)
 
     @classmethod
     def het(cls) -> DCNConfig:

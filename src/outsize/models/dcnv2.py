@@ -20,7 +20,12 @@ from outsize.errors import ConfigError
 from outsize.models.click import ClickModel, ClickModelConfig
 from outsize.models.cross import MatrixCross
 from outsize.models.cross_and_deep import CrossAndDeep, Structure
-from outsize.models.requirements import require_one_of, require_positive, require_widths
+from outsize.models.requirements import (
+    require_layers,
+    require_one_of,
+    require_positive,
+    require_widths,
+)
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,7 @@ class DCNv2Config(ClickModelConfig):
 
     def __post_init__(self) -> None:
         require_widths("hidden", self.hidden)
-        require_positive("num_crosses", self.num_crosses)
+        require_layers("num_crosses", self.num_crosses)
         require_positive("rank", 1 if self.rank is None else self.rank)
         require_one_of("structure", self.structure, get_args(Structure))
 

@@ -89,6 +89,10 @@ class NegativeCacheConfig(NegativesConfig):
             Upkeep(self._feed(source, size, seed), self.refresh, self.warmup_steps),
         )
 
+    def items_per_step(self, batch_size: int, num_items: int) -> int:  # noqa: D102
+        num_new = self.num_new if self.feed == "stream" else 0
+        return batch_size * self.num_negatives + num_new
+
     def _feed(self, source: ItemSource, size: int, seed: int) -> Feed:
         if self.feed == "corpus":
             return CorpusFeed(source)

@@ -10,8 +10,7 @@ import torch
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor, nn
 
-from outsize.bounds import require_at_least
-from outsize.errors import ConfigError
+from outsize.bounds import MAX_RATE, require_at_least, require_between
 from outsize.negatives.evaluation_mode import evaluation_mode
 from outsize.negatives.temperature import Temperature
 
@@ -140,9 +139,17 @@ class NegativesConfig(ABC):
 
     def __post_init__(self) -> None:
         require_at_least(self, 1, "chunk_size")
-        if not self.beta > 0:
-            raise ConfigError(f"beta must be > 0, but got {self.beta}")
+        require_between(self, 1e-6, MAX_RATE, "beta")
 
     @abstractmethod
     def build(self, source: ItemSource, seed: int) -> NegativesLoss:
         """Make the loss."""
+
+    def items_per_step(self, batch_size: int, num_items: int) -> int:
+        """Items whose vectors a step holds besides those of its batch, to estimate its memory.
+
+        Args:
+            batch_size: Queries of a rank.
+            num_items: Items of the corpus.
+        """
+        return 0

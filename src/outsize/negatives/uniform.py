@@ -68,3 +68,6 @@ class UniformConfig(NegativesConfig):
     def build(self, source: ItemSource, seed: int) -> UniformLoss:  # noqa: D102
         temperature = Temperature(self.beta, self.learn_beta)
         return UniformLoss(source, temperature, self.num_negatives, seed)
+
+    def items_per_step(self, batch_size: int, num_items: int) -> int:  # noqa: D102
+        return batch_size * self.num_negatives

@@ -13,6 +13,7 @@ from outsize.collection import EmbeddingCollection
 from outsize.collectives import first_rank_first, local_rank, world_size
 from outsize.contracts import RowStore
 from outsize.data import ClickData, ClickDataConfig, RetrievalData, RetrievalDataConfig
+from outsize.data.clicks import SPLITS
 from outsize.errors import ConfigError
 from outsize.models import (
     ClickModel,
@@ -33,6 +34,14 @@ from outsize.suggestions import few
 from outsize.tables.build import build_tables, options_of
 from outsize.training.config import OptimizerConfig, RunConfig
 from outsize.training.embeddings_config import StoreConfig
+from outsize.training.memory_needs import (
+    EmbeddingShapes,
+    click_model_needs,
+    embedding_needs,
+    require_memory,
+    retrieval_model_needs,
+    specs_of,
+)
 from outsize.training.served_weights import ServedWeights
 
 
@@ -67,6 +76,7 @@ def build_device(name: str) -> torch.device:
 def build_click_data(config: RunConfig) -> ClickData:
     """The log of a run; one rank of a machine opens it first, and encodes it if need be."""
     assert isinstance(config.data, ClickDataConfig)  # as `RunConfig` has made sure
+    require_memory(config.data.memory_needs())
     with first_rank_first():
         return config.data.build()
 
@@ -74,6 +84,7 @@ def build_click_data(config: RunConfig) -> ClickData:
 def build_retrieval_data(config: RunConfig) -> RetrievalData:
     """The pairs of a run."""
     assert isinstance(config.data, RetrievalDataConfig)
+    require_memory(config.data.memory_needs())
     return config.data.build()
 
 
@@ -118,14 +129,23 @@ def build_store(wanted: StoreConfig, specs: Sequence[TableSpec], seed: int) -> R
 
 
 def build_model(config: RunConfig, data: ClickData) -> ClickModel:
-    """The click model of a run, embeddings included."""
+    """The click model of a run, embeddings included; refused where memory cannot hold it."""
     assert isinstance(config.model, ClickModelConfig)
+    specs = specs_of(config, data.features, data.vocabularies)
+    num_train, *held_out = (data.num_examples(split) for split in SPLITS)
+    shapes, sizes = EmbeddingShapes(data.features, specs), (num_train, max(held_out))
+    needs = embedding_needs(config, specs)
+    needs |= click_model_needs(config, data.num_dense, shapes, sizes)
+    require_memory(needs, build_device(config.train.device))
     embeddings = build_embeddings(config, data.features, data.vocabularies)
     return config.model.build(data.num_dense, embeddings, config.seed)
 
 
 def build_retrieval_model(config: RunConfig, data: RetrievalData) -> RetrievalModel:
-    """The retrieval model of a run, with embeddings of the features that it reads."""
+    """The retrieval model of a run, with embeddings of the features that it reads.
+
+    Refused where memory cannot hold it.
+    """
     assert isinstance(config.model, RetrievalModelConfig)
     of_queries = config.model.features_of(tuple(data.queries.features), "query")
     of_items = config.model.features_of(tuple(data.items.features), "item")
@@ -135,9 +155,21 @@ def build_retrieval_model(config: RunConfig, data: RetrievalData) -> RetrievalMo
             f"the towers read numbers alone ({few((*of_queries, *of_items))}), which have no "
             "embeddings to train: name one that is an id as well"
         )
-    embeddings = build_embeddings(config, ids, data.vocabularies)
     numbers = [name for name in (*of_queries, *of_items) if name not in data.vocabularies]
-    return config.model.build(embeddings, of_queries, of_items, config.seed, numbers)
+    specs, wanted = specs_of(config, ids, data.vocabularies), config.model
+
+    def build(embeddings: EmbeddingCollection) -> RetrievalModel:
+        return wanted.build(embeddings, of_queries, of_items, config.seed, numbers)
+
+    needs = embedding_needs(config, specs)
+    needs |= retrieval_model_needs(
+        config,
+        lambda: build(EmbeddingShapes(ids, specs)),
+        data.items.num_rows,
+        data.num_pairs("train"),
+    )
+    require_memory(needs, build_device(config.train.device))
+    return build(build_embeddings(config, ids, data.vocabularies))
 
 
 def build_dense_optimizer(config: OptimizerConfig, model: nn.Module) -> Optimizer:

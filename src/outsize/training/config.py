@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from outsize.bounds import require_at_least
+from outsize.bounds import MAX_RATE, require_at_least, require_between
 from outsize.data import DATA, ClickDataConfig, RetrievalDataConfig
 from outsize.errors import ConfigError
 from outsize.models import MODELS, ClickModelConfig, RetrievalModelConfig
@@ -19,6 +19,7 @@ from outsize.training.served_weights import require_served
 from outsize.training.strict_toml import (
     choice,
     decode,
+    flatten,
     optional_choice,
     override,
     read_toml,
@@ -42,7 +43,8 @@ class OptimizerConfig:
     momentum: float = 0.0
 
     def __post_init__(self) -> None:
-        require_at_least(self, 0, "learning_rate", "weight_decay", "momentum")
+        require_between(self, 0, MAX_RATE, "learning_rate", "weight_decay")
+        require_between(self, 0, 1, "momentum")
         if self.momentum and self.kind != "sgd":
             raise ConfigError(f"momentum belongs to sgd, but the optimizer is {self.kind}")
 
@@ -182,7 +184,11 @@ class RunConfig:
 def load_config(path: str | Path, settings: Sequence[str] = ()) -> RunConfig:
     """Read a run file and apply `section.key=value` overrides."""
     path = Path(path)
-    return decode(RunConfig, override(read_toml(path), settings), str(path))
+    tree = override(read_toml(path), settings)
+    for key, value in flatten(tree).items():
+        if any("\x00" in str(part) for part in (value if isinstance(value, list) else [value])):
+            raise ConfigError(f"{path}: {key} holds a NUL character, which no name or path has")
+    return decode(RunConfig, tree, str(path))
 
 
 def _name(kinds: Mapping[str, type], config: object) -> str:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from outsize.bounds import require_at_least
+from outsize.bounds import MAX_RATE, require_at_least, require_between
 from outsize.errors import ConfigError
 from outsize.spec import Budget
 from outsize.stores import EVICTION
 from outsize.stores.cached import require_staleness
 from outsize.tables import TABLES
+from outsize.training.strict_toml import suggestion
+
+_MAX_CLUSTERINGS = 1_000_000
+_MAX_STALENESS = (1 << 31) - 1  # as clocks count
 
 
 @dataclass(frozen=True)
@@ -26,7 +31,7 @@ class RowOptimizerConfig:
     learning_rate: float = 0.05
 
     def __post_init__(self) -> None:
-        require_at_least(self, 0, "learning_rate")
+        require_between(self, 0, MAX_RATE, "learning_rate")
 
 
 @dataclass(frozen=True)
@@ -50,9 +55,15 @@ class CacheConfig:
             raise ConfigError(f"share must be between 0 and 1, but got {self.share}")
         for name in ("read_staleness", "write_staleness"):
             require_staleness(name, getattr(self, name))
+            if _MAX_STALENESS < getattr(self, name) < math.inf:
+                raise ConfigError(
+                    f"{name} must be at most {_MAX_STALENESS:,}, or inf for no bound, but got "
+                    f"{getattr(self, name):g}"
+                )
         if self.eviction not in EVICTION:
             raise ConfigError(
-                f"eviction must be one of {', '.join(EVICTION)}, but got {self.eviction!r}"
+                f"eviction must be one of {', '.join(EVICTION)}, but got {self.eviction!r}."
+                f"{suggestion(self.eviction, EVICTION)}"
             )
 
 
@@ -79,7 +90,7 @@ class StoreConfig:
 
     def __post_init__(self) -> None:
         require_at_least(self, 1, "dim")
-        require_at_least(self, 0, "init_std")
+        require_between(self, 0, MAX_RATE, "init_std")
         if self.store == "local" and (self.cache.share or self.wire != "float32"):
             raise ConfigError(
                 "a cache and a wire format are for rows of other ranks, but store = 'local' keeps "
@@ -110,7 +121,7 @@ class ReclusterConfig:
     weighted: bool = True
 
     def __post_init__(self) -> None:
-        require_at_least(self, 0, "count")
+        require_between(self, 0, _MAX_CLUSTERINGS, "count")
         require_at_least(self, 1, "every")
         if self.rest is not None and not 0 <= self.rest <= 1:
             raise ConfigError(f"rest must be between 0 and 1, but got {self.rest}")
@@ -166,9 +177,12 @@ class TablesConfig:
 
     def __post_init__(self) -> None:
         require_at_least(self, 1, "dim", "max_params", "max_bytes", "columns")
-        require_at_least(self, 0, "init_std")
+        require_between(self, 0, MAX_RATE, "init_std")
         if self.method not in TABLES:
-            raise ConfigError(f"method must be one of {', '.join(TABLES)}, but got {self.method!r}")
+            raise ConfigError(
+                f"method must be one of {', '.join(TABLES)}, but got {self.method!r}."
+                f"{suggestion(self.method, TABLES)}"
+            )
         if self.method != "full" and not Budget(self.max_params, self.max_bytes).is_set:
             raise ConfigError(f"a {self.method} table needs a cap: set max_params or max_bytes")
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from outsize.bounds import require_at_least
 from outsize.errors import ConfigError
 from outsize.metrics import RankingMetrics
+from outsize.training.strict_toml import suggestion
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,11 @@ class RetrievalConfig:
         require_at_least(self, 0, "max_known")
         names = ("loss", *self.metrics().names)
         if self.judge not in names:
-            raise ConfigError(f"judge must be one of {', '.join(names)}, but got {self.judge!r}")
+            known = list(dict.fromkeys(names))
+            raise ConfigError(
+                f"judge must be one of {', '.join(known)}, but got {self.judge!r}."
+                f"{suggestion(self.judge, known)}"
+            )
 
     def metrics(self, device: str = "cpu") -> RankingMetrics:
         """Metrics that have seen nothing yet."""

@@ -3,12 +3,16 @@
 A field is a number, a string, a boolean, a list of those, an optional one (`T | None`), another
 dataclass, or a choice: a field with `kinds` in its metadata holds one of several dataclasses,
 told apart by the key `kind`. Every message names the key and the way out.
+
+Integers have 64 bits, as TOML has it, no number is NaN, and strings and lists have bounds that no
+run comes near: what is beyond them is refused here, before any other code meets it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import tomllib
 import types
 import typing
@@ -18,8 +22,12 @@ from typing import Any, Literal, TypeVar
 
 from outsize.errors import ConfigError
 from outsize.suggestions import suggestion as suggestion
+from outsize.training.toml_text import MAX_DEPTH, parse_toml
 
 T = TypeVar("T")
+_MAX_FILE_BYTES = 1 << 20
+_MAX_CHARACTERS, _MAX_ITEMS = 1 << 12, 1 << 16
+_SHOWN_CHARACTERS = 60
 
 
 def choice(kinds: Mapping[str, type], default: str) -> Any:
@@ -35,14 +43,20 @@ def optional_choice(kinds: Mapping[str, type], default: str) -> Any:
 def read_toml(path: Path) -> dict[str, Any]:
     """Parse a TOML file, with one clear line for whatever is wrong with it."""
     try:
-        return tomllib.loads(path.read_text("utf-8"))
+        with path.open("rb") as file:
+            content = file.read(_MAX_FILE_BYTES + 1)
+        if len(content) > _MAX_FILE_BYTES:
+            raise ConfigError(f"{path} is larger than {_MAX_FILE_BYTES:,} bytes: no run file is")
+        return parse_toml(content.decode("utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file") from None
     except IsADirectoryError:
         raise ConfigError(f"{path} is a folder; a run file is a TOML file") from None
+    except ConfigError:
+        raise
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from None
-    except (ValueError, RecursionError) as error:  # numbers, or nesting, without end
+    except ValueError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
 
 
@@ -53,18 +67,27 @@ def override(tree: dict[str, Any], settings: Iterable[str]) -> dict[str, Any]:
         name, sign, text = setting.partition("=")
         *tables, key = [part.strip() for part in name.split(".")]
         if not sign or not key or not all(tables):
-            raise ConfigError(f"--set {setting!r} must look like section.key=value")
-        try:
-            (value,) = tomllib.loads(f"value = {text}").values()
-        except (ValueError, RecursionError):  # no TOML, or more than one value
-            value = text.strip()
+            raise ConfigError(f"--set {shown(setting)} must look like section.key=value")
+        if len(tables) >= MAX_DEPTH:
+            raise ConfigError(f"--set {shown(setting)}: no key has {len(tables) + 1:,} parts")
+        value = _setting_value(setting, text)
         node = tree
         for table in tables:
             node = node.setdefault(table, {})
             if not isinstance(node, dict):
-                raise ConfigError(f"--set {setting!r}: {table!r} is a value, not a section")
+                raise ConfigError(f"--set {shown(setting)}: {table!r} is a value, not a section")
         node[key] = value
     return tree
+
+
+def _setting_value(setting: str, text: str) -> Any:
+    try:
+        values = list(parse_toml(f"value = {text}").values())
+    except tomllib.TOMLDecodeError:
+        return text.strip()
+    except ValueError as error:
+        raise ConfigError(f"--set {shown(setting)}: {error}") from None
+    return values[0] if len(values) == 1 else text.strip()
 
 
 def decode(kind: type[T], tree: Mapping[str, Any], source: str, path: str = "") -> T:
@@ -81,7 +104,9 @@ def decode(kind: type[T], tree: Mapping[str, Any], source: str, path: str = "") 
     values: dict[str, Any] = {}
     for key, value in tree.items():
         if key not in fields:
-            raise ConfigError(f"{source}: unknown key {_at(path, key)!r}.{suggestion(key, fields)}")
+            raise ConfigError(
+                f"{source}: unknown key {shown(_at(path, key))}.{suggestion(key, fields)}"
+            )
         values[key] = _decode_field(fields[key], hints[key], value, source, _at(path, key))
     required = (dataclasses.MISSING, dataclasses.MISSING)
     for name, field in fields.items():
@@ -129,12 +154,18 @@ def to_toml(tree: Mapping[str, Any], path: str = "") -> str:
     return "\n".join(part for part in (text, *tables) if part)
 
 
+def shown(value: Any) -> str:
+    """A value as it was written, cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 3]}..."
+
+
 def _decode_field(
     field: dataclasses.Field[Any], hint: Any, value: Any, source: str, path: str
 ) -> Any:
     if kinds := field.metadata.get("kinds"):
         if not isinstance(value, Mapping):
-            raise ConfigError(f"{source}: {path!r} must be a section, but got {value!r}")
+            raise ConfigError(f"{source}: {path!r} must be a section, but got {shown(value)}")
         rest = dict(value)
         default = field.metadata.get("default") or next(
             key for key, kind in kinds.items() if kind is field.default_factory
@@ -142,7 +173,7 @@ def _decode_field(
         kind = rest.pop("kind", default)
         if not isinstance(kind, str) or kind not in kinds:
             raise ConfigError(
-                f"{source}: {path}.kind = {kind!r} is unknown.{suggestion(str(kind), kinds)} "
+                f"{source}: {path}.kind = {shown(kind)} is unknown.{suggestion(str(kind), kinds)} "
                 f"There are: {', '.join(kinds)}"
             )
         return decode(kinds[kind], rest, source, path)
@@ -150,7 +181,7 @@ def _decode_field(
     hint = parts[0] if len(parts) == 1 and dataclasses.is_dataclass(parts[0]) else hint
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         if not isinstance(value, Mapping):
-            raise ConfigError(f"{source}: {path!r} must be a section, but got {value!r}")
+            raise ConfigError(f"{source}: {path!r} must be a section, but got {shown(value)}")
         return decode(hint, value, source, path)
     return _decode_value(hint, value, source, path)
 
@@ -164,24 +195,45 @@ def _decode_value(hint: Any, value: Any, source: str, path: str) -> Any:
         if value not in arguments:
             words = ", ".join(repr(word) for word in arguments)
             raise ConfigError(
-                f"{source}: {path} must be one of {words}, but got {value!r}."
+                f"{source}: {path} must be one of {words}, but got {shown(value)}."
                 f"{suggestion(str(value), [str(word) for word in arguments])}"
             )
         return value
     if origin is tuple:
         if not isinstance(value, list):
-            raise ConfigError(f"{source}: {path} must be a list, but got {value!r}")
+            raise ConfigError(f"{source}: {path} must be a list, but got {shown(value)}")
+        if len(value) > _MAX_ITEMS:
+            raise ConfigError(
+                f"{source}: {path} is a list of {len(value):,}, more than the {_MAX_ITEMS:,} that "
+                "a run file may have"
+            )
         inner = arguments[0]
         return tuple(_decode_value(inner, v, source, f"{path}[{i}]") for i, v in enumerate(value))
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         try:
-            return float(value)
+            value = float(value)
         except OverflowError:
             raise ConfigError(f"{source}: {path} must be a number below 1e308") from None
     if type(value) is not hint:
         wanted = {int: "an integer", float: "a number", str: "a string", bool: "true or false"}
-        raise ConfigError(f"{source}: {path} must be {wanted.get(hint, hint)}, but got {value!r}")
+        raise ConfigError(
+            f"{source}: {path} must be {wanted.get(hint, hint)}, but got {shown(value)}"
+        )
+    _require_within_bounds(value, source, path)
     return value
+
+
+def _require_within_bounds(value: Any, source: str, path: str) -> None:
+    """Refuse what no key of any run can mean, whatever the key."""
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        raise ConfigError(f"{source}: {path} must be a 64-bit integer, but got {shown(value)}")
+    if isinstance(value, float) and math.isnan(value):
+        raise ConfigError(f"{source}: {path} must be a number, but got nan")
+    if isinstance(value, str) and len(value) > _MAX_CHARACTERS:
+        raise ConfigError(
+            f"{source}: {path} is a string of {len(value):,} characters, more than the "
+            f"{_MAX_CHARACTERS:,} that a run file may have"
+        )
 
 
 def _at(path: str, key: str) -> str:
