@@ -36,7 +36,9 @@ def to_markdown(
         f"in {grid.unit} a table; test metrics at the best validation, mean over "
         f"{grid.num_seeds} seeds (least to most).\n",
         _grid("BCE", comparison, lambda p: f"{p.loss.mean:.4f} ({_range(p.loss)})"),
-        _grid("AUC", comparison, lambda p: f"{p.auc.mean:.4f} ({_range(p.auc)})" if p.auc else ""),
+        _grid(
+            "AUC", comparison, lambda p: f"{p.auc.mean:.4f} ({_range(p.auc)})" if p.auc else "none"
+        ),
         _grid("Bytes of all tables, index maps included", comparison, _bytes),
         *(f"- {line}" for line in best_lines(comparison, best)),
     ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -35,12 +34,12 @@ class Outcome:
 
 
 def plain_result(result: RunResult) -> dict[str, Any]:
-    """Metrics, sizes and time of a run; a metric that is no number is `None`."""
+    """Metrics, sizes and time of a run; a metric that does not exist is `None`."""
     return {
         "steps": result.steps,
         "stopped": result.stopped,
-        "validation": _finite(result.best),
-        "test": _finite(result.test),
+        "validation": result.best,
+        "test": result.test,
         "params": result.memory.num_parameters,
         "bytes": {kind: result.memory.bytes_of(kind) for kind in MEMORY_KINDS},
         "total_bytes": result.memory.total_bytes,
@@ -66,7 +65,3 @@ def kept(cell: Cell) -> Outcome | None:
         return Outcome(cell, content["status"], content["reason"], content["result"])
     except (OSError, ValueError, KeyError, TypeError):
         raise DataError(f"{path} is damaged: delete it, and its cell is trained again") from None
-
-
-def _finite(metrics: dict[str, float]) -> dict[str, float | None]:
-    return {name: value if math.isfinite(value) else None for name, value in metrics.items()}

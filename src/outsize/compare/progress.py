@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from outsize.compare.grid import Cell
 from outsize.compare.outcome import Outcome
+from outsize.training.metric_names import number_of
 
 
 class GridProgress:
@@ -88,9 +89,7 @@ def _facts(outcome: Outcome) -> str:
     test, elapsed = outcome.result["test"], outcome.result["elapsed_s"]
     return (
         "  ".join(
-            f"{name} {value:.5f}"
-            for name, value in test.items()
-            if name in ("loss", "auc") and value
+            f"{name} {number_of(value)}" for name, value in test.items() if name in ("loss", "auc")
         )
         + f"  {elapsed:.1f} s"
     )

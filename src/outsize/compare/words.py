@@ -97,7 +97,7 @@ def _point_row(
         format_bytes(point.total_bytes),
         f"{point.loss.mean:.5f}",
         f"{point.loss.low:.4f}–{point.loss.high:.4f}",
-        "" if point.auc is None else f"{point.auc.mean:.4f}",
+        "none" if point.auc is None else f"{point.auc.mean:.4f}",
         str(asked) if point.num_seeds == asked else f"{point.num_seeds} of {asked}",
     ]
 

@@ -21,6 +21,7 @@ from outsize.demo.shown import html_table, links_to, print_table
 from outsize.errors import LostRanksError
 from outsize.files import write_text_atomically
 from outsize.training import load_config
+from outsize.training.metric_names import number_of
 from outsize.training.page import card, figure_and_axes, page, svg_of
 from outsize.training.report import format_bytes
 from outsize.training.row_counts import sent_bytes
@@ -131,11 +132,11 @@ def _in_words(found: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
                 f"{1 - totals[mode] / totals['synchronous']:.0%}" if is_cached else "",
                 f"{run['hit_rate']:.3f}" if is_cached else "",
                 f"{run['largest_lag']} of 100" if is_cached else "",
-                f"{run['test']['auc']:.4f}",
+                number_of(run["test"]["auc"], ".4f"),
             )
         )
     best = found["synchronous"]["test"]["bayes_auc"]
-    rows.append(("best reachable (Bayes)", "", "", "", "", f"{best:.4f}"))
+    rows.append(("best reachable (Bayes)", "", "", "", "", number_of(best, ".4f")))
     return rows
 
 

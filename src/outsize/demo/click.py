@@ -11,6 +11,7 @@ from rich.panel import Panel
 from rich.table import Table
 
 from outsize.training import load_config, train
+from outsize.training.metric_names import number_of
 from outsize.training.report import format_bytes
 
 _QUICK = ("data.num_train=20_000", "data.num_validation=5_000", "data.num_test=5_000",
@@ -36,8 +37,9 @@ def click_room(out: Path, quick: bool, console: Console) -> dict[str, Any]:
     for column in ("", "log loss", "AUC"):
         table.add_column(column, justify="left" if not column else "right")
     test = result.test
-    table.add_row("DLRM, test", f"{test['loss']:.4f}", f"{test['auc']:.4f}")
-    table.add_row("best reachable (Bayes)", f"{test['bayes_loss']:.4f}", f"{test['bayes_auc']:.4f}")
+    table.add_row("DLRM, test", *(number_of(test[name], ".4f") for name in ("loss", "auc")))
+    best = (number_of(test[name], ".4f") for name in ("bayes_loss", "bayes_auc"))
+    table.add_row("best reachable (Bayes)", *best)
     console.print(table)
     memory = result.memory
     console.print(

@@ -58,7 +58,9 @@ def negatives_room(out: Path, quick: bool, console: Console) -> dict[str, Any]:
     return {"out": str(out), "runs": found}
 
 
-def summarize(lines: Sequence[Mapping[str, Any]], test: Mapping[str, float]) -> dict[str, Any]:
+def summarize(
+    lines: Sequence[Mapping[str, Any]], test: Mapping[str, float | None]
+) -> dict[str, Any]:
     """How good a model became, how fast, and how stale what it was trained against."""
     trained = [line for line in lines if line["split"] == "train"][-1]
     curve = [(line["step"], line["recall@20"]) for line in lines if line["split"] == "validation"]

@@ -26,20 +26,23 @@ class AUC:
     """An area under the ROC curve and how far off it can be.
 
     Attributes:
-        value: The area; NaN where only one class was seen.
+        value: The area; `None` where only one class was seen, which has none.
         error: A bound on |value − exact|; 0 when exact.
     """
 
-    value: float
+    value: float | None
     error: float
 
 
-def exact_auc(logits: Float[Tensor, " n"], labels: Float[Tensor, " n"]) -> float:
-    """The probability that a positive scores above a negative, ties counted half."""
+def exact_auc(logits: Float[Tensor, " n"], labels: Float[Tensor, " n"]) -> float | None:
+    """The probability that a positive scores above a negative, ties counted half.
+
+    `None` where there is no positive, or no negative.
+    """
     positives = labels.sum(dtype=torch.float64)
     negatives = labels.shape[0] - positives
     if not (positives > 0 and negatives > 0):
-        return math.nan
+        return None
     order = torch.argsort(logits)
     scores = logits[order]
     _, tie, sizes = torch.unique_consecutive(scores, return_inverse=True, return_counts=True)
@@ -57,7 +60,7 @@ def histogram_auc(positives: Int64[Tensor, " bins"], negatives: Int64[Tensor, " 
     pos, neg = positives.double(), negatives.double()
     pairs = pos.sum() * neg.sum()
     if not pairs > 0:
-        return AUC(math.nan, 0.0)
+        return AUC(None, 0.0)
     below = neg.cumsum(0) - neg
     inside = (pos * neg).sum() / 2
     return AUC(float(((pos * below).sum() + inside) / pairs), float(inside / pairs))
@@ -144,11 +147,11 @@ class ClickMetrics:
         if self._bins is not None:
             return histogram_auc(self._bins[1], self._bins[0])
         if not self._count:
-            return AUC(math.nan, 0.0)
+            return AUC(None, 0.0)
         return AUC(exact_auc(torch.cat(self._logits), torch.cat(self._labels)), 0.0)
 
-    def result(self) -> dict[str, float]:
-        """The metrics by name.
+    def result(self) -> dict[str, float | None]:
+        """The metrics by name; `None` for one that these examples do not have.
 
         - `loss`: mean log loss (BCE) in nats
         - `auc`, and `auc_error` where it is not exact
@@ -156,7 +159,7 @@ class ClickMetrics:
         - `calibration`: mean prediction over mean label; 1 is calibrated
         """
         if not self._count:
-            return {"loss": math.nan, "auc": math.nan}
+            return {"loss": None, "auc": None}
         rate = self._clicked / self._count
         loss = self._loss / self._count
         spread = -sum(p * math.log(p) for p in (rate, 1 - rate) if p > 0)
@@ -164,8 +167,8 @@ class ClickMetrics:
         found = {
             "loss": loss,
             "auc": auc.value,
-            "normalized_entropy": loss / spread if spread else math.nan,
-            "calibration": self._predicted / self._clicked if self._clicked else math.nan,
+            "normalized_entropy": loss / spread if spread else None,
+            "calibration": self._predicted / self._clicked if self._clicked else None,
         }
         if auc.error:
             found["auc_error"] = auc.error

@@ -15,7 +15,6 @@ where r > k it cannot reach 1 (other evaluations divide by min(r, k)).
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Sequence
 
 import torch
@@ -94,10 +93,10 @@ class RankingMetrics:
         whole._sums = sum_over_ranks(self._sums)
         return whole
 
-    def result(self) -> dict[str, float]:
-        """The means by name, such as "recall@20", and "num_queries"; NaN for no query at all."""
+    def result(self) -> dict[str, float | None]:
+        """The means by name, such as "recall@20", and "num_queries"; `None` for no query at all."""
         count, *sums = self._sums.tolist()
-        means = [value / count if count else math.nan for value in sums]
+        means = [value / count if count else None for value in sums]
         return {**dict(zip(self.names, means, strict=True)), "num_queries": int(count)}
 
     def _values(

@@ -27,6 +27,7 @@ from outsize.collectives import (
     world_size,
 )
 from outsize.contracts import RowStore
+from outsize.data.clicks import Split
 from outsize.errors import CheckpointError, ConfigError, NonFiniteError
 from outsize.interrupts import StopRequested, stopping_when
 from outsize.row_files import load_rows, rows_writer
@@ -41,6 +42,7 @@ from outsize.training.loop_state import (
     plain_state,
     require_same_batch,
 )
+from outsize.training.metric_names import Metrics
 from outsize.training.non_finite import non_finite_error
 from outsize.training.row_counts import add_counts, as_metrics
 from outsize.training.served_weights import ServedWeights
@@ -252,15 +254,26 @@ class Loop:
         self._fold_running_loss()
         paused = time.perf_counter()
         state = self.state
-        metrics = self.task.evaluate("validation")
+        metrics = self._evaluate("validation")
         self._watcher.log({"step": state.step, "split": "validation", **metrics})
         badness = self.task.badness(metrics)
         state.epoch_best = min(state.epoch_best, badness)
         if not state.best or badness < self.task.badness(state.best):
             state.best = {"step": state.step, **metrics}
-            state.test = self.task.evaluate("test")
+            state.test = self._evaluate("test")
             self._watcher.log({"step": state.step, "split": "test", **state.test})
         self._log_started += time.perf_counter() - paused  # validation is no training time
+
+    def _evaluate(self, split: Split) -> Metrics:
+        metrics = self.task.evaluate(split)
+        for name, value in metrics.items():
+            if value is not None and not math.isfinite(value):
+                raise NonFiniteError(
+                    f"step {self.state.step}: {name} of the {split} split is NaN or infinite, and "
+                    "so is what the model predicts: lower the learning rate, set train.clip_norm, "
+                    "or look at the inputs"
+                )
+        return metrics
 
     def _recluster(self) -> None:
         """Recluster; if asked to stop, save the run as it was before, with the clustering due."""

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from outsize.collectives import world_size
 from outsize.contracts import RowStore
 from outsize.errors import ConfigError
+from outsize.training.metric_names import Metrics
 
 
 @dataclass
@@ -44,15 +45,25 @@ class LoopState:
     sums: dict[str, Any] = field(default_factory=dict)
     epoch_best: float = math.inf
     previous_best: float = math.inf
-    best: dict[str, float] = field(default_factory=dict)
-    test: dict[str, float] = field(default_factory=dict)
+    best: Metrics = field(default_factory=dict)
+    test: Metrics = field(default_factory=dict)
     stopped: str = ""
     recluster_due: bool = False
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> LoopState:
-        """Read back what `asdict` wrote; what an older version did not write is as at first."""
-        return cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values})
+        """Read back what `asdict` wrote.
+
+        What an older version did not write is as at first, and a NaN, which it wrote for a metric
+        that does not exist, is none.
+        """
+        state = cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values})
+        state.best, state.test = _without_nan(state.best), _without_nan(state.test)
+        return state
+
+
+def _without_nan(metrics: Metrics) -> Metrics:
+    return {n: None if v is None or math.isnan(v) else v for n, v in metrics.items()}
 
 
 def plain_state(optimizer: Optimizer) -> dict[str, Any]:

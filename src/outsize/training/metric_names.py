@@ -13,6 +13,10 @@ _OF_EVERY_TASK = (
 )  # fmt: skip
 
 
+Metrics = dict[str, float | None]
+"""Metrics of a split by name; `None` for one that its examples do not have."""
+
+
 def label_of(name: str) -> str:
     """A metric's name for people: "NDCG@10"."""
     kind, sign, cut = name.partition("@")
@@ -33,4 +37,9 @@ def own_names(lines: Iterable[Mapping[str, Any]]) -> list[str]:
 def in_words(metrics: Mapping[str, Any]) -> str:
     """The metrics that a line has room for."""
     shown = ["loss", "bayes_loss", *quality_names(metrics), "calibration"]
-    return "  ".join(f"{name} {metrics[name]:.5f}" for name in shown if name in metrics)
+    return "  ".join(f"{name} {number_of(metrics[name])}" for name in shown if name in metrics)
+
+
+def number_of(value: float | None, form: str = ".5f") -> str:
+    """A metric for people; "none" for one that does not exist, as an AUC of a single class."""
+    return "none" if value is None else format(value, form)

@@ -17,7 +17,7 @@ from outsize.files import write_text_atomically
 from outsize.spec import MEMORY_KINDS, MemoryUse
 from outsize.training.config import RunConfig
 from outsize.training.environment import environment
-from outsize.training.metric_names import label_of, own_names, quality_names
+from outsize.training.metric_names import label_of, number_of, own_names, quality_names
 from outsize.training.page import card, facts_table, figure_and_axes, page, svg_of
 from outsize.training.row_counts import sent_bytes
 from outsize.training.run_folder import RunFolder
@@ -134,11 +134,12 @@ def format_bytes(size: float) -> str:
 
 def _headline(summary: Mapping[str, Any]) -> dict[str, str]:
     test = summary["test"]
-    facts = {f"test {label_of(n)}": f"{test[n]:.5f}" for n in ("loss", *quality_names(test))}
+    names = ("loss", *quality_names(test))
+    facts = {f"test {label_of(name)}": number_of(test[name]) for name in names}
     if "bayes_loss" in test:
         facts["above Bayes"] = f"{test['loss'] - test['bayes_loss']:+.5f}"
     if "calibration" in test:
-        facts["calibration"] = f"{test['calibration']:.3f}"
+        facts["calibration"] = number_of(test["calibration"], ".3f")
     facts[f"steps ({summary['stopped']})"] = f"{summary['steps']:,}"
     facts["embedding memory"] = format_bytes(summary["memory"]["total_bytes"])
     facts["time"] = f"{summary['elapsed_s']:,.0f} s"
@@ -206,14 +207,16 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> str:
     names = list(dict.fromkeys(name for row in rows for name in row))
     head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
     body = "".join(
-        "<tr>" + "".join(f"<td>{_cell(row.get(name))}</td>" for name in names) + "</tr>"
+        "<tr>" + "".join(f"<td>{_cell(row.get(name, ''))}</td>" for name in names) + "</tr>"
         for row in rows
     )
     return f"<table><tr>{head}</tr>{body}</table>"
 
 
 def _cell(value: Any) -> str:
-    return f"{value:.5f}" if isinstance(value, float) else html.escape(str(value))
+    if value is None or isinstance(value, float):
+        return number_of(value)
+    return html.escape(str(value))
 
 
 _BODY = Template("""<div class="cards">$cards</div>

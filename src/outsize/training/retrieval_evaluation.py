@@ -15,6 +15,7 @@ from outsize.data.clicks import Split
 from outsize.kernels.softmax_draws import ScoredItems, draw_from_softmax
 from outsize.kernels.top_items import top_items
 from outsize.metrics import RankingMetrics
+from outsize.training.metric_names import Metrics
 
 Encode = Callable[[Int64[Tensor, " n"]], Tensor]
 
@@ -43,7 +44,7 @@ def evaluate_retrieval(
     beta: Float[Tensor, ""],
     metrics: RankingMetrics,
     chunk_size: int,
-) -> dict[str, float]:
+) -> Metrics:
     """Rank all items for each query that has something to find; entered by all ranks.
 
     What is known of a query (see `RetrievalData.known`) is left out of its ranking. "loss" is the

@@ -30,6 +30,8 @@ from outsize.training.build import build_device, build_optimizer
 from outsize.training.config import RunConfig, load_config
 from outsize.training.loop import Loop, Watcher
 from outsize.training.memory import memory_of_all_ranks
+from outsize.training.memory_needs import refusing_what_memory_cannot_hold
+from outsize.training.metric_names import Metrics
 from outsize.training.progress import TrainingProgress
 from outsize.training.run_folder import RunFolder
 from outsize.training.tasks import TASKS
@@ -43,8 +45,8 @@ class RunResult:
         out: The run folder, if one was written.
         steps: Steps taken.
         stopped: "finished", or "early" for early stopping.
-        best: Metrics of the best validation, with its step.
-        test: Test metrics at that step.
+        best: Metrics of the best validation, with its step; `None` for one that does not exist.
+        test: Test metrics at that step, likewise.
         memory: What embeddings and caches cost, on all ranks together.
         elapsed_s: Wall-clock time of this call.
         model: The trained model.
@@ -53,8 +55,8 @@ class RunResult:
     out: Path | None
     steps: int
     stopped: str
-    best: dict[str, float]
-    test: dict[str, float]
+    best: Metrics
+    test: Metrics
     memory: MemoryUse
     elapsed_s: float
     model: torch.nn.Module = field(repr=False)
@@ -102,6 +104,7 @@ def train(
     started = time.perf_counter()
     folder = None if out is None else RunFolder(Path(out))
     with contextlib.ExitStack() as stack:
+        stack.enter_context(refusing_what_memory_cannot_hold())
         stopping = threading.Event()
         stack.enter_context(torch.random.fork_rng())
         torch.manual_seed(config.seed)

@@ -14,8 +14,10 @@ from torch.optim import Optimizer
 from outsize.collection import EmbeddingCollection
 from outsize.contracts import ReclusterReport
 from outsize.data.clicks import Split
+from outsize.errors import DataError
 from outsize.optimizers import RowOptimizer
 from outsize.spec import MemoryUse
+from outsize.training.metric_names import Metrics
 
 Batch = TypeVar("Batch")
 
@@ -69,12 +71,16 @@ class Task(ABC, Generic[Batch]):
         """What to minimise; its mean over ranks is the mean loss over the whole batch."""
 
     @abstractmethod
-    def evaluate(self, split: Split) -> dict[str, float]:
+    def evaluate(self, split: Split) -> Metrics:
         """The metrics of a split over all ranks; "loss" and the judge among them."""
 
-    def badness(self, metrics: Mapping[str, float]) -> float:
+    def badness(self, metrics: Mapping[str, float | None]) -> float:
         """By what the best validation is chosen, and a run stopped early: the lower, the better."""
         value = metrics[self.judge]
+        if value is None:
+            raise DataError(
+                f"validation has no {self.judge} to choose the best step by: hold out more examples"
+            )
         return -value if self.higher_is_better else value
 
     def commit(self) -> None:

@@ -14,9 +14,9 @@ from outsize.collection import EmbeddingCollection
 from outsize.collectives import failing_together, rank, world_size
 from outsize.contracts import ReclusterReport
 from outsize.data import ClickBatch, ClickData
-from outsize.data.clicks import Split
+from outsize.data.clicks import SPLITS, Split
 from outsize.data.prefetch import prefetch
-from outsize.errors import ConfigError, ReclusterError
+from outsize.errors import ConfigError, DataError, ReclusterError
 from outsize.metrics import ClickMetrics
 from outsize.models import ClickModel
 from outsize.training.build import (
@@ -28,6 +28,7 @@ from outsize.training.build import (
 )
 from outsize.training.config import RunConfig
 from outsize.training.embeddings_config import TablesConfig
+from outsize.training.metric_names import Metrics
 from outsize.training.tasks.base import Task
 
 
@@ -53,7 +54,10 @@ class ClickTask(Task[ClickBatch]):
         self._half = config.train.precision == "bfloat16"
         wanted = config.embeddings
         self._weighted = isinstance(wanted, TablesConfig) and wanted.recluster.weighted
-        self._best_possible: dict[Split, dict[str, float]] = {}
+        self._best_possible: dict[Split, Metrics] = {}
+        for split in SPLITS:
+            if not self.data.num_examples(split):
+                raise DataError(f"the {split} split has no examples: look at the split and filters")
         if self._half and self.device.type != "cuda":
             raise ConfigError(
                 f"train.precision = 'bfloat16' is for CUDA, but the device is {self.device}"
@@ -102,7 +106,7 @@ class ClickTask(Task[ClickBatch]):
         return counts
 
     @torch.no_grad()
-    def evaluate(self, split: Split) -> dict[str, float]:
+    def evaluate(self, split: Split) -> Metrics:
         """Log loss, AUC and the rest of `ClickMetrics`, with Bayes' loss and AUC where known."""
         self.model.eval()
         metrics, best_possible = ClickMetrics(), ClickMetrics()

@@ -43,6 +43,7 @@ from outsize.training.build import (
 )
 from outsize.training.config import RunConfig
 from outsize.training.embeddings_config import StoreConfig, TablesConfig
+from outsize.training.metric_names import Metrics
 from outsize.training.retrieval_evaluation import encode_corpus, evaluate_retrieval
 from outsize.training.tasks.base import Task
 
@@ -165,7 +166,7 @@ class RetrievalTask(Task[PairBatch]):
         if self.rows is not None:
             self.rows.raise_if_non_finite()
 
-    def evaluate(self, split: Split) -> dict[str, float]:
+    def evaluate(self, split: Split) -> Metrics:
         """Rankings of all items for every query of a split, and the loss over all items."""
         self.model.eval()
 
