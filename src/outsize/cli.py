@@ -1,14 +1,14 @@
 """The command line: a dictionary of functions.
 
 Progress and messages go to standard error. With `--json` a command prints exactly one JSON object
-on standard output. A user's mistake is one line and exit code 2, never a traceback.
+on standard output. A user's mistake is one line and exit code 2, never a traceback. Started by
+torchrun, the first rank speaks for all (see `outsize.launched`).
 """
 
 from __future__ import annotations
 
 import functools
 import json
-import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -17,7 +17,16 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from outsize.errors import OutsizeError
+from outsize.errors import ConfigError, LostRanksError, OutsizeError
+from outsize.launched import (
+    is_first_rank,
+    is_one_of_several,
+    is_rank,
+    leave,
+    may_speak,
+    report_failure,
+    wait_for_first,
+)
 
 _ABOUT = "Train embedding models that outsize your memory."
 
@@ -45,7 +54,7 @@ def train(
     config = load_config(run, settings)
     folder = out or Path("runs") / run.stem
     summary = train_run(config, folder, resume=resume, quiet=as_json).summary()
-    if not as_json and _is_first_rank():
+    if not as_json and is_first_rank():
         say(f"test  {in_words(summary['test'])}  →  {folder / 'report.html'}")
     return summary
 
@@ -132,6 +141,8 @@ def bench(
     return run_benchmark(name, out, quick=quick, quiet=as_json)
 
 
+_ON_SEVERAL_RANKS = ("train",)
+
 COMMANDS: dict[str, Callable[..., dict[str, Any]]] = {
     "demo": demo,
     "train": train,
@@ -159,35 +170,29 @@ def main(arguments: list[str] | None = None) -> None:
     )
     app.callback(help=_ABOUT)(_options)
     for name, command in COMMANDS.items():
-        app.command(name)(_interruptible(command))
+        app.command(name)(_interruptible(_alone(name, command)))
     as_json = "--json" in words
     try:
         result = app(words, standalone_mode=False)
     except OutsizeError as error:
-        _fail(str(error), as_json)
+        _fail(str(error), as_json, is_own=isinstance(error, LostRanksError))
     except _Interrupted:
-        say("stopped; what was saved goes on: train with --resume, compare with the same command")
-        _leave(130)
+        if is_first_rank():
+            say(
+                "stopped; what was saved goes on: train with --resume, compare with the same "
+                "command"
+            )
+        leave(130)
     except Exception as error:
         if type(error).__module__.partition(".")[0] not in ("click", "typer"):
-            if not _is_rank():
+            if not is_rank():
                 raise
             traceback.print_exc()
-            _leave(1)
+            leave(1)
         _fail(error.format_message(), as_json)  # type: ignore[attr-defined]
-    if as_json and isinstance(result, dict) and _is_first_rank():
+    if as_json and isinstance(result, dict) and is_first_rank():
         print(json.dumps(result))
-    _leave(result if isinstance(result, int) else 0)
-
-
-def _is_first_rank() -> bool:
-    """Whether this process speaks for all: the first of a launch by torchrun, or the only one."""
-    return os.environ.get("RANK", "0") == "0"
-
-
-def _is_rank() -> bool:
-    """Whether a launcher started this process as one of its ranks."""
-    return "TORCHELASTIC_RUN_ID" in os.environ or int(os.environ.get("WORLD_SIZE", "1")) > 1
+    leave(result if isinstance(result, int) else 0)
 
 
 class _Interrupted(Exception):
@@ -224,23 +229,33 @@ def _options(
     """Options of no command."""
 
 
-def _fail(message: str, as_json: bool) -> NoReturn:
-    """One line on standard error, the same as JSON where asked for, and exit code 2."""
-    line = " ".join(message.split())
-    say(f"outsize: {line}")
-    if as_json:
-        print(json.dumps({"error": line}))
-    _leave(2)
+def _alone(name: str, command: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    """Refuse a command that several ranks would each run in full, over each other's files."""
+
+    @functools.wraps(command)
+    def run(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        if name not in _ON_SEVERAL_RANKS and is_one_of_several():
+            raise ConfigError(f"outsize {name} runs in one process: start it without torchrun")
+        return command(*args, **kwargs)
+
+    return run
 
 
-def _leave(code: int) -> NoReturn:
-    """End the process; a rank ends at once.
+def _fail(message: str, as_json: bool, is_own: bool = False) -> NoReturn:
+    """One line on standard error, the same as JSON where asked for, and exit code 2.
 
-    A model wrapped by DDP keeps threads of the process group alive, and destroying them while the
-    interpreter shuts down can abort a rank that has done all its work.
+    Args:
+        message: The line.
+        as_json: Whether standard output gets it too.
+        is_own: Whether it is about this rank alone, and told besides what another tells.
     """
-    if _is_rank():
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    sys.exit(code)
+    line = " ".join(message.split())
+    if not is_own:
+        wait_for_first()
+    is_speaker = may_speak()
+    if is_own or is_speaker:
+        say(f"outsize: {line}")
+    if as_json and is_speaker:
+        print(json.dumps({"error": line}))
+    report_failure(f"outsize: {line}")
+    leave(2)
