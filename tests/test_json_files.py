@@ -4,7 +4,17 @@ import json
 
 import pytest
 
-from outsize.json_files import Absent, Each, OneOf, SchemaError, Whole, parse_json, read_json
+from outsize.json_files import (
+    Absent,
+    Each,
+    OneOf,
+    SchemaError,
+    Whole,
+    Word,
+    check,
+    parse_json,
+    read_json,
+)
 
 SCHEMA = {
     "format": int,
@@ -12,6 +22,8 @@ SCHEMA = {
     "rates": [float],
     "best": OneOf(None, {"step": Whole(1)}),
     "note": Absent(str),
+    "pair": Absent((float, Whole())),
+    "kind": Absent(Word("one", "other")),
 }
 GOOD = {
     "format": 2,
@@ -45,6 +57,12 @@ def test_what_fits_comes_back_as_it_is(tmp_path):
         ({"best": {"step": 0}}, "best.step is 0 where a whole number of at least 1 belongs"),
         ({"best": 4}, "best is 4 where null or an object belongs"),
         ({"note": 1}, "note is 1 where text belongs"),
+        ({"pair": [1.5]}, "pair is a list where a list of 2 belongs"),
+        ({"pair": [1.5, 2, 3]}, "pair is a list where a list of 2 belongs"),
+        ({"pair": [1.5, 0.5]}, "pair[1] is 0.5 where a whole number of at least 0 belongs"),
+        ({"pair": {"0": 1.5}}, "pair is an object where a list of 2 belongs"),
+        ({"kind": "third"}, 'kind is "third" where "one" or "other" belongs'),
+        ({"kind": ["one"]}, 'kind is a list where "one" or "other" belongs'),
     ],
 )
 def test_what_does_not_fit_is_named(change, words):
@@ -63,3 +81,21 @@ def test_deep_nesting_is_refused_and_not_followed():
     for content in ("[" * 200_000 + "]" * 200_000, '{"a":' * 200_000 + "1" + "}" * 200_000):
         with pytest.raises(SchemaError, match="nested too deeply"):
             parse_json(content, object)
+
+
+def test_trees_may_hold_more_than_json():
+    class Thing:
+        pass
+
+    check({"a": [Thing()]}, {"a": [Thing]})
+    with pytest.raises(SchemaError) as error:
+        check({"a": [3]}, {"a": [Thing]})
+    assert str(error.value) == "a[0] is 3 where a Thing belongs"
+    with pytest.raises(SchemaError) as error:
+        check({"a": Thing()}, {"a": float})
+    assert str(error.value) == "a is a Thing where a number belongs"
+
+
+@pytest.mark.parametrize("pair", [[0.5, 3], [2, 0]])
+def test_a_list_of_given_members_fits(pair):
+    assert parse_json(json.dumps({"pair": pair}), {"pair": (float, Whole())}) == {"pair": pair}

@@ -10,11 +10,10 @@ nothing that was pickled is ever read.
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +23,20 @@ from outsize.collectives import failing_together, gather_values, rank, value_of_
 from outsize.errors import CheckpointError
 from outsize.files import (
     SAFETENSORS_TYPES,
+    finish_partial,
     flaw_of,
+    make_partial,
     reason_of,
-    sync_folder,
     write_json,
     write_tensors,
 )
+from outsize.json_files import FILE_FACTS, Each, OneOf, SchemaError, check, read_json
 
 FORMAT = 2
 WriteFiles = Callable[[Path], Mapping[str, Mapping[str, Any]]]
 _TENSOR_KEY = "__tensor__"
-_STEP_FOLDER = re.compile(r"step-(\d{10})")
+_STEP_FOLDER = re.compile(r"step-[0-9]{10}")
+_LEFTOVER = re.compile(r"step-[0-9]{10}\.partial")
 
 
 def save_checkpoint(
@@ -68,31 +70,46 @@ def save_checkpoint(
         return files
 
     write_together(final, write, "earlier checkpoints are untouched: make room and resume")
-    if rank() == 0:
-        for old in list_checkpoints(root)[:-keep]:
-            leftover = old.rename(old.with_name(f"{old.name}.partial"))  # whole or absent, even now
-            shutil.rmtree(leftover, ignore_errors=True)
+    with failing_together(CheckpointError):
+        if rank() == 0:
+            _remove(list_checkpoints(root)[:-keep])
     return final
 
 
 def load_checkpoint(folder: Path) -> dict[str, Any]:
     """Read a checkpoint's state back, on the CPU, after verifying every byte of it."""
     names = ("state.safetensors", "state.json")
-    files = read_manifest(folder, *names)
+    files = read_manifest(folder, *names, *_files_in(folder))
     for name in names:
         require_whole(folder / name, files[name])
-    skeleton = json.loads((folder / "state.json").read_text("utf-8"))
+    skeleton = read_verified(folder / "state.json", Each(object))
     with open_tensors(folder / "state.safetensors") as tensors:
-        restored = _put_tensors(skeleton, tensors)
-    assert isinstance(restored, dict)
+        unread = set(tensors.keys())
+        try:
+            restored: dict[str, Any] = _put_tensors(skeleton, "", tensors, unread)
+            if unread:
+                raise SchemaError(f"it has no place for {min(unread)!r} of state.safetensors")
+        except SchemaError as error:
+            raise damaged(folder / "state.json", str(error)) from None
+        except RecursionError:
+            raise damaged(folder / "state.json", "it is nested too deeply") from None
     return restored
+
+
+def _files_in(folder: Path) -> list[str]:
+    """The files in a folder that its manifest must list: all of those that a checkpoint has."""
+    try:
+        names = {path.name for path in folder.iterdir() if path.suffix in (".safetensors", ".json")}
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise _unreadable(folder, error) from error
+    return sorted(names - {"manifest.json"})
 
 
 def list_checkpoints(root: Path) -> list[Path]:
     """The complete checkpoints of a run, oldest first."""
-    if not root.is_dir():
-        return []
-    return sorted(path for path in root.iterdir() if _STEP_FOLDER.fullmatch(path.name))
+    return _found(root, _STEP_FOLDER)
 
 
 def latest_checkpoint(root: Path) -> Path | None:
@@ -101,12 +118,50 @@ def latest_checkpoint(root: Path) -> Path | None:
     The first rank looks and removes, while the others wait for what it has found.
     """
     found: list[Path] = []
-    if rank() == 0:
-        for leftover in root.glob("step-*.partial"):
-            shutil.rmtree(leftover, ignore_errors=True)
-        found = list_checkpoints(root)
+    with failing_together(CheckpointError):
+        if rank() == 0:
+            for leftover in _found(root, _LEFTOVER):
+                shutil.rmtree(leftover, ignore_errors=True)
+            found = list_checkpoints(root)
     newest = value_of_first(found[-1].name if found else None)
     return None if newest is None else root / newest
+
+
+def remove_checkpoints(root: Path) -> None:
+    """Remove a run's checkpoints, leftovers of a crash, and their folder if nothing else is in it.
+
+    Where something cannot be removed, it stays.
+    """
+    for path in [*list_checkpoints(root), *_found(root, _LEFTOVER)]:
+        shutil.rmtree(path, ignore_errors=True)
+    with suppress(OSError):
+        root.rmdir()
+
+
+def _found(root: Path, name: re.Pattern[str]) -> list[Path]:
+    """What is in a folder under names of a kind, by name; nothing where there is no folder."""
+    try:
+        return sorted(path for path in root.iterdir() if name.fullmatch(path.name))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise CheckpointError(
+            f"the checkpoints in {root} cannot be read: {reason_of(error)}; make it a folder that "
+            "this user may read"
+        ) from error
+
+
+def _remove(old: list[Path]) -> None:
+    """Remove checkpoints; each is whole or absent even meanwhile."""
+    for path in old:
+        try:
+            leftover = path.rename(path.with_name(f"{path.name}.partial"))
+        except OSError as error:
+            raise CheckpointError(
+                f"could not remove the old checkpoint {path}: {reason_of(error)}; "
+                "remove it, and resume"
+            ) from error
+        shutil.rmtree(leftover, ignore_errors=True)
 
 
 def write_together(final: Path, write: WriteFiles, way_out: str) -> None:
@@ -121,12 +176,12 @@ def write_together(final: Path, write: WriteFiles, way_out: str) -> None:
         way_out: What to say to a user whose disk is full.
     """
     partial = final.with_name(f"{final.name}.partial")
-    try:
-        with _writing(final, way_out):
-            if rank() == 0:
-                final.parent.mkdir(parents=True, exist_ok=True)
+    with _writing(final, way_out):
+        if rank() == 0:
+            if _LEFTOVER.fullmatch(partial.name):
                 shutil.rmtree(partial, ignore_errors=True)
-                partial.mkdir()
+            make_partial(partial)
+    try:
         with _writing(final, way_out):
             if not partial.is_dir():
                 raise OSError("rank 0 has made it, and this rank does not see it: share a disk")
@@ -135,9 +190,7 @@ def write_together(final: Path, write: WriteFiles, way_out: str) -> None:
         with _writing(final, way_out):
             if rank() == 0:
                 write_json(partial / "manifest.json", {"format": FORMAT, "files": files})
-                sync_folder(partial)
-                partial.rename(final)
-                sync_folder(final.parent)
+                finish_partial(partial, final)
     except BaseException:
         if rank() == 0:
             shutil.rmtree(partial, ignore_errors=True)
@@ -184,13 +237,20 @@ def escape(key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1")
 
 
-def _put_tensors(node: Any, tensors: Any) -> Any:
+def _put_tensors(node: Any, path: str, tensors: Any, unread: set[str]) -> Any:
+    """Put tensors back into a tree; each name is that of its place, as it was when written."""
     if isinstance(node, dict):
-        if set(node) == {_TENSOR_KEY}:
-            return tensors.get_tensor(node[_TENSOR_KEY])
-        return {key: _put_tensors(value, tensors) for key, value in node.items()}
+        if _TENSOR_KEY in node:
+            if node != {_TENSOR_KEY: path} or path not in unread:
+                raise SchemaError(f"it refers at {path!r} to a tensor that does not belong there")
+            unread.remove(path)
+            return tensors.get_tensor(path)
+        return {
+            key: _put_tensors(value, f"{path}/{escape(key)}", tensors, unread)
+            for key, value in node.items()
+        }
     if isinstance(node, list):
-        return [_put_tensors(value, tensors) for value in node]
+        return [_put_tensors(value, f"{path}/{i}", tensors, unread) for i, value in enumerate(node)]
     return node
 
 
@@ -198,30 +258,50 @@ def read_manifest(folder: Path, *needed: str) -> dict[str, dict[str, Any]]:
     """The files of a checkpoint with their size and SHA-256; an error where one is not listed."""
     path = folder / "manifest.json"
     try:
-        manifest = json.loads(path.read_text("utf-8"))
-        found, files = manifest["format"], dict(manifest["files"])
-        _ = [(facts["bytes"], facts["sha256"]) for facts in files.values()]
-    except (FileNotFoundError, NotADirectoryError):
-        if folder.is_dir():
-            raise _damaged(path, "it is missing") from None
-        raise CheckpointError(f"{folder} is no checkpoint: there is no such folder") from None
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise _damaged(path, "it cannot be read as a manifest") from None
+        if not folder.is_dir():
+            raise CheckpointError(f"{folder} is no checkpoint: there is no such folder")
+    except OSError as error:
+        raise _unreadable(folder, error) from error
+    manifest = read_verified(path, {"format": OneOf(int, str)})
+    found = manifest["format"]
     if found != FORMAT:
         raise CheckpointError(
             f"checkpoint {folder} has format {found}, but this version reads format {FORMAT}: "
             "resume with the version that wrote it, or start a new run"
         )
+    try:
+        check(manifest, {"files": Each(FILE_FACTS)})
+    except SchemaError as error:
+        raise damaged(path, str(error)) from None
+    files: dict[str, dict[str, Any]] = manifest["files"]
     for name in needed:
         if name not in files:
-            raise _damaged(path, f"it does not list {name}")
+            raise damaged(path, f"it does not list {name}")
     return files
 
 
 def require_whole(path: Path, facts: Mapping[str, Any]) -> None:
     """Refuse a file of a checkpoint that is not the one written."""
-    if flaw := flaw_of(path, facts):
-        raise _damaged(path, flaw)
+    try:
+        flaw = flaw_of(path, facts)
+    except OSError as error:
+        raise _unreadable(path.parent, error) from error
+    if flaw:
+        raise damaged(path, flaw)
+
+
+def read_verified(path: Path, schema: Any) -> Any:
+    """The JSON of a checkpoint's file, once that is known to be the one written."""
+    try:
+        return read_json(path, schema)
+    except SchemaError as error:
+        raise damaged(path, str(error)) from None
+    except FileNotFoundError:
+        raise damaged(path, "it is missing") from None
+    except PermissionError as error:
+        raise _unreadable(path.parent, error) from error
+    except OSError as error:
+        raise damaged(path, f"it cannot be read ({reason_of(error)})") from None
 
 
 @contextmanager
@@ -233,10 +313,18 @@ def open_tensors(path: Path) -> Iterator[Any]:
         with safe_open(path, framework="pt", device="cpu") as tensors:
             yield tensors
     except SafetensorError as error:
-        raise _damaged(path, f"it is no safetensors file ({error})") from None
+        raise damaged(path, f"it is no safetensors file ({error})") from None
 
 
-def _damaged(path: Path, fact: str) -> CheckpointError:
+def damaged(path: Path, fact: str) -> CheckpointError:
+    """What to raise for a file of a checkpoint that is not as it was written."""
     is_of_run = _STEP_FOLDER.fullmatch(path.parent.name)
     way_out = "remove this folder to resume from the one before it" if is_of_run else "save it anew"
     return CheckpointError(f"checkpoint {path.parent} is damaged: {path.name}: {fact}; {way_out}")
+
+
+def _unreadable(folder: Path, error: OSError) -> CheckpointError:
+    name = "" if error.filename is None else f"{Path(error.filename).name}: "
+    return CheckpointError(
+        f"checkpoint {folder} cannot be read: {name}{reason_of(error)}; let this user read it"
+    )

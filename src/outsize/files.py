@@ -26,6 +26,7 @@ SAFETENSORS_TYPES = {
     torch.uint8: "U8", torch.uint16: "U16", torch.uint32: "U32", torch.bool: "BOOL",
 }  # fmt: skip
 _CHUNK_BYTES = 1 << 24
+_MARKER = ".outsize-partial"
 
 
 @contextlib.contextmanager
@@ -36,17 +37,37 @@ def whole_folder(final: Path, partial: Path) -> Iterator[Path]:
         final: Must not exist, or be an empty folder.
         partial: Its name meanwhile, in the same parent; what a crash left there is removed.
     """
-    final.parent.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(partial, ignore_errors=True)
+    make_partial(partial)
     try:
-        partial.mkdir()
         yield partial
-        sync_folder(partial)
-        partial.rename(final)
-        sync_folder(final.parent)
+        finish_partial(partial, final)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
+
+
+def make_partial(partial: Path) -> None:
+    """Make a folder to write into, in place of what a crash has left of one.
+
+    A marker inside says who made it. A folder without one, and with anything else in it, is not
+    removed but refused with a `WriteError`.
+    """
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    if partial.is_symlink() or partial.exists():
+        is_ours = partial.is_dir() and not partial.is_symlink()
+        if not is_ours or (any(partial.iterdir()) and not (partial / _MARKER).exists()):
+            raise WriteError(f"{partial} is in the way: remove it, or choose another folder")
+        shutil.rmtree(partial)
+    partial.mkdir()
+    (partial / _MARKER).touch()
+
+
+def finish_partial(partial: Path, final: Path) -> None:
+    """Give a folder that is written its final name, and bring it to disk."""
+    sync_folder(partial)
+    partial.rename(final)
+    (final / _MARKER).unlink()
+    sync_folder(final.parent)
 
 
 def write_text_atomically(path: Path, text: str) -> None:
@@ -142,7 +163,11 @@ def write_json(path: Path, content: Any) -> dict[str, Any]:
 
 
 def flaw_of(path: Path, facts: Mapping[str, Any]) -> str | None:
-    """How a file differs from the size and SHA-256 it was written with; `None` if it does not."""
+    """How a file differs from the size and SHA-256 it was written with; `None` if it does not.
+
+    Raises:
+        PermissionError: It may not be read, which says nothing about what it holds.
+    """
     try:
         size = path.stat().st_size
         if size != facts["bytes"]:
@@ -151,6 +176,10 @@ def flaw_of(path: Path, facts: Mapping[str, Any]) -> str | None:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError:
         return "it is missing"
+    except PermissionError:
+        raise
+    except OSError as error:
+        return f"it cannot be read ({reason_of(error)})"
     return None if digest == facts["sha256"] else "its checksum is not the one written"
 
 

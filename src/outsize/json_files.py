@@ -3,8 +3,11 @@
 A schema is a plain value that looks like what it describes:
 
 - `str`, `bool`, `int` or `float` (which also takes whole numbers) describe one value; `object` any;
-- `Whole(minimum)` describes a whole number that is not below a minimum;
-- `[schema]` describes a list whose members all fit the schema;
+  another class describes its instances, for trees that hold more than JSON can;
+- `Whole(minimum)` describes a whole number that is not below a minimum; `Word(word, ...)` describes
+  one of several texts;
+- `[schema]` describes a list whose members all fit the schema; `(schema, ...)` describes a list of
+  as many members, each with a schema of its own;
 - `{"name": schema, ...}` describes an object that has at least these members; `Absent(schema)` lets
   one of them be missing;
 - `Each(schema)` describes an object with any names, whose values all fit the schema;
@@ -14,6 +17,7 @@ A schema is a plain value that looks like what it describes:
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,9 +29,16 @@ class SchemaError(ValueError):
 
 @dataclass(frozen=True)
 class Whole:
-    """A whole number that is not below a minimum."""
+    """A whole number of 64 bits that is not below a minimum."""
 
     minimum: int = 0
+
+
+class Word:
+    """One of several texts."""
+
+    def __init__(self, *words: str) -> None:
+        self.words = words
 
 
 @dataclass(frozen=True)
@@ -94,6 +105,9 @@ def check(value: Any, schema: Any, where: str = "") -> None:
     if isinstance(schema, list):
         for i, member in enumerate(value):
             check(member, schema[0], f"{where}[{i}]")
+    elif isinstance(schema, tuple):
+        for i, (member, wanted) in enumerate(zip(value, schema, strict=True)):
+            check(member, wanted, f"{where}[{i}]")
     elif isinstance(schema, Each):
         for name, member in value.items():
             check(member, schema.schema, _member(where, name))
@@ -116,23 +130,32 @@ def _fits_kind(value: Any, schema: Any) -> bool:
     if isinstance(schema, OneOf):
         return any(_fits_kind(value, s) for s in schema.schemas)
     if isinstance(schema, Whole):
-        return _fits_kind(value, int) and value >= schema.minimum
+        return _fits_kind(value, int) and schema.minimum <= value < 1 << 63
+    if isinstance(schema, Word):
+        return isinstance(value, str) and value in schema.words
     if isinstance(schema, list):
         return isinstance(value, list)
+    if isinstance(schema, tuple):
+        return isinstance(value, list) and len(value) == len(schema)
     if isinstance(schema, dict | Each):
         return isinstance(value, dict)
     if schema in (int, float) and isinstance(value, bool):
         return False
-    return isinstance(value, (int, float) if schema is float else schema)
+    if schema is float and isinstance(value, int):
+        return abs(value) <= sys.float_info.max
+    return isinstance(value, schema)
 
 
 def _member(where: str, name: str) -> str:
-    return f"{where}.{name}" if where else name
+    shown = name if name.isprintable() and len(name) <= 80 else f"{json.dumps(name[:80])}"
+    return f"{where}.{shown}" if where else shown
 
 
 def _shown(value: Any) -> str:
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else "a list"
+    if value is not None and not isinstance(value, bool | int | float | str):
+        return f"a {type(value).__name__}"
     text = json.dumps(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
 
@@ -144,6 +167,12 @@ def _described(schema: Any) -> str:
         return " or ".join(_described(s) for s in schema.schemas)
     if isinstance(schema, Whole):
         return f"a whole number of at least {schema.minimum}"
+    if isinstance(schema, Word):
+        return " or ".join(json.dumps(word) for word in schema.words)
     if isinstance(schema, list):
         return "a list"
-    return "an object" if isinstance(schema, dict | Each) else _WORDS[schema]
+    if isinstance(schema, tuple):
+        return f"a list of {len(schema)}"
+    if isinstance(schema, dict | Each):
+        return "an object"
+    return _WORDS.get(schema) or f"a {schema.__name__}"

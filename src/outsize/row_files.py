@@ -3,7 +3,7 @@
 `rows-00001-of-00004.safetensors` holds what rank 1 of 4 keeps: for each table `<table>/rows`,
 `<table>/clocks` and `<table>/state.<name>` (names of tables escaped as in RFC 6901), and under
 `/rank/<name>` what that rank alone knows. `rows.json` says how large the tables are and which rows
-each rank has: every so many-th from a first one on. A rank that loads finds the rows it keeps in
+each rank has: every n-th from a first one on. A rank that loads finds the rows it keeps in
 whichever files have them, so neither the number of ranks nor the kind of store has to be the same.
 """
 
@@ -19,7 +19,6 @@ from torch import Tensor
 
 from outsize.checkpoint import (
     WriteFiles,
-    escape,
     open_tensors,
     read_manifest,
     require_whole,
@@ -28,18 +27,18 @@ from outsize.checkpoint import (
 from outsize.collectives import failing_together, gather_values, rank, value_of_first, world_size
 from outsize.contracts import RowStore, TablePart
 from outsize.errors import CheckpointError, ConfigError
-from outsize.files import SAFETENSORS_TYPES, write_json, write_tensors
-from outsize.json_files import Each, SchemaError, Whole, read_json
+from outsize.files import write_json, write_tensors
+from outsize.row_index import (
+    INDEX,
+    common_rows,
+    rank_name,
+    read_index,
+    require_indexed,
+    rows_of,
+    tensor_name,
+)
 
-INDEX = "rows.json"
 _CHUNK_BYTES = 1 << 24
-_SHARE = {"first": Whole(), "every": Whole(1), "num_rows": Whole()}
-_SCHEMA = {
-    "num_ranks": Whole(1),
-    "tables": Each({"num_rows": Whole(), "tensors": Each([object])}),
-    "ranks": [{"tables": Each(_SHARE), "state": [str]}],
-}
-_DTYPES = {str(dtype).removeprefix("torch."): name for dtype, name in SAFETENSORS_TYPES.items()}
 
 
 def save_rows(store: RowStore, folder: str | Path) -> None:
@@ -88,13 +87,11 @@ def load_rows(
     folder = Path(folder)
     with failing_together(CheckpointError):
         files = read_manifest(folder, INDEX)
-        require_whole(folder / INDEX, files[INDEX])
-        index = _read_index(folder)
+        index = read_index(folder, files)
         _require_fit(index, store, folder, allow_new, allow_dropped)
         known = _rank_state(index, store, folder, files)
         for source in _needed(index, store.parts()):
-            path = _listed(folder, source, index["num_ranks"], files)
-            _require_tensors(path, index, source, store.parts())
+            require_indexed(_listed(folder, source, index["num_ranks"], files), index, source)
         fits = known is not None and store.fits_rank_state(known)
     fits = all(gather_values(fits))
     store.flush()
@@ -105,7 +102,7 @@ def load_rows(
                 for part in parts:
                     saved = index["ranks"][source]["tables"].get(part.table)
                     if saved is not None:
-                        _copy_rows(tensors, _rows_of(saved), part)
+                        _copy_rows(tensors, rows_of(saved), part)
         if fits and known:
             store.load_rank_state(known)
     saved_rows = {name: table["num_rows"] for name, table in index["tables"].items()}
@@ -159,28 +156,15 @@ def make_index(store: RowStore, ranks: Sequence[Mapping[str, Any]]) -> dict[str,
 def write_rank(folder: Path, store: RowStore, index: int, count: int) -> dict[str, dict[str, Any]]:
     """Write the file of one of `count` ranks, if it has something to save; its size and SHA-256."""
     tensors = {
-        _name(part.table, name): tensor
+        tensor_name(part.table, name): tensor
         for part in _saved_parts(store)
         for name, tensor in part.tensors.items()
     }
-    tensors |= {_own(name): tensor for name, tensor in sorted(store.rank_state().items())}
+    tensors |= {rank_name(name): tensor for name, tensor in sorted(store.rank_state().items())}
     if not tensors:
         return {}
     name = _file_name(index, count)
     return {name: write_tensors(folder / name, tensors)}
-
-
-def _read_index(folder: Path) -> dict[str, Any]:
-    try:
-        index: dict[str, Any] = read_json(folder / INDEX, _SCHEMA)
-    except SchemaError as error:
-        raise CheckpointError(f"{folder / INDEX}: {error}; save the rows anew") from None
-    if len(index["ranks"]) != index["num_ranks"]:
-        raise CheckpointError(
-            f"{folder / INDEX} lists {len(index['ranks'])} ranks, but says that there were "
-            f"{index['num_ranks']}; save the rows anew"
-        )
-    return index
 
 
 def _listed(folder: Path, source: int, count: int, files: Mapping[str, Any]) -> Path:
@@ -207,28 +191,7 @@ def _rank_state(
     if not saved["state"]:
         return {}
     with open_tensors(_listed(folder, rank(), index["num_ranks"], files)) as tensors:
-        return {name: tensors.get_tensor(_own(name)) for name in saved["state"]}
-
-
-def _require_tensors(
-    path: Path, index: Mapping[str, Any], source: int, parts: Sequence[TablePart]
-) -> None:
-    """Refuse a file whose tensors are not those that the index says."""
-    with open_tensors(path) as tensors:
-        names = set(tensors.keys())
-        for part in parts:
-            share = index["ranks"][source]["tables"].get(part.table)
-            for name, kind in index["tables"][part.table]["tensors"].items() if share else ():
-                dtype, *line = kind
-                found: tuple[Any, Any] | None = None
-                if _name(part.table, name) in names:
-                    piece = tensors.get_slice(_name(part.table, name))
-                    found = (piece.get_dtype(), list(piece.get_shape()))
-                if found != (_DTYPES.get(dtype), [share["num_rows"], *line]):
-                    raise CheckpointError(
-                        f"{path}: {name} of table {part.table!r} is not what {INDEX} says: "
-                        "save the rows anew"
-                    )
+        return {name: tensors.get_tensor(rank_name(name)) for name in saved["state"]}
 
 
 def _require_fit(
@@ -298,7 +261,7 @@ def _needed(index: Mapping[str, Any], parts: Sequence[TablePart]) -> Iterator[in
     """The ranks whose files hold rows of these parts."""
     for source, saved in enumerate(index["ranks"]):
         if any(
-            common_rows(_rows_of(saved["tables"][part.table]), _range_of(part))
+            common_rows(rows_of(saved["tables"][part.table]), _range_of(part))
             for part in parts
             if part.table in saved["tables"]
         ):
@@ -310,7 +273,7 @@ def _copy_rows(tensors: Any, saved: range, part: TablePart) -> None:
     here = _range_of(part)
     common = common_rows(saved, here)
     for name, target in part.tensors.items() if common else ():
-        source = tensors.get_slice(_name(part.table, name))
+        source = tensors.get_slice(tensor_name(part.table, name))
         line_bytes = max(1, math.prod(target.shape[1:])) * target.element_size()
         step = common.step // saved.step
         per_chunk = max(1, _CHUNK_BYTES // (line_bytes * step))
@@ -321,34 +284,12 @@ def _copy_rows(tensors: Any, saved: range, part: TablePart) -> None:
             target[first : last + 1 : common.step // here.step].copy_(values)
 
 
-def common_rows(one: range, other: range) -> range:
-    """The rows in both of two ascending ranges."""
-    skipped = max(0, -(-(one.start - other.start) // other.step))
-    for row in other[skipped : skipped + one.step]:
-        if row in one:
-            return range(row, min(one.stop, other.stop), math.lcm(one.step, other.step))
-    return range(0)
-
-
 def _saved_parts(store: RowStore) -> list[TablePart]:
     return store.parts() if store.saves_parts() else []
 
 
-def _rows_of(saved: Mapping[str, int]) -> range:
-    first, every = saved["first"], saved["every"]
-    return range(first, first + every * saved["num_rows"], every)
-
-
 def _range_of(part: TablePart) -> range:
     return range(part.first, part.first + part.every * part.num_rows, part.every)
-
-
-def _name(table: str, tensor: str) -> str:
-    return f"{escape(table)}/{tensor}"
-
-
-def _own(name: str) -> str:
-    return f"/rank/{escape(name)}"
 
 
 def _file_name(index: int, count: int) -> str:

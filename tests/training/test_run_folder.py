@@ -17,14 +17,19 @@ from outsize.training.config import CheckpointConfig, RunConfig, TrainConfig
 from outsize.training.embeddings_config import TablesConfig
 from outsize.training.run_folder import RunFolder
 
-LINES = st.dictionaries(
+LINES = st.builds(
+    lambda step, split, metrics: {**metrics, "step": step, "split": split},
+    st.integers(0, 2**62),
     st.text(),
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(),
-    max_size=4,
+    st.dictionaries(
+        st.text(),
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.floats(allow_nan=False, allow_infinity=False)
+        | st.text(),
+        max_size=4,
+    ),
 )
 
 
@@ -172,39 +177,43 @@ def test_metrics_read_back_as_they_were_appended(lines):
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_metric_that_is_no_number_is_null(folder, value):
-    folder.append_metrics({"step": 1, "auc": value})
+    folder.append_metrics({"step": 1, "split": "test", "auc": value})
 
     text = folder.metrics_file.read_text()
 
     def refuse(name: str) -> Any:
         raise AssertionError(f"{name} is no JSON")
 
-    assert json.loads(text, parse_constant=refuse) == {"step": 1, "auc": None}
-    assert folder.metrics() == [{"step": 1, "auc": None}]
+    assert json.loads(text, parse_constant=refuse) == {"step": 1, "split": "test", "auc": None}
+    assert folder.metrics() == [{"step": 1, "split": "test", "auc": None}]
+
+
+def line(step: int, **metrics: Any) -> dict[str, Any]:
+    return {"step": step, "split": "train", **metrics}
 
 
 def test_a_last_line_cut_anywhere_is_dropped(folder):
-    folder.append_metrics({"step": 1, "loss": 0.5})
+    folder.append_metrics(line(1, loss=0.5))
     whole = folder.metrics_file.read_bytes()
     folder.append_metrics({"step": 2, "loss": 0.25, "split": "ü"})
     last = folder.metrics_file.read_bytes()[len(whole) :]
 
     for length in range(len(last) - 1):
         folder.metrics_file.write_bytes(whole + last[:length])
-        assert folder.metrics() == [{"step": 1, "loss": 0.5}]
+        assert folder.metrics() == [line(1, loss=0.5)]
 
 
 @pytest.mark.parametrize("cut", [1, 2, 8])
 def test_lines_appended_after_a_cut_one_are_whole_once_truncated(folder, cut):
     for step in (1, 2):
-        folder.append_metrics({"step": step, "loss": 0.5})
+        folder.append_metrics(line(step, loss=0.5))
     with folder.metrics_file.open("r+b") as file:
         file.truncate(folder.metrics_file.stat().st_size - cut)
 
     folder.truncate_metrics(1)
-    folder.append_metrics({"step": 2, "loss": 0.25})
+    folder.append_metrics(line(2, loss=0.25))
 
-    assert folder.metrics() == [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.25}]
+    assert folder.metrics() == [line(1, loss=0.5), line(2, loss=0.25)]
 
 
 @pytest.mark.parametrize(
@@ -212,11 +221,11 @@ def test_lines_appended_after_a_cut_one_are_whole_once_truncated(folder, cut):
 )
 def test_truncating_keeps_the_lines_up_to_a_step(folder, step, kept):
     for line_step in (1, 2, 2, 4):
-        folder.append_metrics({"step": line_step, "loss": None})
+        folder.append_metrics(line(line_step, loss=None))
 
     folder.truncate_metrics(step)
 
-    assert folder.metrics() == [{"step": line_step, "loss": None} for line_step in kept]
+    assert folder.metrics() == [line(line_step, loss=None) for line_step in kept]
 
 
 def test_truncating_before_the_first_line_is_written_does_nothing(folder):
@@ -225,15 +234,106 @@ def test_truncating_before_the_first_line_is_written_does_nothing(folder):
     assert folder.metrics() == []
 
 
+GOOD = b'{"step": 1, "split": "train", "loss": 0.5}\n'
+
+
 @pytest.mark.parametrize(
-    "broken", [b"{", b'{"step": 2', b"", b"nonsense", b"3", b"null", b'[{"step": 1}]', b"\xff"]
-)
+    "broken",
+    [
+        b"{", b'{"step": 2', b"", b"nonsense", b"3", b"null", b'[{"step": 1}]', b"\xff",
+        b"{}", b'{"step": 1}', b'{"split": "train"}', b'{"step": "1", "split": "train"}',
+        b'{"step": -1, "split": "train"}', b'{"step": 1, "split": null}',
+        b'{"step": 1, "split": "train", "loss": "low"}',
+        b'{"step": 1, "split": "test", "auc": [1]}',
+        b'{"step": 1, "split": "train", "loss": 1' + b"0" * 400 + b"}",
+        b'{"step": 1, "split": "train", "sent_rows": 3}',
+        b'{"step": 1, "split": "recluster", "table": "c1"}',
+        b'{"step": 1, "split": "recluster", "table": "c1", "entropies": ["x"]}',
+        b"[" * 200_000 + b"]" * 200_000,
+    ],
+    ids=lambda broken: broken[:50].decode(errors="replace"),
+)  # fmt: skip
 def test_a_broken_line_in_the_middle_is_named(folder, broken):
-    folder.metrics_file.write_bytes(b'{"step": 1}\n' + broken + b'\n{"step": 3}\n')
+    folder.metrics_file.write_bytes(GOOD + broken + b"\n" + GOOD)
 
     with pytest.raises(DataError) as caught:
         folder.metrics()
 
     assert str(folder.metrics_file) in str(caught.value)
     assert "line 2" in str(caught.value)
+    assert "--out" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_folder_in_place_of_the_log_is_named(folder):
+    folder.metrics_file.mkdir()
+
+    for read in (folder.metrics, lambda: folder.truncate_metrics(1)):
+        with pytest.raises(DataError, match="cannot be read: Is a directory") as caught:
+            read()
+        assert str(folder.metrics_file) in str(caught.value)
+
+
+def test_a_resumed_run_keeps_exactly_the_lines_its_checkpoint_was_saved_with(folder):
+    for step in (1, 2):
+        folder.append_metrics(line(step, loss=0.5))
+    facts = folder.log.facts()
+    kept = folder.metrics_file.read_bytes()
+    for rest in (b"", GOOD, GOOD[:9], b"\xff\xfe", b'{"step": 2, "split": "rows"}\n'):
+        folder.metrics_file.write_bytes(kept + rest)
+        resumed = RunFolder(folder.path)
+
+        resumed.truncate_metrics(2, facts)
+
+        assert resumed.metrics_file.read_bytes() == kept
+        assert resumed.log.facts() == facts
+
+
+@pytest.mark.parametrize(
+    ("damage", "fact"),
+    [
+        (None, "it is missing"),
+        (lambda text: b"", "it has 0 bytes where"),
+        (lambda text: text[:-1], "bytes where"),
+        (lambda text: text[: len(text) // 2], "bytes where"),
+        (lambda text: text.split(b"\n", 1)[1], "bytes where"),
+        (lambda text: text.split(b"\n", 1)[1] + GOOD * 9, "its first 3 lines are not"),
+        (lambda text: text.replace(b"0.5", b"0.4"), "its first 3 lines are not"),
+        (lambda text: text.replace(b"\n", b"\r\n"), "its first 3 lines are not"),
+    ],
+    ids=["missing", "empty", "a byte", "half", "a line", "another line", "a digit", "line ends"],
+)
+def test_a_log_that_lacks_what_a_checkpoint_was_saved_with_is_refused(folder, damage, fact):
+    for step in (1, 2, 3):
+        folder.append_metrics(line(step, loss=0.5))
+    facts = folder.log.facts()
+    text = folder.metrics_file.read_bytes()
+    folder.metrics_file.unlink()
+    if damage is not None:
+        folder.metrics_file.write_bytes(damage(text))
+
+    with pytest.raises(DataError) as caught:
+        RunFolder(folder.path).truncate_metrics(3, facts)
+
+    message = str(caught.value)
+    assert str(folder.metrics_file) in message
+    assert fact in message
+    assert "--out" in message
+    assert "\n" not in message
+    if damage is not None:
+        assert folder.metrics_file.read_bytes() == damage(text)
+
+
+def test_a_log_without_lines_may_be_missing(folder):
+    folder.truncate_metrics(0, folder.log.facts())
+
+    assert folder.metrics() == []
+
+
+def test_a_run_that_begins_anew_needs_no_log_that_can_be_read(folder):
+    folder.metrics_file.write_bytes(b"\xff\n")
+
+    folder.begin_anew(RunConfig(seed=3))
+
+    assert folder.metrics() == []
+    assert folder.config() == RunConfig(seed=3)

@@ -18,10 +18,17 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from outsize.checkpoint import open_tensors, read_manifest, require_whole, write_together
+from outsize.checkpoint import (
+    damaged,
+    open_tensors,
+    read_manifest,
+    require_whole,
+    write_together,
+)
 from outsize.collectives import failing_together, gather_values, rank, value_of_first, world_size
 from outsize.errors import CheckpointError, ConfigError
 from outsize.files import SAFETENSORS_TYPES, write_tensors
+from outsize.json_files import Absent, OneOf, SchemaError, Whole, check, parse_json
 from outsize.negatives.item_cache import UNKNOWN_PUSHED, ItemCache
 from outsize.negatives.item_rows import put_lines
 
@@ -30,6 +37,13 @@ _NAME = re.compile(r"cache-(\d{5})-of-(\d{5})\.safetensors")
 _CHUNK_BYTES = 1 << 24
 _COUNTERS = ("clock", "num_pushes", "num_draws", "num_pushed", "seed")
 _MISSING = {"num_pushed": UNKNOWN_PUSHED}  # what older files do not say
+_HEADER = {
+    "num_shards": Whole(1),
+    "num_items": Whole(),
+    "counters": dict.fromkeys(_COUNTERS, Whole())
+    | dict.fromkeys(_MISSING, Absent(Whole()))
+    | {"seed": Whole(-(1 << 63))},
+}
 
 
 def save_cache(cache: ItemCache, folder: str | Path) -> None:
@@ -130,17 +144,11 @@ def _needed_files(cache: ItemCache, folder: Path) -> tuple[list[Path], bool]:
 def _read_header(path: Path, cache: ItemCache) -> dict[str, Any]:
     """Where the rank stood that wrote a file; refuses one that holds another kind of items."""
     with open_tensors(path) as tensors:
-        try:
-            header = json.loads(tensors.metadata()["cache"])
-            found = header["format"]
-        except (TypeError, KeyError, ValueError):
-            raise CheckpointError(f"{path} is no file of a negative cache: save it anew") from None
-        if found != _FORMAT:
-            raise CheckpointError(
-                f"{path} has format {found}, but this version reads format {_FORMAT}: load it with "
-                "the version that wrote it"
-            )
+        header = _parse_header(path, (tensors.metadata() or {}).get("cache", ""))
         slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
+        for name, lines in slices.items():
+            if lines.get_shape()[:1] != [header["num_items"]]:
+                raise damaged(path, f"{name} has not the {header['num_items']:,} lines it tells of")
         saved = {n: (s.get_dtype(), tuple(s.get_shape()[1:])) for n, s in slices.items()}
     here = {
         name: (SAFETENSORS_TYPES.get(lines.dtype), tuple(lines.shape[1:]))
@@ -152,7 +160,24 @@ def _read_header(path: Path, cache: ItemCache) -> dict[str, Any]:
                 f"{path.parent} holds a negative cache whose {name} {_in_words(saved.get(name))}, "
                 f"but here it {_in_words(here.get(name))}: make the cache as it was saved"
             )
-    assert isinstance(header, dict)
+    return header
+
+
+def _parse_header(path: Path, text: str) -> dict[str, Any]:
+    """The JSON in the header of a file."""
+    try:
+        header: dict[str, Any] = parse_json(text, {"format": OneOf(int, str)})
+        found = header["format"]
+        if found != _FORMAT:
+            raise CheckpointError(
+                f"{path} has format {found}, but this version reads format {_FORMAT}: load it with "
+                "the version that wrote it"
+            )
+        check(header, _HEADER)
+    except SchemaError as error:
+        raise CheckpointError(
+            f"{path} is no file of a negative cache: save it anew (its header: {error})"
+        ) from None
     return header
 
 

@@ -28,7 +28,7 @@ from outsize.collectives import (
 )
 from outsize.contracts import RowStore
 from outsize.data.clicks import Split
-from outsize.errors import CheckpointError, ConfigError, NonFiniteError
+from outsize.errors import CheckpointError, NonFiniteError
 from outsize.interrupts import StopRequested, stopping_when
 from outsize.row_files import load_rows, rows_writer
 from outsize.training.config import RunConfig
@@ -39,12 +39,23 @@ from outsize.training.loop_state import (
     dense_state,
     load_dense_state,
     load_plain_state,
+    load_random_state,
     plain_state,
+    random_state,
     require_same_batch,
+    require_same_data,
 )
 from outsize.training.metric_names import Metrics
 from outsize.training.non_finite import non_finite_error
 from outsize.training.row_counts import add_counts, as_metrics
+from outsize.training.run_log import log_recorder, read_log_record
+from outsize.training.saved_state import (
+    fitting,
+    require_optimizers,
+    require_place,
+    require_state,
+    require_weights,
+)
 from outsize.training.served_weights import ServedWeights
 from outsize.training.tasks import Task
 from outsize.training.watcher import Watcher as Watcher
@@ -314,19 +325,30 @@ class Loop:
         if self._store is not None:
             writers.append(rows_writer(self._store))
 
+        if (logged := self._watcher.log_facts()) is not None:
+            writers.append(log_recorder(logged))
+
         def write_more(folder: Path) -> Mapping[str, Mapping[str, Any]]:
             return {name: facts for write in writers for name, facts in write(folder).items()}
 
         keep = self.config.checkpoint.keep
         save_checkpoint(self._checkpoints, self.state.step, state, keep, write_more)
 
-    def load(self, checkpoint: Path) -> None:
-        """Continue from a checkpoint; entered by all ranks, however many wrote it."""
-        with failing_together(CheckpointError):
-            self._load_state(load_checkpoint(checkpoint))
+    def load(self, checkpoint: Path) -> dict[str, Any] | None:
+        """Continue from a checkpoint; entered by all ranks, however many wrote it.
+
+        Returns:
+            What the checkpoint recorded of the log, if it did.
+        """
+        with failing_together(CheckpointError), fitting(checkpoint):
+            state, logged = load_checkpoint(checkpoint), read_log_record(checkpoint)
+            self._require_fit(state, is_older=logged is None)
+        with failing_together(CheckpointError), fitting(checkpoint):
+            self._load_state(state)
         if self._store is not None:
             load_rows(self._store, checkpoint)
         self.task.load_files(checkpoint)
+        return logged
 
     def state_dict(self) -> dict[str, Any]:
         """Everything the rest of the run depends on, but the rows of a store."""
@@ -340,26 +362,23 @@ class Loop:
             "loop": asdict(self.state),
             "model": dense_state(self.task.trained, self._store),
             "optimizers": [plain_state(o) for o in self.optimizers],
-            "random": {
-                "cpu": torch.get_rng_state(),
-                "cuda": list(torch.cuda.get_rng_state_all()) if torch.cuda.is_available() else [],
-            },
+            "random": random_state(),
         }
 
-    def _load_state(self, state: Mapping[str, Any]) -> None:
+    def _require_fit(self, state: Mapping[str, Any], is_older: bool) -> None:
+        require_state(state, self.task.judge, is_older)
         require_same_batch(state["num_ranks"], state["batch_size"], self.config.train.batch_size)
-        if state["data"] != self.task.fingerprint:
-            raise ConfigError(
-                "the data has changed since this run was saved, and so have its batches: bring the "
-                "old data back, or start a new run with --out"
-            )
+        require_same_data(state["data"], self.task.fingerprint)
+        require_place(state["loop"], self.task.num_batches())
+        require_weights(state["model"], dense_state(self.task.trained, self._store))
+        require_optimizers(state["optimizers"], self.optimizers)
+
+    def _load_state(self, state: Mapping[str, Any]) -> None:
         self.state = LoopState.from_dict(state["loop"])
         load_dense_state(self.task.trained, self._store, state["model"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             load_plain_state(optimizer, saved)
-        torch.set_rng_state(state["random"]["cpu"])
-        if torch.cuda.is_available() and state["random"]["cuda"]:
-            torch.cuda.set_rng_state_all(state["random"]["cuda"])
+        load_random_state(state["random"])
 
     @property
     def _store(self) -> RowStore | None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -74,12 +75,16 @@ def plain_state(optimizer: Optimizer) -> dict[str, Any]:
 
 def load_plain_state(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
     """Give an optimizer the state that `plain_state` took from one like it."""
+    known = [set(group) for group in optimizer.param_groups]
     groups = [
-        {key: tuple(value) if key == "betas" else value for key, value in group.items()}
-        for group in state["param_groups"]
+        {k: tuple(value) if k == "betas" else value for k, value in group.items() if k in names}
+        for group, names in zip(state["param_groups"], known, strict=True)
     ]
     values = {int(key): value for key, value in state["state"].items()}
     optimizer.load_state_dict({"state": values, "param_groups": groups})
+    for group, names in zip(optimizer.param_groups, known, strict=True):
+        if absent := sorted(names - set(group)):  # torch adds those that an older one did not have
+            raise ValueError(f"the optimizer's setting {absent[0]!r} is missing")
 
 
 def require_same_batch(num_ranks: int, batch_size: int, batch_size_now: int) -> None:
@@ -102,6 +107,33 @@ def require_same_batch(num_ranks: int, batch_size: int, batch_size_now: int) -> 
         f"this run was saved with batches of {whole} ({_count(num_ranks)} of {batch_size}), and "
         f"{_count(ranks)} of {batch_size_now} would make {batch_size_now * ranks}: {way_out}"
     )
+
+
+def require_same_data(saved: str, now: str) -> None:
+    """Refuse to continue on other data than a run was saved with.
+
+    Args:
+        saved: The fingerprint of the data then.
+        now: The fingerprint of the data now.
+    """
+    if saved != now:
+        raise ConfigError(
+            "the data has changed since this run was saved, and so have its batches: bring the "
+            "old data back, or start a new run with --out"
+        )
+
+
+def random_state() -> dict[str, Any]:
+    """The states of torch's generators."""
+    devices = list(torch.cuda.get_rng_state_all()) if torch.cuda.is_available() else []
+    return {"cpu": torch.get_rng_state(), "cuda": devices}
+
+
+def load_random_state(state: Mapping[str, Any]) -> None:
+    """Give torch's generators the states that `random_state` took from them."""
+    torch.set_rng_state(state["cpu"])
+    if torch.cuda.is_available() and state["cuda"]:
+        torch.cuda.set_rng_state_all(state["cuda"])
 
 
 def _count(num_ranks: int) -> str:

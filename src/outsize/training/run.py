@@ -23,7 +23,7 @@ from outsize.collectives import (
     rank,
     value_of_first,
 )
-from outsize.errors import ConfigError
+from outsize.errors import ConfigError, DataError
 from outsize.spec import MemoryUse
 from outsize.stores import CachedStore, ServedStore
 from outsize.training.build import build_device, build_optimizer
@@ -114,12 +114,13 @@ def train(
         restarted = (
             folder is not None
             and any(gather_values(is_restarted()))
-            and bool(value_of_first(folder.config_file.exists()))
+            and bool(value_of_first(folder.holds_run()))
         )
         resume = resume or restarted
         if folder is not None and resume:
             # A rank's batch follows the number of ranks; the loop compares the batch of all.
-            folder.require_same_run(config, "train.batch_size")
+            with failing_together(ConfigError):
+                folder.require_same_run(config, "train.batch_size")
         task = TASKS[config.task](config)
         optimizer = build_optimizer(config, task.trained)
         for store in (task.embeddings.store, getattr(optimizer, "store", None)):
@@ -136,12 +137,13 @@ def train(
                     folder.begin(config)
                 stack.enter_context(folder.lock())
         checkpoint = latest_checkpoint(checkpoints) if checkpoints and resume else None
-        if checkpoint is not None:
-            loop.load(checkpoint)
-        if folder is not None and is_writer:
-            if resume and checkpoint is None:
-                folder.write_config(config)  # a run without a checkpoint begins anew
-            folder.truncate_metrics(loop.state.step)
+        logged = loop.load(checkpoint) if checkpoint is not None else None
+        with failing_together(DataError):
+            if folder is not None and is_writer:
+                if checkpoint is not None:
+                    folder.truncate_metrics(loop.state.step, logged)
+                else:
+                    folder.begin_anew(config)
         watcher.progress = stack.enter_context(
             TrainingProgress(loop.total_steps, loop.state.step, quiet or rank() > 0)
         )
@@ -183,6 +185,9 @@ class _FolderAndProgress(Watcher):
             self._folder.append_metrics(line)
         if self.progress is not None:
             self.progress.log(line)
+
+    def log_facts(self) -> dict[str, Any] | None:
+        return None if self._folder is None else self._folder.log.facts()
 
     def advance(self, step: int) -> None:
         if self.progress is not None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from outsize.errors import ConfigError, DataError, WriteError
-from outsize.files import append_line, write_text_atomically
+from outsize.errors import ConfigError, WriteError
+from outsize.files import reason_of, write_text_atomically
 from outsize.training.config import RunConfig
+from outsize.training.run_log import RunLog
 from outsize.training.strict_toml import decode, encode, flatten, read_toml, to_toml
 
 _MAY_CHANGE = ("checkpoint.", "train.log_every", "train.device")
@@ -28,12 +27,13 @@ class RunFolder:
         self.path = path
         self.config_file = path / "config.toml"
         self.metrics_file = path / "metrics.jsonl"
+        self.log = RunLog(self.metrics_file)
         self.checkpoints = path / "checkpoint"
         self.report_file = path / "report.html"
 
     def begin(self, config: RunConfig) -> None:
         """Make the folder for a new run; refuse one that already holds a run."""
-        if self.config_file.exists():
+        if self.holds_run():
             raise ConfigError(
                 f"{self.path} already holds a run: continue it with --resume, "
                 "or choose another folder with --out"
@@ -41,11 +41,25 @@ class RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise WriteError(f"cannot make {self.path}: {error.strerror or error}") from None
-        self.write_config(config)
+            raise WriteError(f"cannot make {self.path}: {reason_of(error)}") from None
+        self._write_config(config)
 
-    def write_config(self, config: RunConfig) -> None:
-        """Say what a run that starts from its first step is."""
+    def holds_run(self) -> bool:
+        """Whether there is a run; a folder that may not be looked into is refused."""
+        try:
+            return self.config_file.exists()
+        except OSError as error:
+            raise ConfigError(
+                f"{self.path} cannot be read: {reason_of(error)}; let this user read it, or choose "
+                "another folder"
+            ) from error
+
+    def begin_anew(self, config: RunConfig) -> None:
+        """Start from the first step, in a folder that `begin` made."""
+        self._write_config(config)
+        self.log.start_anew()
+
+    def _write_config(self, config: RunConfig) -> None:
         write_text_atomically(self.config_file, to_toml(encode(config)))
 
     def require_same_run(self, config: RunConfig, *may_change: str) -> None:
@@ -55,7 +69,7 @@ class RunFolder:
             config: The configuration now.
             may_change: Keys that may differ, besides those that cannot change the result.
         """
-        if not self.config_file.exists():
+        if not self.holds_run():
             raise ConfigError(f"{self.path} holds no run to resume: start one without --resume")
         saved = flatten(encode(self.config()))
         asked = flatten(encode(config))
@@ -73,51 +87,40 @@ class RunFolder:
         """Keep other processes from training in this folder meanwhile."""
         import fcntl
 
-        with (self.path / ".lock").open("w") as file:
+        path = self.path / ".lock"
+        with contextlib.ExitStack() as stack:
             try:
+                file = stack.enter_context(path.open("w"))
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except BlockingIOError:
                 raise ConfigError(
                     f"another process is training in {self.path}: wait for it, or stop it"
                 ) from None
+            except OSError as error:
+                raise WriteError(
+                    f"could not lock {path}: {reason_of(error)}; a run is trained in a folder that "
+                    "this user may write to"
+                ) from error
             yield
 
     def config(self) -> RunConfig:
         """The configuration the run was started with."""
         return decode(RunConfig, read_toml(self.config_file), str(self.config_file))
 
-    def truncate_metrics(self, step: int) -> None:
-        """Drop lines of steps that a resumed run will take again, and a line cut by a crash."""
-        kept = [line for line in self.metrics() if line["step"] <= step]
-        write_text_atomically(self.metrics_file, "".join(_to_line(line) for line in kept))
+    def truncate_metrics(self, step: int, facts: Mapping[str, Any] | None = None) -> None:
+        """Drop lines of steps that a resumed run will take again, and a line cut by a crash.
+
+        Args:
+            step: Where the run resumes.
+            facts: What its checkpoint recorded of the log, if it did; a log that lacks any of it
+                is refused.
+        """
+        self.log.go_on(step, facts)
 
     def append_metrics(self, line: Mapping[str, Any]) -> None:
         """Add one line; a crash can cut at most this line short."""
-        append_line(self.metrics_file, _to_line(line))
+        self.log.append(line)
 
     def metrics(self) -> list[dict[str, Any]]:
         """All complete lines."""
-        if not self.metrics_file.exists():
-            return []
-        lines: list[dict[str, Any]] = []
-        content = self.metrics_file.read_bytes()
-        for number, line in enumerate(content.splitlines(keepends=True), start=1):
-            try:
-                found = json.loads(line)
-            except ValueError:
-                if not line.endswith(b"\n"):
-                    break
-                found = None
-            if not isinstance(found, dict):
-                raise DataError(f"{self.metrics_file}, line {number}: not a JSON object")
-            lines.append(found)
-        return lines
-
-
-def _to_line(line: Mapping[str, Any]) -> str:
-    """One JSON object; a metric that is no number (an AUC of one class) is null."""
-    finite = {
-        key: None if isinstance(value, float) and not math.isfinite(value) else value
-        for key, value in line.items()
-    }
-    return json.dumps(finite) + "\n"
+        return self.log.lines()

@@ -12,6 +12,10 @@ class Watcher:
     def log(self, line: Mapping[str, Any]) -> None:
         """A line of metrics, with "step" and "split"."""
 
+    def log_facts(self) -> dict[str, Any] | None:
+        """What a checkpoint records of the log so far; `None` where no log is written."""
+        return None
+
     def advance(self, step: int) -> None:
         """A step is done."""
 

@@ -45,6 +45,7 @@ from outsize.training.config import RunConfig
 from outsize.training.embeddings_config import StoreConfig, TablesConfig
 from outsize.training.metric_names import Metrics
 from outsize.training.retrieval_evaluation import encode_corpus, evaluate_retrieval
+from outsize.training.saved_state import fitting, require_weights
 from outsize.training.tasks.base import Task
 
 _QUERIES_AT_ONCE = 1024
@@ -220,6 +221,8 @@ class RetrievalTask(Task[PairBatch]):
                 require_whole(folder / name, files[name])
                 with open_tensors(folder / name) as tensors:
                     state = {key: tensors.get_tensor(key) for key in tensors.keys()}  # noqa: SIM118
+                with fitting(folder):
+                    require_weights(state, self._state_but_cache())
                 self.negatives.load_state_dict(state, strict=False)  # the cache has its own file
         if self._cache is not None:
             load_cache(self._cache, folder)

@@ -1,0 +1,112 @@
+"""`rows.json`: how large saved tables are and which rows each rank has, checked before it is used.
+
+Ranks must share the rows of every table without overlap or gap, and a file of rows must hold the
+tensors that the index says, of those types and shapes, and nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from outsize.checkpoint import damaged, escape, open_tensors, read_verified, require_whole
+from outsize.files import SAFETENSORS_TYPES
+from outsize.json_files import Each, OneOf, Whole
+
+INDEX = "rows.json"
+_SHARE = {"first": Whole(), "every": Whole(1), "num_rows": Whole()}
+_SCHEMA = {
+    "num_ranks": Whole(1),
+    "tables": Each({"num_rows": Whole(), "tensors": Each([OneOf(str, Whole())])}),
+    "ranks": [{"tables": Each(_SHARE), "state": [str]}],
+}
+_TYPES = {str(dtype).removeprefix("torch."): name for dtype, name in SAFETENSORS_TYPES.items()}
+
+
+def read_index(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Read and check the index of saved rows.
+
+    Args:
+        folder: The checkpoint.
+        files: What its manifest says.
+    """
+    path = folder / INDEX
+    require_whole(path, files[INDEX])
+    index: dict[str, Any] = read_verified(path, _SCHEMA)
+    if len(index["ranks"]) != index["num_ranks"]:
+        fact = f"it tells of {len(index['ranks'])} ranks where num_ranks is {index['num_ranks']}"
+        raise damaged(path, fact)
+    for table, facts in index["tables"].items():
+        shares = [r["tables"][table] for r in index["ranks"] if table in r["tables"]]
+        if not _is_shared_out([rows_of(share) for share in shares], facts["num_rows"]):
+            raise damaged(path, f"its ranks do not share the rows of table {table!r}")
+        for name, kind in facts["tensors"].items():
+            if not kind or kind[0] not in _TYPES or any(isinstance(n, str) for n in kind[1:]):
+                raise damaged(path, f"it gives {name} of table {table!r} no type and shape")
+    for saved in index["ranks"]:
+        if strange := sorted(saved["tables"].keys() - index["tables"].keys()):
+            raise damaged(path, f"it says nothing of table {strange[0]!r}, which a rank saved")
+    return index
+
+
+def require_indexed(path: Path, index: Mapping[str, Any], source: int) -> None:
+    """Refuse a file of rows that does not hold what the index says of it.
+
+    Args:
+        path: The file of the rank `source`.
+        index: What `read_index` gave.
+        source: Which rank saved it.
+    """
+    saved = index["ranks"][source]
+    expected: dict[str, tuple[str, list[int]] | None] = {
+        tensor_name(table, name): (_TYPES[kind[0]], [share["num_rows"], *kind[1:]])
+        for table, share in saved["tables"].items()
+        for name, kind in index["tables"][table]["tensors"].items()
+    }
+    expected |= {rank_name(name): None for name in saved["state"]}
+    with open_tensors(path) as tensors:
+        names = set(tensors.keys())
+        for name in sorted(names | expected.keys()):
+            if name not in names or name not in expected:
+                raise damaged(path, f"it and {INDEX} disagree about {name!r}")
+            found = tensors.get_slice(name)
+            if expected[name] not in (None, (found.get_dtype(), found.get_shape())):
+                raise damaged(path, f"{name!r} is not of the type and shape that {INDEX} says")
+
+
+def rows_of(share: Mapping[str, int]) -> range:
+    """The rows of a table that a rank has."""
+    first, every = share["first"], share["every"]
+    return range(first, first + every * share["num_rows"], every)
+
+
+def common_rows(one: range, other: range) -> range:
+    """The rows in both of two ascending ranges."""
+    skipped = max(0, -(-(one.start - other.start) // other.step))
+    for row in other[skipped : skipped + one.step]:
+        if row in one:
+            return range(row, min(one.stop, other.stop), math.lcm(one.step, other.step))
+    return range(0)
+
+
+def tensor_name(table: str, tensor: str) -> str:
+    """The name of a table's tensor in a file of rows."""
+    return f"{escape(table)}/{tensor}"
+
+
+def rank_name(name: str) -> str:
+    """The name in a file of rows of what its rank alone knows."""
+    return f"/rank/{escape(name)}"
+
+
+def _is_shared_out(shares: Sequence[range], num_rows: int) -> bool:
+    """Whether every row of a table is in exactly one of several ranges."""
+    shares = [rows for rows in shares if rows.start < rows.stop]
+    sizes = [(rows.stop - rows.start) // rows.step for rows in shares]
+    if sum(sizes) != num_rows or any(rows[-1] >= num_rows for rows in shares):
+        return False
+    if len({rows.step for rows in shares}) <= 1:
+        return len({rows.start % rows.step for rows in shares}) == len(shares)
+    return not any(common_rows(one, other) for i, one in enumerate(shares) for other in shares[:i])

@@ -1,0 +1,140 @@
+"""What `state.json` of a checkpoint must hold to be loaded, checked before anything is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from outsize.contracts.counts import BYTE_KINDS, RowCounts
+from outsize.errors import CheckpointError, OutsizeError
+from outsize.json_files import Absent, Each, OneOf, SchemaError, Whole, check
+
+_COUNTED = {f.name for f in fields(RowCounts)} - {"sent_bytes", "largest_lag", "exchange_s"}
+_COUNTS = dict.fromkeys([*sorted(_COUNTED), *(f"sent_{kind}" for kind in BYTE_KINDS)], Whole())
+_METRIC = OneOf(None, float)  # null where the examples have none, as an AUC of a single class
+_LOOP = {
+    "step": Whole(),
+    "epoch": Whole(),
+    "batch": Whole(),
+    "loss_sum": float,
+    "loss_count": Whole(),
+    "epoch_best": float,
+    "previous_best": float,
+    "best": Each(_METRIC),
+    "test": Each(_METRIC),
+    "stopped": str,
+}
+_LATER = {"row_counts": Each(float), "sums": Each((float, Whole())), "recluster_due": bool}
+"""Members of the loop's state that the first versions did not write."""
+
+_STATE = {
+    "num_ranks": Whole(1),
+    "batch_size": Whole(1),
+    "data": str,
+    "loop": _LOOP,
+    "model": Each(Tensor),
+    "optimizers": [{"state": Each(Each(object)), "param_groups": [{"params": [Whole()]}]}],
+    "random": {"cpu": Tensor, "cuda": [Tensor]},
+}
+
+
+def require_state(state: Mapping[str, Any], judge: str, is_older: bool) -> None:
+    """Raise a `SchemaError` where a saved state is none that a loop wrote.
+
+    Args:
+        state: What `load_checkpoint` gave.
+        judge: The metric that says which validation is best.
+        is_older: Whether it may be of a version that did not write all of it.
+    """
+    check(state, _STATE)
+    loop = state["loop"]
+    later = {name: Absent(schema) if is_older else schema for name, schema in _LATER.items()}
+    check(loop, later, "loop")
+    if loop.get("row_counts"):
+        check(loop["row_counts"], _COUNTS | {"exchange_s": float}, "loop.row_counts")
+    if loop["best"]:
+        check(loop["best"], {"step": Whole(), judge: _METRIC}, "loop.best")
+        check(loop["test"], {judge: _METRIC}, "loop.test")
+
+
+def require_place(loop: Mapping[str, Any], num_batches: int) -> None:
+    """Raise a `SchemaError` where epoch and batch are not those of the step."""
+    if loop["step"] != loop["epoch"] * num_batches + loop["batch"]:
+        raise SchemaError(
+            f"loop.step is {loop['step']}, which is not batch {loop['batch']} of epoch "
+            f"{loop['epoch']} where an epoch has {num_batches} batches"
+        )
+
+
+def require_weights(saved: Mapping[str, Tensor], here: Mapping[str, Tensor]) -> None:
+    """Raise a `SchemaError` where saved weights have other names, types or shapes."""
+    for name in sorted(saved.keys() | here.keys()):
+        found, wanted = _kind_of(saved.get(name)), _kind_of(here.get(name))
+        if found != wanted:
+            raise SchemaError(f"model.{name} is {found} there and {wanted} here")
+
+
+def require_optimizers(saved: Sequence[Mapping[str, Any]], here: Sequence[Optimizer]) -> None:
+    """Raise a `SchemaError` where saved optimizers are not of the kind of those that are here."""
+    if len(saved) != len(here):
+        raise SchemaError(f"it holds {len(saved)} optimizers where there are {len(here)}")
+    for i, (state, optimizer) in enumerate(zip(saved, here, strict=True)):
+        where = f"optimizers[{i}]"
+        groups = state["param_groups"]
+        if len(groups) != len(optimizer.param_groups):
+            raise SchemaError(f"{where}.param_groups is a list of {len(groups)}")
+        numbers = [number for group in groups for number in group["params"]]
+        if numbers != list(range(len(numbers))):
+            raise SchemaError(f"{where}.param_groups do not number their parameters from 0 on")
+        for group, own in zip(groups, optimizer.param_groups, strict=True):
+            _require_settings(group, own, where)
+        for key in state["state"]:
+            if key not in map(str, numbers or [0]):
+                raise SchemaError(f"{where}.state has {key!r}, which is none of its parameters")
+
+
+@contextmanager
+def fitting(checkpoint: Path) -> Iterator[None]:
+    """Let what does not fit be a `CheckpointError` that names the checkpoint.
+
+    Besides our own checks, torch raises errors of many kinds for a state that is not what it
+    expects; the error keeps them as its cause.
+    """
+    try:
+        yield
+    except (OutsizeError, torch.OutOfMemoryError):
+        raise
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RuntimeError) as error:
+        fact = " ".join(str(error).split()) or type(error).__name__
+        fact = f"{fact[:297]}..." if len(fact) > 300 else fact
+        raise CheckpointError(
+            f"checkpoint {checkpoint} does not fit this run: {fact}; remove this folder to resume "
+            "from the one before it, or start a new run with --out"
+        ) from error
+
+
+def _require_settings(saved: Mapping[str, Any], own: Mapping[str, Any], where: str) -> None:
+    """Settings that both have must be of one kind; a version of torch may lack one of another."""
+    for name in sorted(saved.keys() & own.keys() - {"params"}):
+        check(saved[name], _schema_of(own[name]), f"{where}.param_groups.{name}")
+
+
+def _schema_of(value: Any) -> Any:
+    if value is None:
+        return OneOf(None, bool)  # torch's choices of an implementation
+    if isinstance(value, list | tuple):
+        return tuple(_schema_of(member) for member in value)
+    return float if isinstance(value, int | float) and not isinstance(value, bool) else type(value)
+
+
+def _kind_of(tensor: Tensor | None) -> str:
+    if tensor is None:
+        return "absent"
+    return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"
