@@ -1,12 +1,15 @@
+import hashlib
 import json
+import math
 import subprocess
 import sys
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import outsize
-from outsize.errors import CheckpointError, ConfigError, ExportError
+from outsize.errors import CheckpointError, ConfigError, ExportError, WriteError
 from outsize.export import write_exported
 from outsize.models import CLICK_MODELS
 from outsize.training import export_run, load_config
@@ -172,8 +175,6 @@ def test_the_configuration_says_what_was_trained_and_how_well(trained):
 
 
 def test_the_weights_can_be_read_by_safetensors_alone(trained):
-    from safetensors.torch import load_file
-
     tensors = load_file(trained[0] / "exported" / "model.safetensors")
     assert set(tensors) == {
         *(f"embeddings.tables.c{i}.weight" for i in (1, 2, 3)),
@@ -331,7 +332,108 @@ def test_a_changed_configuration_is_refused(exported, change, expected):
     assert expected in refusal(ExportError, outsize.load_exported, exported)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", "null", "3"])
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda c: c.update(format=True), "format is true"),
+        (lambda c: c.update(num_dense="2"), "num_dense is"),
+        (lambda c: c.update(num_dense=-2), "num_dense is -2"),
+        (lambda c: c.update(features={}), "features is an object"),
+        (lambda c: c["features"][0].pop("name"), "features[0].name is missing"),
+        (lambda c: c["features"][0].update(pooling=3), "pooling"),
+        (lambda c: c["features"][0].update(table="c9"), "c9"),
+        (lambda c: c["model"].update(bottom="wide"), "bottom"),
+        (lambda c: c["model"].update(bottom=[1 << 60]), "config.json"),
+        (lambda c: c.update(model=["dlrm"]), "model is a list"),
+        (lambda c: c["tables"][0].update(dtype="nn"), "no type 'nn'"),
+        (lambda c: c["tables"][0].update(dtype="int8"), "c1"),
+        (lambda c: c["tables"][0].update(dtype="float64"), "float32 where float64 belongs"),
+        (lambda c: c["tables"][0].update(num_rows=1 << 50), "disagree about 'embeddings.tables.c1"),
+        (lambda c: c["tables"].clear(), "c1"),
+        (lambda c: c["files"].clear(), "model.safetensors is missing"),
+        (lambda c: c["files"].update({"model.safetensors": {"bytes": "3"}}), "bytes is"),
+    ],
+)
+def test_a_configuration_of_another_shape_is_refused_in_words(exported, change, expected):
+    path = exported / "config.json"
+    config = json.loads(path.read_text())
+    change(config)
+    path.write_text(json.dumps(config))
+    assert expected in refusal(ExportError, outsize.load_exported, exported)
+
+
+def rewrite(exported, change):
+    """Change the weights of an export, with a configuration that vouches for them."""
+    weights = exported / "model.safetensors"
+    tensors = load_file(weights)
+    change(tensors)
+    save_file(tensors, weights)
+    config = json.loads((exported / "config.json").read_text())
+    content = weights.read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    config["files"]["model.safetensors"] = {"bytes": len(content), "sha256": digest}
+    (exported / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize("name", ["top.0.weight", "embeddings.tables.c2.weight"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int8, torch.bool, torch.int64])
+def test_weights_of_another_type_are_refused_in_words(exported, name, dtype):
+    rewrite(exported, lambda tensors: tensors.update({name: tensors[name].to(dtype)}))
+    message = refusal(ExportError, outsize.load_exported, exported)
+    assert f"{name!r} is {str(dtype)[6:]} where float32 belongs" in message
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_dense_weights_of_half_precision_are_widened_and_rows_are_not(exported, dtype):
+    rewrite(
+        exported, lambda tensors: tensors.update({"top.0.bias": tensors["top.0.bias"].to(dtype)})
+    )
+    found = outsize.load_exported(exported).state_dict()["top.0.bias"]
+    saved = load_file(exported / "model.safetensors")["top.0.bias"]
+    assert torch.equal(found, saved.float())
+    name = "embeddings.tables.c2.weight"
+    rewrite(exported, lambda tensors: tensors.update({name: tensors[name].to(dtype)}))
+    assert name in refusal(ExportError, outsize.load_exported, exported)
+
+
+@pytest.mark.parametrize("name", ["top.0.weight", "embeddings.tables.c2.weight"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_weights_that_are_no_numbers_are_refused_when_loaded(exported, name, value):
+    rewrite(exported, lambda tensors: tensors[name].view(-1)[-1:].fill_(value))
+    message = refusal(ExportError, outsize.load_exported, exported)
+    assert f"{name!r} holds NaN or infinite numbers" in message
+
+
+@pytest.mark.parametrize("where", ["dense", "rows"])
+@pytest.mark.parametrize("value", [math.nan, -math.inf])
+def test_weights_that_are_no_numbers_are_not_written(tmp_path, where, value):
+    features = [outsize.FeatureSpec(name) for name in SIZES]
+    embeddings = outsize.EmbeddingCollection(features, outsize.LocalStore(SPECS))
+    config = CLICK_MODELS["dcn"]()
+    model = config.build(0, embeddings, seed=0)
+    (part,) = [part for part in embeddings.store.parts() if part.table == "item"]
+    weight = next(model.parameters()) if where == "dense" else part.tensors["rows"]
+    with torch.no_grad():
+        weight.view(-1)[-1:].fill_(value)
+    message = refusal(ExportError, write_exported, tmp_path / "out", model, config)
+    assert "holds NaN or infinite numbers" in message
+    assert ("embeddings.tables.item.weight" in message) == (where == "rows")
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_export_removes_no_folder_that_it_did_not_make(trained, tmp_path):
+    strange = tmp_path / ".out.exporting"
+    strange.mkdir()
+    (strange / "thesis.tex").write_text("precious")
+    message = refusal(WriteError, export_run, trained[0] / "run", tmp_path / "out")
+    assert f"{strange} is in the way" in message
+    assert (strange / "thesis.tex").read_text() == "precious"
+    (strange / "thesis.tex").rename(strange / ".outsize-partial")  # as a crash leaves it
+    export_run(trained[0] / "run", tmp_path / "out")
+    assert {path.name for path in tmp_path.iterdir()} == {"out"}
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "null", "3", "[" * 200_000])
 def test_a_configuration_that_is_none_is_refused(exported, text):
     (exported / "config.json").write_text(text)
     assert "config.json" in refusal(ExportError, outsize.load_exported, exported)

@@ -9,8 +9,8 @@ Nothing here knows runs, data, stores or optimizers.
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch import Tensor
 from outsize.collection import EmbeddingCollection
 from outsize.errors import ConfigError, ExportError
 from outsize.files import flaw_of, reason_of, whole_folder, write_json, write_tensors
+from outsize.json_files import FILE_FACTS, OneOf, SchemaError, Whole, check, read_json
 from outsize.models import CLICK_MODELS, ClickModel, ClickModelConfig
 from outsize.spec import FeatureSpec, Init, TableSpec
 from outsize.tables import build_table
@@ -27,6 +28,17 @@ from outsize.version import __version__
 
 FORMAT = 1
 _CHUNK_ROWS = 1 << 16
+_CHUNK_NUMBERS = 1 << 24
+_TABLE = {"name": str, "method": str, "num_rows": Whole(1), "dim": Whole(1), "dtype": str}
+_CONFIG = {
+    "model": {"kind": str},
+    "num_dense": Whole(),
+    "features": [{"name": str}],
+    "tables": [_TABLE],
+    "files": {"model.safetensors": FILE_FACTS},
+}
+_WIDENED = (torch.float16, torch.bfloat16)
+"""Types of dense weights that float32 holds exactly."""
 
 
 def write_exported(
@@ -47,6 +59,9 @@ def write_exported(
 
     Returns:
         What was written: kind of the model, parameters and bytes.
+
+    Raises:
+        ExportError: The folder cannot be written, or a weight is NaN or infinite.
     """
     folder = Path(folder)
     require_free(folder)
@@ -58,6 +73,12 @@ def write_exported(
         if not name.startswith("embeddings.")
     }
     state |= {f"embeddings.tables.{table}.weight": weight for table, weight in rows.items()}
+    for name, weight in state.items():
+        if not _is_finite(weight):
+            raise ExportError(
+                f"{name!r} of the model holds NaN or infinite numbers, and so would its logits: "
+                "train it anew with a lower learning rate or train.clip_norm"
+            )
     try:
         final = folder.resolve()
         with whole_folder(final, final.with_name(f".{final.name}.exporting")) as partial:
@@ -99,24 +120,34 @@ def load_exported(folder: str | Path) -> ClickModel:
     folder = Path(folder)
     config = _read_config(folder)
     try:
-        model = _build(config)
-        facts = config["files"]["model.safetensors"]
-        flaw = flaw_of(folder / "model.safetensors", facts)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise _unreadable(folder, f"{type(error).__name__}: {error}") from None
+        flaw = flaw_of(folder / "model.safetensors", config["files"]["model.safetensors"])
+    except PermissionError as error:
+        raise _forbidden(folder / "model.safetensors", error) from error
     if flaw:
         raise _unreadable(folder, f"model.safetensors: {flaw}")
+    try:
+        _require_rows(config["tables"], folder)
+        model = _build(config)
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, MemoryError) as error:
+        if isinstance(error, ExportError):
+            raise
+        raise _unreadable(folder, f"config.json: {type(error).__name__}: {_line(error)}") from None
     _load_weights(model, folder)
     return model.eval()
 
 
 def require_free(folder: Path) -> None:
     """Refuse a place that already holds something."""
-    if folder.is_dir():
-        if any(folder.iterdir()):
-            raise ConfigError(f"{folder} is not empty: choose another folder for the export")
-    elif folder.exists():
-        raise ConfigError(f"{folder} is a file: choose another folder for the export")
+    try:
+        if folder.is_dir():
+            if any(folder.iterdir()):
+                raise ConfigError(f"{folder} is not empty: choose another folder for the export")
+        elif folder.exists():
+            raise ConfigError(f"{folder} is a file: choose another folder for the export")
+    except OSError as error:
+        raise ExportError(
+            f"could not write {folder}: {reason_of(error)}; choose another folder for the export"
+        ) from error
 
 
 def _tables_read(embeddings: EmbeddingCollection) -> list[str]:
@@ -145,21 +176,27 @@ def _describe(table: str, weight: Tensor) -> dict[str, Any]:
 
 def _read_config(folder: Path) -> dict[str, Any]:
     try:
-        config = json.loads((folder / "config.json").read_text("utf-8"))
+        config: dict[str, Any] = read_json(folder / "config.json", {"format": OneOf(int, str)})
         found = config["format"]
+        if found != FORMAT:
+            raise ExportError(
+                f"{folder} has export format {found}, but this version reads format {FORMAT}: "
+                f"load it with outsize {config.get('outsize')}"
+            )
+        check(config, _CONFIG)
     except (FileNotFoundError, NotADirectoryError):
         raise ExportError(
             f"{folder} holds no exported model: there is no config.json; "
             "write one with `outsize export RUN DIR`"
         ) from None
-    except (ValueError, KeyError, TypeError):
-        raise _unreadable(folder, "config.json is not one that an export writes") from None
-    if found != FORMAT:
-        raise ExportError(
-            f"{folder} has export format {found}, but this version reads format {FORMAT}: "
-            f"load it with outsize {config.get('outsize')}"
-        )
-    assert isinstance(config, dict)
+    except PermissionError as error:
+        raise _forbidden(folder / "config.json", error) from error
+    except OSError as error:
+        raise _unreadable(folder, f"config.json: {reason_of(error)}") from None
+    except SchemaError as error:
+        raise _unreadable(
+            folder, f"config.json is not one that an export writes: {error}"
+        ) from None
     return config
 
 
@@ -174,7 +211,9 @@ def _build(config: Mapping[str, Any]) -> ClickModel:
         raise ConfigError(f"no model {kind!r}; there are {', '.join(CLICK_MODELS)}")
     tables = {}
     for table in config["tables"]:
-        dtype = getattr(torch, table["dtype"])
+        dtype = getattr(torch, table["dtype"], None)
+        if not isinstance(dtype, torch.dtype):
+            raise ConfigError(f"table {table['name']!r} is of no type {table['dtype']!r}")
         spec = TableSpec(table["name"], table["num_rows"], table["dim"], Init("zeros"), dtype)
         tables[spec.name] = build_table(table["method"], spec)
     features = [FeatureSpec(**feature) for feature in config["features"]]
@@ -182,24 +221,67 @@ def _build(config: Mapping[str, Any]) -> ClickModel:
     return CLICK_MODELS[kind](**shape).build(config["num_dense"], embeddings, seed=0)
 
 
+def _require_rows(tables: Iterable[Mapping[str, Any]], folder: Path) -> None:
+    """Refuse tables that are not in the file with their size, before anything so large is made."""
+    with _opened(folder) as file:
+        names = set(file.keys())
+        for table in tables:
+            name = f"embeddings.tables.{table['name']}.weight"
+            size = [table["num_rows"], table["dim"]]
+            if name not in names or file.get_slice(name).get_shape() != size:
+                raise _disagree(folder, name)
+
+
 @torch.no_grad()
 def _load_weights(model: ClickModel, folder: Path) -> None:
     """Fill a model from its file, a tensor at a time."""
+    wanted = model.state_dict()
+    with _opened(folder) as file:
+        if set(file.keys()) != set(wanted):
+            raise _disagree(folder, min(set(file.keys()) ^ set(wanted)))
+        for name, weight in wanted.items():
+            found = file.get_tensor(name)
+            if found.shape != weight.shape:
+                raise _disagree(folder, name)
+            is_widened = weight.dtype == torch.float32 and found.dtype in _WIDENED
+            is_row = name.startswith("embeddings.")
+            if found.dtype != weight.dtype and (is_row or not is_widened):
+                kinds = [str(t.dtype).removeprefix("torch.") for t in (found, weight)]
+                raise _unreadable(folder, f"{name!r} is {kinds[0]} where {kinds[1]} belongs")
+            if not _is_finite(found):
+                raise _unreadable(folder, f"{name!r} holds NaN or infinite numbers")
+            weight.copy_(found)
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[Any]:
     from safetensors import SafetensorError, safe_open
 
-    wanted = model.state_dict()
     try:
         with safe_open(folder / "model.safetensors", framework="pt", device="cpu") as file:
-            if set(file.keys()) != set(wanted):
-                odd = sorted(set(file.keys()) ^ set(wanted))
-                raise _unreadable(folder, f"weights and config.json disagree about {odd[0]!r}")
-            for name, weight in wanted.items():
-                found = file.get_tensor(name)
-                if found.shape != weight.shape:
-                    raise _unreadable(folder, f"weights and config.json disagree about {name!r}")
-                weight.copy_(found)
+            yield file
     except SafetensorError as error:
         raise _unreadable(folder, f"model.safetensors is no safetensors file ({error})") from None
+
+
+def _is_finite(weight: Tensor) -> bool:
+    """Whether all numbers are finite, looked at a bounded number at a time."""
+    if not weight.is_floating_point():
+        return True
+    pieces = weight.detach().reshape(-1).split(_CHUNK_NUMBERS)
+    return all(bool(piece.isfinite().all()) for piece in pieces)
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())
+
+
+def _disagree(folder: Path, name: str) -> ExportError:
+    return _unreadable(folder, f"weights and config.json disagree about {name!r}")
+
+
+def _forbidden(path: Path, error: OSError) -> ExportError:
+    return ExportError(f"{path} cannot be read: {reason_of(error)}; let this user read it")
 
 
 def _unreadable(folder: Path, fact: str) -> ExportError:
