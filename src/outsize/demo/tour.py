@@ -13,7 +13,8 @@ from outsize.demo.cache import cache_room
 from outsize.demo.click import click_room
 from outsize.demo.compress import compress_room
 from outsize.demo.negatives import negatives_room
-from outsize.errors import ConfigError
+from outsize.errors import ConfigError, WriteError
+from outsize.files import reason_of, write_text_atomically
 
 ROOMS: dict[str, Callable[[Path, bool, Console], dict[str, Any]]] = {
     "click": click_room,
@@ -21,6 +22,10 @@ ROOMS: dict[str, Callable[[Path, bool, Console], dict[str, Any]]] = {
     "cache": cache_room,
     "negatives": negatives_room,
 }
+
+
+_MARKER = ".outsize-demo"
+_MARKER_TEXT = "Made by `outsize demo`, which replaces what is here when it is run again.\n"
 
 
 def take_tour(out: Path, *, quick: bool = False, quiet: bool = False) -> dict[str, Any]:
@@ -31,12 +36,32 @@ def take_tour(out: Path, *, quick: bool = False, quiet: bool = False) -> dict[st
         quick: Tiny sizes.
         quiet: Show nothing.
     """
-    strangers = [p.name for p in out.iterdir() if p.name not in ROOMS] if out.is_dir() else []
-    if strangers or out.is_file():
-        raise ConfigError(
-            f"{out} holds {strangers[0] if strangers else 'a file'}, which is no part of a tour: "
-            "choose another folder with --out"
-        )
-    shutil.rmtree(out, ignore_errors=True)
+    _clear(out)
     console = Console(stderr=True, quiet=quiet)
     return {name: room(out / name, quick, console) for name, room in ROOMS.items()}
+
+
+def _clear(out: Path) -> None:
+    """Make an empty folder of the tour, with a marker that says whose it is.
+
+    Only rooms in a folder with that marker are removed; whatever else is there is refused.
+    """
+    try:
+        found = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
+        if out.exists() and not out.is_dir():
+            raise ConfigError(f"{out} is a file: choose another folder with --out")
+        strange = [name for name in found if name not in (*ROOMS, _MARKER)]
+        if strange or (found and _MARKER not in found):
+            raise ConfigError(
+                f"{out} holds {(strange or found)[0]}, which no tour is known to have made: remove "
+                "it, or choose another folder with --out"
+            )
+        out.mkdir(parents=True, exist_ok=True)
+        write_text_atomically(out / _MARKER, _MARKER_TEXT)
+        for name in found:
+            if name != _MARKER:
+                shutil.rmtree(out / name)
+    except OSError as error:
+        raise WriteError(
+            f"could not make room for the tour in {out}: {reason_of(error)}"
+        ) from error
