@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from outsize.compare.grid import Cell
 from outsize.errors import DataError
-from outsize.files import write_text_atomically
+from outsize.files import reason_of, write_text_atomically
+from outsize.json_files import Each, OneOf, SchemaError, Whole, Word, check, read_json
 from outsize.spec import MEMORY_KINDS
 from outsize.training import RunResult
 
 Status = Literal["finished", "does not fit", "failed"]
+_KEPT = {"status": Word(*get_args(Status)), "reason": str, "result": Each(object)}
+_METRICS = Each(OneOf(None, float))
+_RESULT = {
+    "steps": Whole(),
+    "stopped": str,
+    "validation": _METRICS,
+    "test": _METRICS,
+    "params": Whole(),
+    "bytes": Each(Whole()),
+    "total_bytes": Whole(),
+    "elapsed_s": float,
+}
 
 
 @dataclass(frozen=True)
@@ -58,10 +71,20 @@ def keep(outcome: Outcome) -> None:
 def kept(cell: Cell) -> Outcome | None:
     """What an earlier call kept of a cell."""
     path = cell.folder / "result.json"
-    if not path.exists():
-        return None
     try:
-        content = json.loads(path.read_text("utf-8"))
-        return Outcome(cell, content["status"], content["reason"], content["result"])
-    except (OSError, ValueError, KeyError, TypeError):
-        raise DataError(f"{path} is damaged: delete it, and its cell is trained again") from None
+        content = read_json(path, _KEPT)
+        if content["status"] == "finished":
+            check(content["result"], _RESULT, "result")
+            check(content["result"]["test"], {"loss": float, "auc": object}, "result.test")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except SchemaError as error:
+        raise DataError(
+            f"{path} is damaged: delete it, and its cell is trained again ({error})"
+        ) from None
+    except OSError as error:
+        raise DataError(
+            f"{path} cannot be read: {reason_of(error)}; make it a file that this user may read, "
+            "or choose another folder with --out"
+        ) from error
+    return Outcome(cell, content["status"], content["reason"], content["result"])

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 import traceback
 
+from outsize.checkpoint import remove_checkpoints
 from outsize.compare.grid import Cell
 from outsize.compare.outcome import Outcome, keep, kept, plain_result
 from outsize.errors import BudgetError, OutsizeError
@@ -16,7 +16,7 @@ from outsize.training.run_folder import RunFolder
 def kept_outcome(cell: Cell) -> Outcome | None:
     """What is kept of a cell, after making sure that it was the same run."""
     folder = RunFolder(cell.folder)
-    if folder.config_file.exists():
+    if folder.holds_run():
         folder.require_same_run(cell.config)
     return kept(cell)
 
@@ -39,7 +39,7 @@ def run_cell(cell: Cell) -> Outcome:
 
 def _train_and_keep(cell: Cell) -> Outcome:
     folder = RunFolder(cell.folder)
-    resume = folder.config_file.exists()
+    resume = folder.holds_run()
     try:
         result = train(cell.config, cell.folder, resume=resume, quiet=True)
         outcome = Outcome(cell, "finished", result=plain_result(result))
@@ -48,7 +48,7 @@ def _train_and_keep(cell: Cell) -> Outcome:
         if not resume:
             folder.begin(cell.config)
     keep(outcome)
-    shutil.rmtree(folder.checkpoints, ignore_errors=True)  # a grid of them would fill the disk
+    remove_checkpoints(folder.checkpoints)  # a grid of them would fill the disk
     return outcome
 
 
