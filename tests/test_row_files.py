@@ -438,14 +438,14 @@ def test_a_file_with_other_tensors_than_the_index_says_is_refused(saved):
     manifest["files"][path.name] = write_tensors(path, tensors)
     (saved / "manifest.json").write_text(json.dumps(manifest))
 
-    assert "clocks of table 'wide'" in refusal(CheckpointError, fresh(SPECS), saved)
+    assert "'wide/clocks' is not of the type and shape" in refusal(CheckpointError, fresh(SPECS), saved)
 
 
 @pytest.mark.parametrize(
     ("damage", "expected"),
     [
         (lambda index: index.pop("ranks"), "ranks is missing"),
-        (lambda index: index["ranks"].pop(), "lists 3 ranks"),
+        (lambda index: index["ranks"].pop(), "it tells of 3 ranks where num_ranks is 4"),
         (lambda index: index["tables"]["wide"].update(num_rows="13"), "tables.wide.num_rows"),
     ],
 )

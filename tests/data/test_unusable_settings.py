@@ -27,9 +27,9 @@ def clicks(path, label="label", **changes):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"label": ""}, "label is empty: name the column of the label"),
-        ({"categorical": ("",)}, "a column has an empty name"),
-        ({"dense": ("",)}, "a column has an empty name"),
+        ({"label": ""}, "label must not be empty"),
+        ({"categorical": ("",)}, "categorical must not be empty"),
+        ({"dense": ("",)}, "dense must not be empty"),
         ({"positive_from": math.nan}, "positive_from must be a finite number, but got nan"),
         ({"positive_from": math.inf}, "positive_from must be a finite number, but got inf"),
         ({"subsample": 10**30}, "subsample must be <= 2147483647"),

@@ -205,8 +205,8 @@ def test_data_a_model_cannot_read_is_refused(name):
     [
         (lambda: WideDeepConfig(hidden=(8, 0)), r"hidden must hold widths >= 1, but got \(8, 0\)"),
         (lambda: DeepFMConfig(hidden=(0,)), "hidden"),
-        (lambda: DCNConfig(num_crosses=0), "num_crosses must be >= 1, but got 0"),
-        (lambda: DCNv2Config(num_crosses=0), "num_crosses must be >= 1, but got 0"),
+        (lambda: DCNConfig(num_crosses=0), "num_crosses must be between 1 and 1,024, but got 0"),
+        (lambda: DCNv2Config(num_crosses=0), "num_crosses must be between 1 and 1,024, but got 0"),
         (lambda: DCNv2Config(rank=0), "rank must be >= 1, but got 0"),
         (lambda: WideDeepConfig(form=WRONG), "form must be one of usual, het, but got 'wrong'"),
         (lambda: DeepFMConfig(deep_inputs=WRONG), "deep_inputs must be one of all, vectors"),

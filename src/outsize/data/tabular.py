@@ -65,8 +65,6 @@ class TabularConfig(EncodedConfig):
         super().__post_init__()
 
     def recipe(self) -> Recipe:  # noqa: D102
-        if not self.label:
-            raise ConfigError("label is empty: name the column of the label")
         return Recipe(
             paths=self.path,
             label=LabelRule(
