@@ -438,7 +438,9 @@ def test_a_file_with_other_tensors_than_the_index_says_is_refused(saved):
     manifest["files"][path.name] = write_tensors(path, tensors)
     (saved / "manifest.json").write_text(json.dumps(manifest))
 
-    assert "'wide/clocks' is not of the type and shape" in refusal(CheckpointError, fresh(SPECS), saved)
+    assert "'wide/clocks' is not of the type and shape" in refusal(
+        CheckpointError, fresh(SPECS), saved
+    )
 
 
 @pytest.mark.parametrize(

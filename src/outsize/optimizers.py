@@ -71,8 +71,8 @@ class RowOptimizer(Optimizer, ABC):
         Row gradients stay on the rank that has computed them, so one rank alone may find them
         infinite, where dense ones are averaged over ranks and infinite on all. Call this after
         backward and before `GradScaler.unscale_` or `step`: then all ranks skip, and their scales
-        stay equal. Without a scaler, `step` then refuses the update on all ranks. It sends one
-        short message where ranks share rows, and nothing where each is on its own (`ServedStore`).
+        stay equal. Without a scaler, `step` then refuses the update on all ranks. One short
+        message is sent where ranks share rows, and none where each is on its own (`ServedStore`).
         """
         self.store.reduce_pending()
         is_finite = self.store.pending.is_finite()

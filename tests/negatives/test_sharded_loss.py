@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from outsize.collection import EmbeddingCollection
 from outsize.errors import ConfigError
 from outsize.negatives import (
     Comparison,
@@ -17,6 +18,8 @@ from outsize.negatives import (
     StreamFeed,
     Upkeep,
 )
+from outsize.spec import FeatureSpec, TableSpec
+from outsize.stores import ShardedStore
 from outsize.testing.thread_ranks import run_as_ranks
 
 NUM_ITEMS, DIM = 23, 4
@@ -34,7 +37,6 @@ class Encoder:
         self.encoded = []
 
     def __call__(self, features):
-        assert len(features["id"]), "nothing to encode"
         self.encoded += features["id"].tolist()
         return self.table[features["id"]]
 
@@ -44,6 +46,45 @@ class Encoder:
 
 def make(ranks, num_items=NUM_ITEMS, **options):
     return ShardedNegativeCache(num_items, DIM, ID, precision="float32", group=ranks, **options)
+
+
+def test_all_ranks_encode_as_many_chunks():
+    def work(ranks):
+        calls = []
+
+        def encode(features):
+            calls.append(len(features["id"]))
+            return torch.zeros(len(features["id"]), DIM)
+
+        source = ItemSource(16_385, DIM, lambda keys: {"id": keys}, encode)
+        CorpusFeed(source).begin(make(ranks, 16_386))
+        return calls
+
+    assert run_as_ranks(2, work) == [[8192, 1], [8192, 0]]
+
+
+def test_ranks_with_nothing_to_encode_meet_the_others_where_rows_are_shared(monkeypatch):
+    """Of 23 items on 3 ranks one keeps 7: none for the last piece, and seldom one due."""
+    monkeypatch.setattr("outsize.negatives.feeds._FILL_SIZE", 7)
+
+    def work(ranks):
+        store = ShardedStore([TableSpec("id", NUM_ITEMS, DIM)], group=ranks)
+        embeddings = EmbeddingCollection([FeatureSpec("id")], store)
+
+        def encode(features):
+            return embeddings({"id": features["id"]})["id"]
+
+        source = ItemSource(NUM_ITEMS, DIM, lambda keys: {"id": keys}, encode)
+        loss = NegativeCacheLoss(
+            make(ranks), encode, 3.0, 2, upkeep=Upkeep(CorpusFeed(source), refresh=0.05)
+        )
+        loss.begin()
+        for step in range(6):
+            keys = torch.tensor([step + ranks.rank])
+            loss.commit(loss(encode({"id": keys}), {"id": keys}, keys))
+        return loss.cache.num_held
+
+    assert run_as_ranks(3, work) == [NUM_ITEMS] * 3
 
 
 @pytest.mark.parametrize("comparison", [Comparison(), Comparison("control-variate", in_batch=True)])

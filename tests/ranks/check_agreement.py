@@ -1,6 +1,7 @@
 """Run by torchrun: ranks that do not do the same all raise, over a real network."""
 
 import os
+from functools import partial
 
 import torch
 
@@ -32,11 +33,10 @@ def check_stores_made_unalike():
 def check_training_against_evaluating():
     store = outsize.CachedStore(outsize.ShardedStore(SPECS), 10, 2, 2)
     outsize.RowSGD(store)
-    if rank() == 0:
-        action = lambda: store.exchange(None, IDS)  # noqa: E731
-    else:
-        action = lambda: store.peek(IDS)  # noqa: E731
-    all_say(action, "rank 0 a read for training by a cache, rank 1 a read for evaluation")
+    read = store.peek if rank() else partial(store.exchange, None)
+    all_say(
+        lambda: read(IDS), "rank 0 a read for training by a cache, rank 1 a read for evaluation"
+    )
 
 
 def check_an_id_out_of_range_on_one_rank():

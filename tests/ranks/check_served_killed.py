@@ -12,8 +12,7 @@ from outsize.stores.request_channel import RequestChannel
 from outsize.testing.refusal import refusal
 
 folder, number = Path(sys.argv[1]), int(sys.argv[2])
-store = dist.FileStore(str(folder / "store"), 3)
-dist.init_process_group("gloo", store=store, rank=number, world_size=3)
+dist.init_process_group("gloo", init_method=f"file://{folder / 'store'}", rank=number, world_size=3)
 channel = RequestChannel(lambda source, request: request.content)
 if number == 2:
     channel.meet()

@@ -8,7 +8,6 @@ from outsize.bounds import require_text
 from outsize.data.encoded_config import EncodedConfig
 from outsize.data.encoding import LabelRule, Recipe
 from outsize.data.encoding.splits import SPLITS_BY_KIND, HashSplit, SplitConfig
-from outsize.errors import ConfigError
 from outsize.spec import Pooling
 
 _COLUMNS = ("dense", "log1p", "standardize", "categorical", "multi_valued", "columns")

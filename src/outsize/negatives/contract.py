@@ -37,13 +37,21 @@ class ItemSource:
 
     @torch.no_grad()
     def encode_keys(
-        self, keys: Int64[Tensor, " n"], chunk_size: int = 8192
+        self, keys: Int64[Tensor, " n"], chunk_size: int = 8192, most: int | None = None
     ) -> Float32[Tensor, "n dim"]:
-        """Embeddings of items in evaluation mode, without gradients, a chunk at a time."""
-        chunks = keys.split(chunk_size) if len(keys) else ()
+        """Embeddings of items in evaluation mode, without gradients, a chunk at a time.
+
+        Args:
+            keys: Of the items.
+            chunk_size: How many to encode at once.
+            most: The most items that any rank encodes in this call, by default as many as here.
+                Where rows live on several ranks, encoding is a meeting of all, so all encode as
+                many chunks, the last ones without items.
+        """
+        num_chunks = max(1, -(-max(len(keys), most or 0) // chunk_size))
+        chunks = [keys[i * chunk_size : (i + 1) * chunk_size] for i in range(num_chunks)]
         with evaluation_mode(self.encode):
-            parts = [self.encode(self.features_of(chunk)).float() for chunk in chunks]
-        return torch.cat(parts) if parts else torch.empty(0, self.dim, device=keys.device)
+            return torch.cat([self.encode(self.features_of(chunk)).float() for chunk in chunks])
 
 
 @dataclass(frozen=True)

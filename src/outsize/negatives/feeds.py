@@ -117,7 +117,7 @@ class StreamFeed(Feed):
         own = cache.own_keys(self._source.num_items)
         num = self._num_new if len(own) else 0
         picked = torch.randint(max(1, len(own)), (num,), generator=self._generator(cache, "stream"))
-        return _push(cache, self._source, _keys_of(own, picked, cache))
+        return _push(cache, self._source, _keys_of(own, picked, cache), self._num_new)
 
     def _generator(self, cache: ItemCache, use: str) -> torch.Generator:
         seed = derive_seed(self._seed, use, cache.clock, cache.shard.index)
@@ -162,9 +162,10 @@ class PositivesFeed(Feed):
         return report
 
 
-def _push(cache: ItemCache, source: ItemSource, keys: Int64[Tensor, " n"]) -> PushReport:
+def _push(cache: ItemCache, source: ItemSource, keys: Int64[Tensor, " n"], most: int) -> PushReport:
+    """Encode and push items; `most` is how many any rank has."""
     with raising_together(cache.ranks, cache.device):
-        embeddings = source.encode_keys(keys)
+        embeddings = source.encode_keys(keys, most=most)
     return cache.push(source.features_of(keys), embeddings, keys)
 
 
@@ -172,7 +173,8 @@ def _fill(cache: ItemCache, source: ItemSource, own: range, places: Int64[Tensor
     """Push the keys at given places of a range, some at a time; all ranks as many times."""
     most = min(cache.num_items_here, -(-source.num_items // cache.shard.count))
     for start in range(0, most, _FILL_SIZE):
-        _push(cache, source, _keys_of(own, places[start : start + _FILL_SIZE], cache))
+        keys = _keys_of(own, places[start : start + _FILL_SIZE], cache)
+        _push(cache, source, keys, min(_FILL_SIZE, most - start))
 
 
 def _keys_of(own: range, places: Int64[Tensor, " n"], cache: ItemCache) -> Int64[Tensor, " n"]:

@@ -119,6 +119,6 @@ class CacheKeeper:
         due = self._cache.oldest(num)
         embeddings = torch.empty(0, self._cache.dim, device=self._cache.device)
         with raising_together(self._cache.ranks, self._cache.device), evaluation_mode(self._encode):
-            if len(due.keys):
+            if len(due.keys) or self._cache.shard.count > 1:  # encoding may be a meeting of all
                 embeddings = self._encode(due.features)
         self._cache.rewrite(due, embeddings)
