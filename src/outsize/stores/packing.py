@@ -3,7 +3,9 @@
 A message is a row of sections, each padded to eight bytes so that it can be read in place. Row
 numbers travel as positions among the rows their owner keeps, in four bytes where those suffice;
 clocks and ticks in four. What a receiver can work out (how many rows belong to which group) is
-not sent.
+not sent. A wire rounds rows and gradients. Optimizer state, and the squares that are summed into
+it, travel as float32: a variance that rounds to 0 beside a mean that does not is a step without
+bound.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from outsize.stores.wire import Float32Wire, Wire
 
 _ALIGNMENT = 8
 _MAX_INT32 = (1 << 31) - 1
-_SINGLE = Float32Wire()
+_EXACT = Float32Wire()
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,7 @@ class Packing:
             assert update.squares is not None or not bool(several.any())
             flags = several.split([part.shape[0] for part in update.gradients])
             for part, flag in zip(update.squares or (), flags, strict=update.squares is not None):
-                self._put_vectors(writer, "gradients", part[flag], wire)
+                self._put_vectors(writer, "gradients", part[flag], _EXACT)
 
     def _take_update(
         self, reader: MessageReader, num: int, owner: int, wire: Wire, rule: UpdateRule | None
@@ -161,7 +163,7 @@ class Packing:
                 square = rule.square(part)
                 assert square is not None
                 num_several = int(flag.sum())
-                square[flag] = self._take_vectors(reader, num_several, square.shape[1], wire)
+                square[flag] = self._take_vectors(reader, num_several, square.shape[1], _EXACT)
                 squares.append(square)
         return RowUpdate(ids, gradients, ticks, tuple(squares) or None)
 
@@ -194,7 +196,7 @@ class Packing:
         for group, rows in enumerate(reply.rows):
             self._put_vectors(writer, "rows", rows.float(), wire)
             for values in (reply.state[group] if reply.state else {}).values():
-                self._put_vectors(writer, "rows", values, wire)
+                self._put_vectors(writer, "rows", values, _EXACT)
 
     def take_rows(
         self, reader: MessageReader, sizes: Sequence[int], rule: UpdateRule | None, wire: Wire
@@ -213,7 +215,9 @@ class Packing:
         for size, group in zip(sizes, self._layout.groups, strict=True):
             rows.append(self._take_vectors(reader, size, group.dim, wire).to(group.dtype))
             widths = {} if rule is None else rule.state_widths(group.dim)
-            state.append({n: self._take_vectors(reader, size, w, wire) for n, w in widths.items()})
+            state.append(
+                {name: self._take_vectors(reader, size, w, _EXACT) for name, w in widths.items()}
+            )
         return clocks, tuple(rows), tuple(state)
 
     def num_row_bytes(self, sizes: Sequence[int], rule: UpdateRule | None, wire: Wire) -> int:
@@ -221,8 +225,8 @@ class Packing:
         total = _padded(4 * sum(sizes))
         for size, group in zip(sizes, self._layout.groups, strict=True):
             widths = {} if rule is None else rule.state_widths(group.dim)
-            for width in (group.dim, *widths.values()):
-                total += _padded(size * wire_for(width, wire).bytes_per_row(width))
+            total += _padded(size * wire_for(group.dim, wire).bytes_per_row(group.dim))
+            total += sum(_padded(size * _EXACT.bytes_per_row(width)) for width in widths.values())
         return total
 
     def _put_ids(self, writer: MessageWriter, ids: Int64[Tensor, " n"]) -> None:
@@ -257,8 +261,8 @@ def _by_precision(update: RowUpdate) -> tuple[RowUpdate, RowUpdate]:
 
 
 def wire_for(dim: int, wire: Wire) -> Wire:
-    """How vectors of this width travel: single numbers, such as Adagrad sums, never rounded."""
-    return _SINGLE if dim == 1 else wire
+    """How rows and gradients of this width travel: single numbers are never rounded."""
+    return _EXACT if dim == 1 else wire
 
 
 def _padded(size: int) -> int:
