@@ -112,7 +112,8 @@ def test_rows_in_bfloat16_are_updated_in_float32():
     store.add(torch.tensor([0]), torch.full((1, 3), 0.25))
     after = store.read(torch.tensor([0]))
     assert after.dtype == torch.bfloat16
-    assert torch.equal(after, (before - 0.25).bfloat16())
+    # One of the two bfloat16 numbers beside the float32 result: see `kernels.row_rounding`.
+    assert ((after.float() - (before - 0.25)).abs() < 2.0**-8).all()
     assert store_optimizer.store is store
 
 

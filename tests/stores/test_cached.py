@@ -11,9 +11,10 @@ import outsize
 from outsize.contracts import RowUpdate
 from outsize.errors import ConfigError
 from outsize.kernels.row_updates import AdagradRule, AdamRule, SGDRule
-from outsize.stores import EVICTION, CachedStore, LocalStore, ShardedStore
+from outsize.stores import EVICTION, WIRES, CachedStore, LocalStore, ShardedStore
 from outsize.testing import STORE_CHECKS
 from outsize.testing.ranks import (
+    evaluation_reads_leave_training_as_it_is,
     nothing_is_lost_and_no_read_misses_more_than_its_bounds,
     owners_make_no_difference,
     trained_rows,
@@ -22,6 +23,7 @@ from outsize.testing.ranks import (
 from outsize.testing.thread_ranks import run_as_ranks
 
 SPEC = outsize.TableSpec("rows", 20, 3)
+RULES = [SGDRule(0.3), AdagradRule(0.3), AdagradRule(0.3, row_wise=True), AdamRule(0.3)]
 
 
 @pytest.mark.parametrize("check", STORE_CHECKS, ids=lambda check: check.__name__)
@@ -67,6 +69,16 @@ def test_nothing_is_lost_and_no_read_misses_more_than_its_bounds(
 )
 def test_without_staleness_a_cache_changes_no_bit(rule, eviction):
     run_as_ranks(3, lambda ranks: without_staleness_a_cache_changes_no_bit(ranks, rule, eviction))
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("rule", RULES, ids=str)
+def test_evaluation_reads_leave_training_as_it_is(rule, wire):
+    write = 3 if rule.merges_batches else 0
+    caches = [None, (20, 0, 0, "lru"), (20, 10, write, "fading-lfu")]
+    check = evaluation_reads_leave_training_as_it_is
+    for cache in caches:
+        run_as_ranks(2, lambda ranks, cache=cache: check(ranks, rule, wire, cache))
 
 
 @pytest.mark.parametrize("rule", [SGDRule(0.3), AdagradRule(0.3, row_wise=True)])

@@ -21,6 +21,7 @@ from outsize.contracts.messages import RowReply, RowUpdate
 from outsize.contracts.moves import keeping_types
 from outsize.contracts.parts import TablePart
 from outsize.contracts.pending import PendingGradients
+from outsize.contracts.previews import rows_after
 from outsize.errors import ConfigError, DataError, NonFiniteError
 from outsize.kernels.row_updates import UpdateRule
 from outsize.spec import MemoryUse, TableSpec
@@ -31,8 +32,15 @@ class RowStore(nn.Module, ABC):
     """Holds the rows of several tables and applies updates to them.
 
     Training goes `checkout` → backward → `submit(pending.merge())`: the rows of a batch are leaf
-    tensors, and nothing in the store changes before the update is submitted. Evaluation goes
-    through `peek`, which moves no clock and creates nothing.
+    tensors, and nothing in the store changes before the update is submitted.
+
+    Evaluation goes through `peek` and `read`, and moves nothing: no clock, no row, no update that
+    is held back, no copy, no count. Training with any number of evaluation reads in between is, bit
+    for bit, training without. They show every update submitted so far, also those that wait for a
+    later exchange, and are entered by all ranks together where `exchange` is.
+
+    Rows of bfloat16 and float16 are updated in float32 and rounded at random, right in the mean
+    (`outsize.kernels.row_rounding`); every draw is a function of (seed, row, its clock, column).
 
     A store is a module: its rows, clocks and optimizer state are buffers. Moving it between
     devices moves them; a change of floating-point type leaves them as they are, because a
@@ -43,10 +51,12 @@ class RowStore(nn.Module, ABC):
         pending: Gradients that backward has left and no optimizer has used yet.
         rule: How updates are applied; set by a row optimizer.
         operation: What a store that wraps this one is doing with it, for ranks to compare.
+        seed: Of first values, and of the rounding of half-precision rows.
     """
 
-    def __init__(self, specs: Sequence[TableSpec]) -> None:
+    def __init__(self, specs: Sequence[TableSpec], seed: int = 0) -> None:
         super().__init__()
+        self.seed = seed
         self.layout = RowLayout(specs)
         self.pending = PendingGradients(self.layout)
         self.rule: UpdateRule | None = None
@@ -133,9 +143,28 @@ class RowStore(nn.Module, ABC):
     def flush(self) -> None:
         """Bring every update that is still held back to the rows; nothing where none can be."""
 
+    @torch.no_grad()
+    def preview(
+        self, update: RowUpdate | None, ids: Int64[Tensor, " n"]
+    ) -> tuple[Float[Tensor, "_ _"], ...]:
+        """The rows that `exchange(update, ids)` would give, one tensor a group, without any effect.
+
+        As this is written, it is right for a store whose `exchange` has no effect without an
+        update, holds nothing back and rounds nothing; any other store has its own.
+
+        Args:
+            update: What to show beside all that was submitted; `None` for nothing.
+            ids: As for `exchange`.
+        """
+        if update is None or not update.ids.numel():
+            return self.exchange(None, ids).rows
+        assert self.rule is not None, "an update comes from an optimizer"
+        reply = self.exchange(None, ids, torch.full_like(ids, -1))
+        return rows_after(update, ids, reply, self.layout, self.rule, self.seed)
+
     def peek(self, ids: Int64[Tensor, " n"]) -> tuple[Float[Tensor, "_ _"], ...]:
         """Rows for evaluation, one tensor a group. `ids` as for `exchange`."""
-        return self.exchange(None, ids).rows
+        return self.preview(None, ids)
 
     def checkout(self, ids: Int64[Tensor, " n"]) -> tuple[Float[Tensor, "_ _"], ...]:
         """Rows for training: one float32 leaf a group, whose gradients become `pending`."""

@@ -76,7 +76,10 @@ class CachedStore(RowStore):
 
     With a wire that rounds, what rounding leaves out of a push stays with the copy and is part of
     the next one; a copy that gives way, and a flush, push by a finer wire (for int8: 16 bits). A
-    row without a copy has nowhere to keep it.
+    row without a copy has nowhere to keep it. Under a rule that cannot merge batches (Adam) what is
+    left out is never an update of its own: a copy that gives way, and a flush, drop it where no
+    gradient has come since. Nor does such a rule see two batches as one: a second `submit` before
+    the next exchange, or an exchange with an update, pushes the first.
 
     Args:
         inner: The store to wrap.
@@ -96,7 +99,7 @@ class CachedStore(RowStore):
         write_staleness: float = 10,
         eviction: str = "fading-lfu",
     ) -> None:
-        super().__init__(inner.layout.specs)
+        super().__init__(inner.layout.specs, inner.seed)
         if num_rows < len(self.layout.groups):
             raise ConfigError(
                 f"a cache needs room for at least one row of each width ({len(self.layout.groups)} "
@@ -117,9 +120,12 @@ class CachedStore(RowStore):
             num_slots = min(share, group.num_rows)
             cost = inner.bytes_per_row(group.dim)
             policy = EVICTION[eviction](num_slots)
-            self.copies.append(RowCopies(group, num_slots, policy, inner.num_workers, cost))
+            self.copies.append(
+                RowCopies(group, num_slots, policy, inner.num_workers, cost, self.seed)
+            )
         self.copies.to(inner._device())
         self._outbox: list[RowUpdate] = []
+        self._has_submitted = False
         self._counts = RowCounts()
 
     @property
@@ -147,7 +153,10 @@ class CachedStore(RowStore):
         ids: Int64[Tensor, " n"],
         clocks: Int64[Tensor, " n"] | None = None,
     ) -> RowReply:
+        if update is not None:
+            self._keep_batches_apart()
         self._accept(update)
+        self._has_submitted = False
         remote = self.inner.is_remote(ids)
         runs = list(
             zip(self._groups(), self._split(ids), self._split_like(remote, ids), strict=True)
@@ -162,14 +171,15 @@ class CachedStore(RowStore):
             self._counts.evictions += num_gone
         pushed = [copies.take_pending(copies.due(self.write_staleness)) for copies, _, _ in runs]
         outgoing = self._outgoing(pushed, evicted, exact=False)
-        for (copies, _, _), rows in zip(runs, pushed, strict=True):
-            copies.settle(rows, self.inner.as_sent(rows.gradients))
+        self._settle(pushed)
         return self._read(outgoing, ids, slots, clocks)
 
     @torch.no_grad()
     def submit(self, update: RowUpdate | None) -> None:
         """Keep an update with the copies of its rows; the others travel in the next round."""
+        self._keep_batches_apart()
         self._accept(update)
+        self._has_submitted = True
 
     def any_rank(self, flag: bool) -> bool:  # noqa: D102
         return self.inner.any_rank(flag)
@@ -183,37 +193,26 @@ class CachedStore(RowStore):
         """Push everything, and read every row anew from now on."""
         dirty = [copies.take_pending(copies.dirty()) for copies in self._groups()]
         self.inner.exchange(self._outgoing((), dirty, exact=True), self._no_ids())
+        self._has_submitted = False
         for copies, rows in zip(self._groups(), dirty, strict=True):
             copies.settle(rows, rows.gradients)
             copies.forget_values()
         self.inner.flush()
 
     @torch.no_grad()
-    @_within("a read for evaluation")
-    def peek(self, ids: Int64[Tensor, " n"]) -> tuple[Float[Tensor, "_ _"], ...]:
-        """Rows for evaluation: as their owners have them, with this worker's own pending updates.
+    def preview(
+        self, update: RowUpdate | None, ids: Int64[Tensor, " n"]
+    ) -> tuple[Float[Tensor, "_ _"], ...]:
+        """Rows as a flush would leave them: copies are neither read nor made, nothing is pushed.
 
-        Copies are neither read nor made, and what this sends is not counted.
+        Owners show what their rows become with everything that waits here; where `exchange` is
+        entered by all ranks together, with everything that waits on any rank.
         """
-        runs = list(zip(self._groups(), self._split(ids), strict=True))
-        slots = [copies.find(run) for copies, run in runs]
-        dirty = [
-            ((places >= 0) & copies.is_dirty(places.clamp_min(0))).nonzero().flatten()
-            for (copies, _), places in zip(runs, slots, strict=True)
-        ]
-        starts = [group.start for group in self.layout.groups]
-        own = torch.cat([r[d] + s for (_, r), d, s in zip(runs, dirty, starts, strict=True)])
-        counts = self.inner.take_counts()
-        outgoing = self._outgoing((), (), exact=False)
-        state = self.inner.exchange(outgoing, own, torch.full_like(own, -1)).state
-        self.inner.take_counts()
-        self._counts = _joined(counts, self._counts)
-        found: list[Tensor] = []
-        lines = zip(self._groups(), self.inner.peek(ids), slots, dirty, state, strict=True)
-        for copies, rows, places, mine, known in lines:
-            shown = copies.preview(places[mine], rows[mine], known) if mine.numel() else rows[:0]
-            found.append(rows.index_copy(0, mine, shown))
-        return tuple(found)
+        dirty = [copies.take_pending(copies.dirty()) for copies in self._groups()]
+        waiting = self._joined((), dirty, exact=True)
+        if update is not None:
+            waiting = merge_updates([waiting, update], self.layout, self.rule)
+        return self.inner.preview(waiting, ids)
 
     def parts(self) -> list[TablePart]:  # noqa: D102
         return self.inner.parts()
@@ -264,7 +263,7 @@ class CachedStore(RowStore):
         return self.inner.memory_use() + MemoryUse.of({"cache": list(self.copies.buffers())})
 
     def take_counts(self) -> RowCounts:  # noqa: D102
-        counts = _joined(self.inner.take_counts(), self._counts)
+        counts = _with_inner(self.inner.take_counts(), self._counts)
         self._counts = RowCounts()
         return counts
 
@@ -289,16 +288,36 @@ class CachedStore(RowStore):
             here = (slots >= 0).nonzero().flatten()
             own = None if square is None else square.index_select(0, here)
             added = gradients.index_select(0, here).float()
-            copies.add(slots[here], added, counted[here], own)
+            copies.add(slots[here], added, counted[here], own, self.inner.as_sent)
             missing.append(slots < 0)
         rest = torch.cat(missing).nonzero().flatten()
         if rest.numel():
             self._outbox.append(update.take(rest))
 
+    def _keep_batches_apart(self) -> None:
+        """Push what was submitted before, where the rule cannot merge it with what comes now."""
+        if not self._has_submitted or self.rule is None or self.rule.merges_batches:
+            return
+        pushed = [copies.take_pending(copies.dirty()) for copies in self._groups()]
+        self.inner.exchange(self._outgoing(pushed, (), exact=False), self._no_ids())
+        self._settle(pushed)
+
+    def _settle(self, pushed: Sequence[PendingRows]) -> None:
+        for copies, rows in zip(self._groups(), pushed, strict=True):
+            copies.settle(rows, self.inner.as_sent(rows.gradients))
+
     def _outgoing(
         self, pushed: Sequence[PendingRows], leaving: Sequence[PendingRows], *, exact: bool
     ) -> RowUpdate:
-        """All that goes to the owners now, and an empty outbox.
+        """All that goes to the owners now (see `_joined`), and an empty outbox."""
+        outgoing = self._joined(pushed, leaving, exact=exact)
+        self._outbox.clear()
+        return outgoing
+
+    def _joined(
+        self, pushed: Sequence[PendingRows], leaving: Sequence[PendingRows], *, exact: bool
+    ) -> RowUpdate:
+        """Updates of copies and the outbox as one.
 
         Args:
             pushed: Updates of copies that stay, one for each group; or none at all.
@@ -311,7 +330,6 @@ class CachedStore(RowStore):
             replace(update, exact=torch.full_like(update.ids, exact, dtype=torch.bool))
             for update in self._outbox
         ]
-        self._outbox.clear()
         updates = updates or [no_update(self.layout, self._device())]
         return merge_updates(updates, self.layout, self.rule)
 
@@ -379,7 +397,7 @@ class CachedStore(RowStore):
         return torch.empty(0, dtype=torch.int64, device=self._device())
 
 
-def _joined(inner: RowCounts | None, own: RowCounts) -> RowCounts:
+def _with_inner(inner: RowCounts | None, own: RowCounts) -> RowCounts:
     """What the inner store sent, and what was read here."""
     if inner is None:
         return own

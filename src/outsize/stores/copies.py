@@ -4,11 +4,16 @@ A copy has a *start clock* (the owner's clock when it was read, plus own updates
 *pending* updates of this worker that the owner does not have yet: Σg, what the rule sums beside it,
 and ticks. Pending updates are applied to the copy as well, by the owner's own rule: batch by batch
 as they come, and as one sum when the copy is read anew. So a worker always sees its own writes.
+
+What a rounding wire leaves out of a push stays pending, without a tick. A rule that merges batches
+takes it as a part of a sum, at any time. Under one that does not it waits for the row's next
+gradient, is rounded with it, and is never an update of its own; the copy shows that gradient as the
+owner will get it, so that copy and owner take the same steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +21,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
 from outsize.contracts.layout import RowGroup
+from outsize.kernels.row_rounding import is_half_precision, round_at_random, rounding_keys
 from outsize.kernels.row_updates import UpdateRule
 from outsize.stores.eviction_policy import EvictionPolicy
 from outsize.stores.merging import squares_for
@@ -47,6 +53,7 @@ class RowCopies(nn.Module):
         policy: What is admitted, and what gives way.
         num_workers: How many ranks' gradients the owner averages.
         bytes_per_row: What a row, or a gradient, costs to send.
+        seed: The store's, for rows in half precision.
     """
 
     slot_of: Tensor
@@ -66,8 +73,10 @@ class RowCopies(nn.Module):
         policy: EvictionPolicy,
         num_workers: int,
         bytes_per_row: int,
+        seed: int,
     ) -> None:
         super().__init__()
+        self._first_id, self._seed = group.start, seed
         self.policy = policy
         self._rule: UpdateRule | None = None
         self._num_workers = num_workers
@@ -141,13 +150,25 @@ class RowCopies(nn.Module):
         gradients: Float[Tensor, "n dim"],
         ticks: Int64[Tensor, " n"],
         squares: Float[Tensor, "n _"] | None,
+        as_sent: Callable[[Tensor], Tensor],
     ) -> None:
-        """Apply gradients to copies, and add them to what is pending."""
-        self._step(slots, gradients, ticks, squares)
+        """Apply gradients to copies, and add them to what is pending.
+
+        Args:
+            slots: Of the copies, each once.
+            gradients: Σg over one batch or several.
+            ticks: How many.
+            squares: What the rule sums beside it; `None` for one batch.
+            as_sent: Gradients as they will arrive at their owner.
+        """
+        assert self._rule is not None
         self.pending.index_add_(0, slots, gradients)
         self.ticks.index_add_(0, slots, ticks)
+        shown = gradients
+        if not self._rule.merges_batches:
+            shown = as_sent(self.pending.index_select(0, slots))
+        self._step(slots, shown, ticks, squares)
         self.balance.index_add_(0, slots, torch.full_like(slots, self._bytes_per_row))
-        assert self._rule is not None
         own = self._rule.square(gradients) if squares is None else squares
         if own is not None:
             self.get_buffer("squares").index_add_(0, slots, own)
@@ -157,11 +178,11 @@ class RowCopies(nn.Module):
         return (self.ticks > write_staleness).nonzero().flatten()
 
     def dirty(self) -> Int64[Tensor, " _"]:
-        """Slots with anything at all that their owner does not have."""
+        """Slots with any update that their owner does not have."""
         return ((self.ticks > 0) | self.leftover).nonzero().flatten()
 
     def is_dirty(self, slots: Int64[Tensor, " n"]) -> Bool[Tensor, " n"]:
-        """Whether there is anything that the owners of these copies do not have."""
+        """Whether there is any update that the owners of these copies do not have."""
         return (self.ticks.index_select(0, slots) > 0) | self.leftover.index_select(0, slots)
 
     def take_pending(self, slots: Int64[Tensor, " n"]) -> PendingRows:
@@ -173,7 +194,8 @@ class RowCopies(nn.Module):
     def settle(self, pushed: PendingRows, sent: Float[Tensor, "n dim"]) -> None:
         """Note that updates were pushed; what rounding left out of them stays pending.
 
-        Own updates count as seen: the start clock moves by their ticks.
+        That is an update only for a rule that merges batches (see the module's text). Own updates
+        count as seen: the start clock moves by their ticks.
 
         Args:
             pushed: What was pushed.
@@ -184,7 +206,8 @@ class RowCopies(nn.Module):
         self.clocks.index_add_(0, slots, torch.where(held, pushed.ticks, 0))
         rest = pushed.gradients - sent
         self.pending.index_copy_(0, slots, rest)
-        self.leftover.index_copy_(0, slots, rest.abs().amax(dim=1) > 0)
+        if self._rule is None or self._rule.merges_batches:
+            self.leftover.index_copy_(0, slots, rest.abs().amax(dim=1) > 0)
         self.ticks.index_fill_(0, slots, 0)
         self.balance.index_add_(0, slots, torch.full_like(slots, -self._bytes_per_row))
         if pushed.squares is not None:
@@ -239,20 +262,12 @@ class RowCopies(nn.Module):
         if hopeless.numel():
             self._empty(hopeless[~self.is_dirty(hopeless)], _NOT_WORTH_IT)
 
-    def preview(
-        self,
-        slots: Int64[Tensor, " n"],
-        rows: Float[Tensor, "n dim"],
-        state: Mapping[str, Float[Tensor, "n _"]],
-    ) -> Float[Tensor, "n dim"]:
-        """Rows of owners with the pending updates of these copies applied."""
-        stepped = rows.float().clone()
-        own = {name: value.clone() for name, value in state.items()}
-        self._apply_rule(stepped, own, *self._pending(slots))
-        return stepped.to(rows.dtype)
-
     def forget_values(self) -> None:
-        """Use no copy again before it has been read anew; give what was given up a new chance."""
+        """Use no copy again before it has been read anew; give what was given up a new chance.
+
+        What rounding has left out and is no update is dropped.
+        """
+        self.pending.masked_fill_(((self.ticks == 0) & ~self.leftover).unsqueeze(1), 0.0)
         self.clocks.fill_(-1)
         self.checks.zero_()
         self.balance.zero_()
@@ -316,12 +331,17 @@ class RowCopies(nn.Module):
     def _step(
         self, slots: Tensor, gradients: Tensor, ticks: Tensor, squares: Tensor | None
     ) -> None:
-        """Apply updates to copies, as an owner does with one worker's push."""
+        """Apply updates to copies that `ticks` have counted, as an owner does with a push."""
         assert self._rule is not None
         names = self._rule.state_widths(self.rows.shape[1])
         rows = self.rows.index_select(0, slots).float()
         state = {n: self.get_buffer(f"state_{n}").index_select(0, slots) for n in names}
         self._apply_rule(rows, state, gradients, ticks, squares)
+        if is_half_precision(self.rows.dtype):
+            ids = self.ids.index_select(0, slots) + self._first_id
+            clocks = self.clocks.index_select(0, slots) + self.ticks.index_select(0, slots)
+            keys = rounding_keys(self._seed, ids, clocks, ticks)
+            rows = round_at_random(rows, self.rows.dtype, keys)
         self.rows.index_copy_(0, slots, rows.to(self.rows.dtype))
         for name, value in state.items():
             self.get_buffer(f"state_{name}").index_copy_(0, slots, value)

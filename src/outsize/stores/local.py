@@ -11,6 +11,7 @@ from torch import Tensor
 from outsize.contracts import RowReply, RowStore, RowUpdate, Shard, TablePart
 from outsize.errors import ConfigError
 from outsize.initialization import fill_initial_rows
+from outsize.kernels.row_rounding import is_half_precision, round_at_random, rounding_keys
 from outsize.kernels.row_updates import UpdateRule
 from outsize.spec import MemoryUse, TableSpec
 
@@ -20,7 +21,8 @@ class LocalStore(RowStore):
 
     Args:
         specs: The tables.
-        seed: Rows start from values that are a function of (seed, table, row, column).
+        seed: Rows start from values that are a function of (seed, table, row, column); half
+            precision is rounded by it, too.
         device: Where the rows live.
         shard: Which rows to keep, of those of all tables; by default all. The others must not be
             asked for.
@@ -35,7 +37,7 @@ class LocalStore(RowStore):
         device: torch.device | str = "cpu",
         shard: Shard | None = None,
     ) -> None:
-        super().__init__(specs)
+        super().__init__(specs, seed)
         self.shard = shard or Shard()
         for index in range(len(self.layout.groups)):
             group, num_rows = self.layout.groups[index], self._num_rows(index)
@@ -142,7 +144,9 @@ class LocalStore(RowStore):
                 "this store has no optimizer yet: make one first, such as outsize.RowSGD(store)"
             )
         self.clocks.index_add_(0, self.shard.positions(update.ids), update.ticks.to(torch.int32))
+        first = 0
         for group, run in enumerate(self._local(update.ids)):
+            own = slice(first, first := first + run.shape[0])
             if not run.numel():
                 continue
             rows, state = self.rows(group), self.state(group)
@@ -150,9 +154,17 @@ class LocalStore(RowStore):
             touched_state = {name: part.index_select(0, run) for name, part in state.items()}
             squares = None if update.squares is None else update.squares[group]
             self.rule.step(touched, touched_state, update.gradients[group].float(), squares)
+            if is_half_precision(rows.dtype):
+                touched = round_at_random(touched, rows.dtype, self._rounding_keys(update, own))
             rows.index_copy_(0, run, touched.to(rows.dtype))
             for name, part in state.items():
                 part.index_copy_(0, run, touched_state[name])
+
+    def _rounding_keys(self, update: RowUpdate, own: slice) -> Int64[Tensor, " _"]:
+        """For some lines of an update that the clocks have counted already."""
+        ids = update.ids[own]
+        clocks = self.clocks.index_select(0, self.shard.positions(ids)).long()
+        return rounding_keys(self.seed, ids, clocks, update.ticks[own])
 
     def _local(self, ids: Int64[Tensor, " n"]) -> list[Int64[Tensor, " _"]]:
         """Ascending store ids as row numbers within each group."""

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
-from outsize.contracts import RowLayout, RowReply, RowStore
+from outsize.contracts import RowLayout, RowReply, RowStore, RowUpdate
 from outsize.contracts.messages import take_lines
 from outsize.errors import ConfigError
 
@@ -77,6 +77,14 @@ def newer_than(
             lines[name] = taken
     behind = None if bool(stale.all()) else int((current - clocks)[~stale].max())
     return RowReply(stale, take_lines(rows, index), current[index], newer, behind)
+
+
+def previewed_reply(
+    owner: RowStore, update: RowUpdate | None, ids: Int64[Tensor, " n"]
+) -> RowReply:
+    """An owner's answer to an evaluation read: rows with an update that is not applied."""
+    everything = torch.ones_like(ids, dtype=torch.bool)
+    return RowReply(everything, owner.preview(update, ids), torch.zeros_like(ids))
 
 
 def refuse_rows_of_others(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from jaxtyping import Int64
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from outsize.agreement import require_alike
@@ -29,7 +29,7 @@ class ReplicatedStore(RowStore):
     """
 
     def __init__(self, inner: RowStore) -> None:
-        super().__init__(inner.layout.specs)
+        super().__init__(inner.layout.specs, inner.seed)
         require_alike(self.layout.facts())
         self.inner = inner
         self.register_load_state_dict_pre_hook(_to_inner)
@@ -48,6 +48,11 @@ class ReplicatedStore(RowStore):
         if update is not None:
             update = self._average(update)
         return self.inner.exchange(update, ids, clocks)
+
+    def preview(  # noqa: D102
+        self, update: RowUpdate | None, ids: Int64[Tensor, " n"]
+    ) -> tuple[Float[Tensor, "_ _"], ...]:
+        return self.inner.preview(None if update is None else self._average(update), ids)
 
     def memory_by_table(self) -> dict[str, MemoryUse]:  # noqa: D102
         return self.inner.memory_by_table()

@@ -24,7 +24,12 @@ from outsize.kernels.row_updates import UpdateRule
 from outsize.spec import MemoryUse, TableSpec
 from outsize.stores.local import LocalStore
 from outsize.stores.merging import average_over_workers, no_update
-from outsize.stores.owners import join_replies, places_by_owner, refuse_rows_of_others
+from outsize.stores.owners import (
+    join_replies,
+    places_by_owner,
+    previewed_reply,
+    refuse_rows_of_others,
+)
 from outsize.stores.packing import (
     Message,
     MessageReader,
@@ -65,7 +70,7 @@ class ServedStore(RowStore):
         device: torch.device | str = "cpu",
         wire: str = "float32",
     ) -> None:
-        super().__init__(specs)
+        super().__init__(specs, seed)
         self.rank, self.size = rank(), world_size()
         self.wire = wire_named(wire)
         self.owned = LocalStore(specs, seed, device, Shard(self.rank, self.size))
@@ -124,9 +129,11 @@ class ServedStore(RowStore):
     ) -> RowReply:
         return self._exchange(update, ids, clocks, counted=True)
 
-    def peek(self, ids: Int64[Tensor, " n"]) -> tuple[Float[Tensor, "_ _"], ...]:
-        """Rows for evaluation, never rounded; what that sends is not counted."""
-        return self._exchange(None, ids, None, counted=False).rows
+    def preview(
+        self, update: RowUpdate | None, ids: Int64[Tensor, " n"]
+    ) -> tuple[Float[Tensor, "_ _"], ...]:
+        """Rows as owners have them, never rounded; not counted, and an update is not applied."""
+        return self._exchange(update, ids, None, counted=False).rows
 
     @torch.no_grad()
     def submit(self, update: RowUpdate | None) -> None:
@@ -215,9 +222,9 @@ class ServedStore(RowStore):
         mine = questions[self.rank]
         own_clocks = None if clocks is None else clocks[mine]
         with self._lock:
-            self._counts.pushes += pushed.ids.shape[0]
+            self._counts.pushes += pushed.ids.shape[0] if counted else 0
             own = self._apply_and_answer(
-                [pushed.take(places[self.rank])], ids[mine], own_clocks, self.rank
+                [pushed.take(places[self.rank])], ids[mine], own_clocks, self.rank, counted
             )
         return [ids[question] for question in questions], own
 
@@ -243,7 +250,7 @@ class ServedStore(RowStore):
             asked = self._packing.read_request(
                 content, numbers, self.rank, has_clocks, self.wire, self.rule
             )
-            reply = self._apply_and_answer([asked.update], asked.ids, asked.clocks, source)
+            reply = self._apply_and_answer([asked.update], asked.ids, asked.clocks, source, counted)
             writer = MessageWriter()
             if asked.ids.numel():
                 if has_clocks:
@@ -260,8 +267,9 @@ class ServedStore(RowStore):
         ids: Int64[Tensor, " n"],
         clocks: Int64[Tensor, " n"] | None,
         source: int,
+        applies: bool,
     ) -> RowReply:
-        """What an owner does; under the lock."""
+        """What an owner does; under the lock. For evaluation it applies nothing."""
         updates = [update for update in updates if update.ids.numel()]
         for part in (part for update in updates for part in update.gradients):
             if not bool(torch.isfinite(part).all()):
@@ -273,6 +281,8 @@ class ServedStore(RowStore):
         pushed = None
         if updates:
             pushed = average_over_workers(updates, self.num_workers, self.layout, self.rule)
+        if not applies:
+            return previewed_reply(self.owned, pushed, ids)
         return self.owned.exchange(pushed, ids, clocks)
 
     def _read(

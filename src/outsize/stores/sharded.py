@@ -18,8 +18,13 @@ from outsize.errors import ConfigError
 from outsize.kernels.row_updates import UpdateRule
 from outsize.spec import MemoryUse, TableSpec
 from outsize.stores.local import LocalStore
-from outsize.stores.merging import average_over_workers, no_update
-from outsize.stores.owners import join_replies, places_by_owner, refuse_rows_of_others
+from outsize.stores.merging import average_over_workers, merge_updates, no_update
+from outsize.stores.owners import (
+    join_replies,
+    places_by_owner,
+    previewed_reply,
+    refuse_rows_of_others,
+)
 from outsize.stores.packing import (
     Message,
     MessageReader,
@@ -63,7 +68,7 @@ class ShardedStore(RowStore):
         num_owners: int | None = None,
         wire: str = "float32",
     ) -> None:
-        super().__init__(specs)
+        super().__init__(specs, seed)
         self.ranks = group if isinstance(group, RankGroup) else ProcessRanks(group)
         self.num_owners = self.ranks.size if num_owners is None else num_owners
         if not 1 <= self.num_owners <= self.ranks.size:
@@ -157,13 +162,21 @@ class ShardedStore(RowStore):
         return reply
 
     @torch.no_grad()
-    def peek(self, ids: Int64[Tensor, " n"]) -> tuple[Float[Tensor, "_ _"], ...]:
-        """Rows for evaluation, never rounded; what that sends is not counted."""
-        evaluating = "a read for evaluation"
-        self._push_held(evaluating)
+    def preview(
+        self, update: RowUpdate | None, ids: Int64[Tensor, " n"]
+    ) -> tuple[Float[Tensor, "_ _"], ...]:
+        """Rows as owners would have them with what all ranks have submitted, never rounded.
+
+        What this sends is not counted, and owners apply nothing.
+        """
         counts, self._counts = self._counts, RowCounts()
-        nothing = no_update(self.layout, ids.device)
-        rows = self._round(nothing, ids, None, WIRES["float32"], evaluating).rows
+        updates = [u for u in (self._held, update) if u is not None]
+        pushed = merge_updates(
+            updates or [no_update(self.layout, ids.device)], self.layout, self.rule
+        )
+        rows = self._round(
+            pushed, ids, None, WIRES["float32"], "a read for evaluation", applies=False
+        ).rows
         self._counts = counts
         return rows
 
@@ -189,12 +202,14 @@ class ShardedStore(RowStore):
         clocks: Int64[Tensor, " n"] | None,
         wire: Wire,
         operation: str,
+        *,
+        applies: bool = True,
     ) -> RowReply:
         """Send and receive requests, apply, answer; the order is the same on all ranks."""
         asked = places_by_owner(ids, self.num_owners, self.ranks.size)
         requests = self._requests(update, ids, clocks, asked)
         theirs = self._swap_requests(requests, clocks is not None, self.operation or operation)
-        answers = self._answer(theirs)
+        answers = self._answer(theirs, applies)
         if clocks is not None:
             flags = self._swap_flags(answers, requests)
         else:
@@ -247,11 +262,15 @@ class ShardedStore(RowStore):
             return "no optimizer"
         return f"optimizer {type(self.rule).__name__} with state {self.rule.state_widths(2)}"
 
-    def _answer(self, requests: Sequence[RowRequest]) -> list[RowReply]:
-        """Apply all pushes, then answer each rank's question."""
+    def _answer(self, requests: Sequence[RowRequest], applies: bool) -> list[RowReply]:
+        """Apply all pushes, or only show what they would do; then answer each rank's question."""
         updates = [request.update for request in requests if request.update.ids.numel()]
+        averaged: RowUpdate | None = None
         if updates:
             averaged = average_over_workers(updates, self.num_workers, self.layout, self.rule)
+        if not applies:
+            return [previewed_reply(self.owned, averaged, request.ids) for request in requests]
+        if averaged is not None:
             self.owned.exchange(averaged, averaged.ids[:0])
         return [self.owned.exchange(None, request.ids, request.clocks) for request in requests]
 

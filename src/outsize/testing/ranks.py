@@ -8,13 +8,13 @@ the others without another message.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Generator, Tensor
 
 from outsize.collectives import RankGroup
-from outsize.contracts import RowStore, RowUpdate
+from outsize.contracts import RowCounts, RowStore, RowUpdate
 from outsize.kernels.row_updates import SGDRule, UpdateRule
 from outsize.spec import Init, TableSpec
 from outsize.stores import CachedStore, ShardedStore
@@ -101,6 +101,7 @@ def trained_rows(
     num_owners: int | None = None,
     cache: tuple[int, float, float, str] | None = None,
     wire: str = "float32",
+    dtype: torch.dtype = torch.float32,
 ) -> list[Tensor]:
     """All that a short training reads, and the tables it ends with, for comparisons bit by bit.
 
@@ -111,21 +112,52 @@ def trained_rows(
         num_owners: How many ranks keep rows.
         cache: `CachedStore`'s room, bounds and policy; `None` for no cache.
         wire: How rows travel.
+        dtype: What they are kept in.
     """
-    specs = [TableSpec("wide", 60, 5), TableSpec("thin", 30, 3), TableSpec("small", 3, 5)]
+    store = _store(ranks, rule, num_owners, cache, wire, dtype)
+    found = _train(store, ranks, seed)
+    store.flush()
+    return [*found, *read_all(store)]
+
+
+def _store(
+    ranks: RankGroup,
+    rule: UpdateRule,
+    num_owners: int | None,
+    cache: tuple[int, float, float, str] | None,
+    wire: str,
+    dtype: torch.dtype = torch.float32,
+) -> RowStore:
+    sizes = {"wide": (60, 5), "thin": (30, 3), "small": (3, 5)}
+    specs = [TableSpec(name, *size, dtype=dtype) for name, size in sizes.items()]
     store: RowStore = ShardedStore(specs, group=ranks, num_owners=num_owners, wire=wire)
     if cache is not None:
         store = CachedStore(store, *cache)
     store.bind(rule)
+    return store
+
+
+def _train(
+    store: RowStore, ranks: RankGroup, seed: int, num_steps: int = 25, evaluates: bool = False
+) -> list[Tensor]:
+    """All that a short training reads."""
+    everything = torch.arange(store.layout.num_rows)
     generator = Generator().manual_seed(seed * 1000 + ranks.rank)
     found: list[Tensor] = []
-    for step in draw_trace(seed, ranks.rank, store.layout.num_rows, 25):
+    for step in draw_trace(seed, ranks.rank, store.layout.num_rows, num_steps):
         rows = store.exchange(None, step.reads).rows
         gradients = tuple(torch.randn(part.shape, generator=generator) for part in rows)
         store.submit(RowUpdate(step.reads, gradients, torch.ones_like(step.reads)))
         found += rows
-    store.flush()
-    return [*found, *(store.read(torch.arange(spec.num_rows), spec.name) for spec in specs)]
+        if evaluates:
+            store.read(everything[:2], "small")
+            store.peek(everything[ranks.rank :: 2])
+    return found
+
+
+def read_all(store: RowStore) -> list[Tensor]:
+    """All tables of a store, as evaluation reads them."""
+    return [store.read(torch.arange(spec.num_rows), spec.name) for spec in store.layout.specs]
 
 
 def equal_bits(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:
@@ -134,16 +166,39 @@ def equal_bits(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:
 
 
 def without_staleness_a_cache_changes_no_bit(
-    ranks: RankGroup, rule: UpdateRule, eviction: str
+    ranks: RankGroup, rule: UpdateRule, eviction: str, dtype: torch.dtype = torch.float32
 ) -> None:
     """With both bounds 0, every read and the final tables are those of training without a cache."""
-    plain = trained_rows(ranks, rule)
-    assert equal_bits(plain, trained_rows(ranks, rule, cache=(20, 0, 0, eviction)))
+    plain = trained_rows(ranks, rule, dtype=dtype)
+    cached = trained_rows(ranks, rule, cache=(20, 0, 0, eviction), dtype=dtype)
+    assert equal_bits(plain, cached)
 
 
-def owners_make_no_difference(ranks: RankGroup, rule: UpdateRule) -> None:
+def evaluation_reads_leave_training_as_it_is(
+    ranks: RankGroup,
+    rule: UpdateRule,
+    wire: str,
+    cache: tuple[int, float, float, str] | None = None,
+) -> None:
+    """Training with `read` and `peek` after each step is, bit for bit, training without."""
+    plain, watched = (_store(ranks, rule, None, cache, wire) for _ in range(2))
+    reads = [_train(plain, ranks, 0, 12), _train(watched, ranks, 0, 12, evaluates=True)]
+    assert equal_bits(*reads), "an evaluation read has changed the training"
+    buffers = [[value for _, value in sorted(s.state_dict().items())] for s in (plain, watched)]
+    assert equal_bits(*buffers), "an evaluation read has changed the store"
+    counts = [replace(s.take_counts() or RowCounts(), exchange_s=0.0) for s in (plain, watched)]
+    assert counts[0] == counts[1], "an evaluation read was counted"
+    for store in (plain, watched):
+        store.flush()
+    assert equal_bits(read_all(plain), read_all(watched))
+
+
+def owners_make_no_difference(
+    ranks: RankGroup, rule: UpdateRule, dtype: torch.dtype = torch.float32
+) -> None:
     """The same workers give the same tables whether one rank keeps all rows or each a share."""
-    everyone = trained_rows(ranks, rule)
-    assert equal_bits(everyone, trained_rows(ranks, rule, num_owners=1))
+    everyone = trained_rows(ranks, rule, dtype=dtype)
+    assert equal_bits(everyone, trained_rows(ranks, rule, num_owners=1, dtype=dtype))
     cache = (20, 0, 0, "lru")
-    assert equal_bits(everyone, trained_rows(ranks, rule, num_owners=1, cache=cache))
+    cached = trained_rows(ranks, rule, num_owners=1, cache=cache, dtype=dtype)
+    assert equal_bits(everyone, cached)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from outsize.contracts import RowStore, RowUpdate
-from outsize.errors import OutsizeError
+from outsize.contracts import RowCounts, RowStore, RowUpdate
+from outsize.errors import ConfigError, OutsizeError
 from outsize.initialization import initial_rows
-from outsize.kernels.row_updates import AdagradRule, AdamRule, SGDRule
+from outsize.kernels.row_updates import AdagradRule, AdamRule, SGDRule, UpdateRule
 from outsize.spec import TableSpec
 from outsize.testing.refusal import refusal
 
@@ -45,6 +46,34 @@ def reads_take_any_shape_and_change_nothing(make: MakeStore) -> None:
     assert torch.equal(store.read(ids, "wide"), first)
     clocks = store.exchange(None, torch.tensor([0, 3, 49])).clocks
     assert clocks.tolist() == [0, 0, 0]
+
+
+def evaluation_reads_leave_training_as_it_is(make: MakeStore) -> None:
+    """Training with `read` and `peek` after each step is, bit for bit, training without.
+
+    Rows, clocks, optimizer state, the store's own buffers and its counts are all the same. Rules
+    that a store refuses are left out.
+    """
+    for rule in (SGDRule(0.3), AdagradRule(0.3), AdagradRule(0.3, row_wise=True), AdamRule(0.3)):
+        (plain, counts), (watched, other) = (_trained(make, rule, watch) for watch in (False, True))
+        same = all(torch.equal(a, b) for a, b in zip(plain, watched, strict=True))
+        assert same, f"{rule}: an evaluation read has changed the training"
+        assert counts == other, f"{rule}: an evaluation read was counted"
+
+
+def evaluation_reads_show_what_was_submitted(make: MakeStore) -> None:
+    """`peek` and `read` show updates that the store may still hold back, before any flush."""
+    store = _store(make)
+    generator = Generator().manual_seed(0)
+    expected = store.read(torch.arange(_WIDE.num_rows), "wide")
+    for _ in range(12):
+        ids = (torch.rand(_WIDE.num_rows, generator=generator) < 0.3).nonzero().flatten()
+        store.exchange(None, ids + store.layout.offsets["wide"])
+        gradients = torch.randn(ids.shape[0], 4, generator=generator)
+        store.add(ids, gradients, "wide")
+        expected[ids] -= 0.5 * gradients
+        found = store.read(torch.arange(_WIDE.num_rows), "wide")
+        torch.testing.assert_close(found, expected)
 
 
 def add_merges_repeats_into_one_update(make: MakeStore) -> None:
@@ -196,6 +225,39 @@ def memory_use_counts_every_byte(make: MakeStore) -> None:
     assert sum(part.total_bytes for part in store.memory_by_table().values()) <= use.total_bytes
 
 
+def _trained(
+    make: MakeStore, rule: UpdateRule, evaluates: bool
+) -> tuple[list[Tensor], RowCounts | None]:
+    """All that a short training reads, leaves behind and counts; nothing for a refused rule."""
+    store = make([_WIDE, _THIN, _OTHER])
+    try:
+        store.bind(rule)
+    except ConfigError:
+        return [], None
+    ours, extra = (Generator().manual_seed(seed) for seed in (0, 1))
+    found: list[Tensor] = []
+    for _ in range(20):
+        ids = _some_ids(store, ours)
+        reply = store.exchange(None, ids)
+        gradients = tuple(torch.randn(part.shape, generator=ours) for part in reply.rows)
+        store.submit(RowUpdate(ids, gradients, torch.ones_like(ids)))
+        found += [*reply.rows, reply.clocks]
+        if evaluates:
+            store.peek(_some_ids(store, extra))
+            store.read(torch.arange(_WIDE.num_rows), "wide")
+    counts = store.take_counts()
+    found += [value.clone() for _, value in sorted(store.state_dict().items())]
+    everything = torch.arange(store.layout.num_rows)
+    reply = store.exchange(None, everything, torch.full_like(everything, -1))
+    state = [part for group in reply.state for _, part in sorted(group.items())]
+    found += [*reply.rows, reply.clocks, *state]
+    return found, None if counts is None else replace(counts, exchange_s=0.0)
+
+
+def _some_ids(store: RowStore, generator: Generator) -> Tensor:
+    return (torch.rand(store.layout.num_rows, generator=generator) < 0.2).nonzero().flatten()
+
+
 def _update(store: RowStore, ids: Tensor, gradients: Tensor) -> RowUpdate:
     group = store.layout.group_of("wide")
     parts = tuple(
@@ -208,6 +270,8 @@ def _update(store: RowStore, ids: Tensor, gradients: Tensor) -> RowUpdate:
 STORE_CHECKS: tuple[Callable[[MakeStore], None], ...] = (
     rows_start_as_the_seed_says,
     reads_take_any_shape_and_change_nothing,
+    evaluation_reads_leave_training_as_it_is,
+    evaluation_reads_show_what_was_submitted,
     add_merges_repeats_into_one_update,
     exchange_applies_the_update_before_it_answers,
     exchange_sends_only_rows_newer_than_asked,
