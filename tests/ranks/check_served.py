@@ -164,6 +164,23 @@ def check_a_cache_in_front():
         torch.testing.assert_close(grown, torch.full((160,), pushes), rtol=1e-4, atol=1e-4)
 
 
+def check_evaluation_shows_waiting_updates_and_applies_none():
+    with counting_store() as inner:
+        store = CachedStore(inner, num_rows=30, read_staleness=3, write_staleness=2)
+        store.bind(SGDRule(learning_rate=1.0))
+        ids = torch.arange(61)
+        before = everything(store)
+        store.flush()
+        if rank() == 0:
+            store.exchange(None, ids)
+            store.submit(update_of(store, ids, -1.0 * world_size()))
+            torch.testing.assert_close(everything(store), before + 1)
+            assert (inner.exchange(None, ids).clocks == 0).all()
+        store.flush()
+        assert (inner.exchange(None, ids).clocks == 1).all()
+        torch.testing.assert_close(everything(store), before + 1)
+
+
 def check_refusals_reach_the_asker_and_harm_nobody_else():
     with counting_store() as store:
         before = everything(store)
@@ -198,6 +215,7 @@ with process_group(torch.device("cpu")):
     check_it_equals_a_local_store_when_ranks_take_turns()
     check_rounded_rows()
     check_a_cache_in_front()
+    check_evaluation_shows_waiting_updates_and_applies_none()
     check_refusals_reach_the_asker_and_harm_nobody_else()
     print(f"rank {rank()} of {world_size()} is content", flush=True)
 os._exit(0)

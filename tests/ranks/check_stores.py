@@ -12,6 +12,7 @@ from outsize.collectives import ProcessRanks, gather_rows, process_group, rank, 
 from outsize.contracts import RowUpdate
 from outsize.kernels.row_updates import AdagradRule, AdamRule, SGDRule
 from outsize.testing.ranks import (
+    evaluation_reads_leave_training_as_it_is,
     nothing_is_lost_and_no_read_misses_more_than_its_bounds,
     owners_make_no_difference,
     without_staleness_a_cache_changes_no_bit,
@@ -44,6 +45,9 @@ def check_no_bit_changes():
     for rule, eviction in rules:
         without_staleness_a_cache_changes_no_bit(ProcessRanks(), rule, eviction)
         owners_make_no_difference(ProcessRanks(), rule)
+        evaluation_reads_leave_training_as_it_is(
+            ProcessRanks(), rule, "int8", (20, 10, 0, eviction)
+        )
 
 
 def check_only_remote_bytes_are_counted():
