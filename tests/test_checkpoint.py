@@ -268,6 +268,46 @@ def test_a_leftover_does_not_stop_its_step_from_being_saved(tmp_path):
     assert names_in(tmp_path) == {folder.name}
 
 
+def test_no_folder_is_removed_that_only_has_a_similar_name(tmp_path):
+    save_checkpoint(tmp_path, 3, {"a": 1})
+    for name in ("step-notes.partial", "step-3.partial", "step-0000000004.partial.old"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "thesis.txt").write_text("precious")
+
+    latest_checkpoint(tmp_path)
+    save_checkpoint(tmp_path, 4, {"a": 1}, keep=1)
+
+    assert len(list(tmp_path.glob("*/thesis.txt"))) == 3
+
+
+def test_a_folder_in_the_way_of_rows_is_named_and_left_alone(tmp_path):
+    store = outsize.LocalStore([outsize.TableSpec("ad", 3, 2)])
+    strange = tmp_path / "rows.partial"
+    strange.mkdir()
+    (strange / "thesis.txt").write_text("precious")
+
+    with pytest.raises(WriteError, match="is in the way") as caught:
+        outsize.save_rows(store, tmp_path / "rows")
+
+    assert str(strange) in str(caught.value)
+    assert (strange / "thesis.txt").read_text() == "precious"
+    (strange / "thesis.txt").rename(strange / ".outsize-partial")  # as a crash leaves it
+    outsize.save_rows(store, tmp_path / "rows")
+    assert names_in(tmp_path) == {"rows"}
+    assert ".outsize-partial" not in names_in(tmp_path / "rows")
+
+
+@pytest.mark.parametrize("place", ["file", "link"])
+def test_checkpoints_in_a_place_that_is_no_folder_are_named(tmp_path, place):
+    root = tmp_path / "checkpoint"
+    root.write_text("") if place == "file" else root.symlink_to(root)
+
+    for look in (list_checkpoints, latest_checkpoint):
+        message = complaint(lambda look=look: look(root))
+        assert str(root) in message
+        assert "\n" not in message
+
+
 def complaint(action: Callable[[], object]) -> str:
     """What an error says that a user can mend; nothing where none was raised."""
     try:

@@ -1,12 +1,14 @@
 """The command line: a dictionary of functions.
 
 Progress and messages go to standard error. With `--json` a command prints exactly one JSON object
-on standard output. A user's mistake is one line and exit code 2, never a traceback. Started by
-torchrun, the first rank speaks for all (see `outsize.launched`).
+on standard output. A user's mistake is one line and exit code 2, never a traceback; so is a file
+that may not be read or written, and a full disk. Started by torchrun, the first rank speaks for all
+(see `outsize.launched`).
 """
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 import sys
@@ -29,6 +31,8 @@ from outsize.launched import (
 )
 
 _ABOUT = "Train embedding models that outsize your memory."
+_OF_THE_MACHINE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
+"""What may befall any file, and is never a defect of ours; other errors of the system may be."""
 
 RunFile = Annotated[Path, typer.Argument(help="The run, a TOML file.", metavar="RUN.toml")]
 Settings = Annotated[
@@ -184,6 +188,8 @@ def main(arguments: list[str] | None = None) -> None:
             )
         leave(130)
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE and error.filename:
+            _fail(f"{error.filename}: {error.strerror}", as_json)
         if type(error).__module__.partition(".")[0] not in ("click", "typer"):
             if not is_rank():
                 raise

@@ -13,7 +13,7 @@ from rich.console import Console
 from outsize.compare import Grid, compare, pool, read_budgets, read_methods, run_cell
 from outsize.compare.grid import tables_config
 from outsize.compare.progress import GridProgress
-from outsize.errors import CellError, ConfigError
+from outsize.errors import CellError, ConfigError, DataError
 from outsize.tables import TABLES
 from outsize.training import train
 from outsize.training.run_folder import RunFolder
@@ -175,9 +175,31 @@ def test_a_failing_cell_leaves_the_others_alone(run, tmp_path, monkeypatch, erro
 def test_a_damaged_result_is_named(run, tmp_path):
     grid = Grid(run, ("hash",), (16,), num_seeds=1)
     compare(grid, tmp_path, workers=0, quiet=True)
-    (tmp_path / "cells" / "full-0" / "result.json").write_text("{")
-    with pytest.raises(ValueError, match=r"full-0/result.json is damaged: delete it"):
-        compare(grid, tmp_path, workers=0, quiet=True)
+    path = tmp_path / "cells" / "full-0" / "result.json"
+    kept = json.loads(path.read_text())
+    result = kept["result"]
+    shapes: list[object] = [
+        [], 3, {}, {**kept, "status": "done"}, {**kept, "reason": None}, {**kept, "result": []},
+        {**kept, "result": {}}, {**kept, "result": {**result, "params": "3"}},
+        {**kept, "result": {**result, "test": {"auc": 0.5}}},
+        {**kept, "result": {**result, "test": {**result["test"], "loss": "low"}}},
+        {**kept, "result": {**result, "total_bytes": -1}},
+    ]  # fmt: skip
+    for text in ("{", "", "[" * 200_000, *map(json.dumps, shapes)):
+        path.write_text(text)
+        with pytest.raises(DataError, match=r"full-0/result.json is damaged: delete it") as caught:
+            compare(grid, tmp_path, workers=0, quiet=True)
+        assert "\n" not in str(caught.value)
+
+
+def test_only_checkpoints_are_removed_with_a_finished_cell(run, tmp_path):
+    grid = Grid(run, ("hash",), (16,), num_seeds=1)
+    mine = tmp_path / "cells" / "full-0" / "checkpoint" / "notes.txt"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    compare(grid, tmp_path, workers=0, quiet=True)
+    assert [path.name for path in mine.parent.iterdir()] == ["notes.txt"]
+    assert not (tmp_path / "cells" / "hash-16-0" / "checkpoint").exists()
 
 
 def test_processes_come_to_the_same(done, grid, tmp_path):

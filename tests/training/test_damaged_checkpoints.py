@@ -25,6 +25,7 @@ from outsize.checkpoint import (
     save_checkpoint,
 )
 from outsize.errors import CheckpointError, DataError, OutsizeError
+from outsize.training import export_run
 from outsize.training.build import build_optimizer
 from outsize.training.config import RunConfig
 from outsize.training.loop import Loop
@@ -324,3 +325,28 @@ def test_a_run_whose_log_is_damaged_is_not_resumed(stopped, damage):
         outsize.train(RUNS["click"], stopped, resume=True, quiet=True)
     assert str(log) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tree: tree.pop("model"),
+        lambda tree: tree.pop("loop"),
+        lambda tree: tree.update(loop=[]),
+        lambda tree: tree["loop"].update(best=[1]),
+        lambda tree: tree["loop"].update(step="4"),
+        lambda tree: tree["loop"].update(test={"loss": "low"}),
+        lambda tree: tree["model"].update({"top.0.weight": 3}),
+        lambda tree: tree["model"].update({"top.0.weight": {"__tensor__": "/model/top.2.weight"}}),
+    ],
+)
+def test_a_state_of_another_shape_is_not_exported(stopped, change, tmp_path):
+    (checkpoint,) = list_checkpoints(stopped / "checkpoint")
+    tree = read(checkpoint / "state.json")
+    change(tree)
+    write(checkpoint / "state.json", json.dumps(tree))
+    with pytest.raises(CheckpointError) as caught:
+        export_run(stopped, tmp_path / "out")
+    assert str(checkpoint) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()

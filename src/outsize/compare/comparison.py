@@ -23,8 +23,8 @@ from outsize.compare.progress import GridProgress
 from outsize.compare.results import Comparison, best_at_each_budget
 from outsize.compare.run_cell import kept_outcome
 from outsize.compare.words import Text, best_lines, factors_table, kind_lines, losses_table
-from outsize.errors import CellError, ConfigError
-from outsize.files import write_text_atomically
+from outsize.errors import CellError, ConfigError, WriteError
+from outsize.files import reason_of, write_text_atomically
 from outsize.suggestions import few
 from outsize.training.build import build_device
 from outsize.training.environment import environment
@@ -52,6 +52,10 @@ def compare(
         raise ConfigError(f"--workers must be >= 0, but got {workers}")
     if workers is None:
         workers = default_workers(device)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WriteError(f"cannot make {out}: {reason_of(error)}") from None
     console = Console(stderr=True, quiet=quiet)
     vocabularies = grid.run.data.build().vocabularies  # encodes the data before cells need it
     if not vocabularies:

@@ -10,11 +10,14 @@ from typing import Any
 from outsize.checkpoint import list_checkpoints, load_checkpoint
 from outsize.errors import CheckpointError, ConfigError
 from outsize.export import require_free, write_exported
+from outsize.json_files import SchemaError
 from outsize.models import ClickModelConfig
 from outsize.row_files import load_rows
 from outsize.training.build import build_click_data, build_model, build_row_optimizer
-from outsize.training.loop_state import load_dense_state
+from outsize.training.loop_state import dense_state, load_dense_state
 from outsize.training.run_folder import RunFolder
+from outsize.training.saved_state import require_state, require_weights
+from outsize.training.tasks import Task
 
 
 def export_run(run: str | Path, out: str | Path) -> dict[str, Any]:
@@ -28,7 +31,7 @@ def export_run(run: str | Path, out: str | Path) -> dict[str, Any]:
         What was written: folder, kind of the model, step, parameters and bytes.
     """
     folder, out = RunFolder(Path(run)), Path(out)
-    if not folder.config_file.exists():
+    if not folder.holds_run():
         raise ConfigError(f"{folder.path} holds no run: there is no config.toml in it")
     require_free(out)
     config = folder.config()
@@ -47,12 +50,14 @@ def export_run(run: str | Path, out: str | Path) -> dict[str, Any]:
     store = model.embeddings.store
     build_row_optimizer(config, store)  # its state is saved with the rows
     try:
+        require_state(state, Task.judge, is_older=True)
+        require_weights(state["model"], dense_state(model, store))
         load_dense_state(model, store, state.pop("model"))
         new = {} if store is None else load_rows(store, checkpoints[-1])
     except CheckpointError:
         raise
-    except RuntimeError:
-        raise _does_not_fit(folder, checkpoints[-1]) from None
+    except (SchemaError, RuntimeError) as error:
+        raise _does_not_fit(folder, checkpoints[-1], f" ({' '.join(str(error).split())})") from None
     if any(new.values()):
         raise _does_not_fit(folder, checkpoints[-1])
     loop = state["loop"]
@@ -65,9 +70,9 @@ def export_run(run: str | Path, out: str | Path) -> dict[str, Any]:
     return {**written, "step": loop["step"]}
 
 
-def _does_not_fit(folder: RunFolder, checkpoint: Path) -> CheckpointError:
+def _does_not_fit(folder: RunFolder, checkpoint: Path, fact: str = "") -> CheckpointError:
     return CheckpointError(
-        f"checkpoint {checkpoint} does not fit {folder.config_file}: "
+        f"checkpoint {checkpoint} does not fit {folder.config_file}{fact}: "
         "were the file or the data changed after the run began?"
     )
 
