@@ -124,7 +124,7 @@ def test_metrics_are_scalars_and_named(kind):
 
 
 def test_a_beta_of_zero_is_refused(kind):
-    with pytest.raises(ConfigError, match="beta must be between 1e-06"):
+    with pytest.raises(ConfigError, match="beta must be > 0, but got 0"):
         NEGATIVES[kind](beta=0)
 
 

@@ -63,6 +63,8 @@ class SyntheticInteractionsConfig(RetrievalDataConfig):
         require_at_least(self, 1, "num_queries", "num_items", "latent_dim", "num_groups")
         require_at_least(self, 3, "items_per_query")
         require_between(self, 0, 100, "skew")
+        if not self.temperature > 0:
+            raise ConfigError(f"temperature must be above 0, but got {self.temperature}")
         require_between(self, 1e-6, 1e6, "temperature")
         if self.num_items < self.items_per_query:
             raise ConfigError(

@@ -11,6 +11,7 @@ from jaxtyping import Float, Float32, Int64
 from torch import Tensor, nn
 
 from outsize.bounds import MAX_RATE, require_at_least, require_between
+from outsize.errors import ConfigError
 from outsize.negatives.evaluation_mode import evaluation_mode
 from outsize.negatives.temperature import Temperature
 
@@ -147,6 +148,8 @@ class NegativesConfig(ABC):
 
     def __post_init__(self) -> None:
         require_at_least(self, 1, "chunk_size")
+        if not self.beta > 0:
+            raise ConfigError(f"beta must be > 0, but got {self.beta}")
         require_between(self, 1e-6, MAX_RATE, "beta")
 
     @abstractmethod
