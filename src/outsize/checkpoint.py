@@ -35,8 +35,8 @@ from outsize.json_files import FILE_FACTS, Each, OneOf, SchemaError, check, read
 FORMAT = 2
 WriteFiles = Callable[[Path], Mapping[str, Mapping[str, Any]]]
 _TENSOR_KEY = "__tensor__"
-_STEP_FOLDER = re.compile(r"step-[0-9]{10}")
-_LEFTOVER = re.compile(r"step-[0-9]{10}\.partial")
+_STEP_FOLDER = re.compile(r"step-([0-9]{10})(?:-([0-9]+))?")
+_LEFTOVER = re.compile(r"step-[0-9]{10}(?:-[0-9]+)?\.partial")
 
 
 def save_checkpoint(
@@ -45,8 +45,11 @@ def save_checkpoint(
     state: Mapping[str, Any],
     keep: int = 3,
     write_more: WriteFiles = lambda folder: {},
+    again: bool = False,
 ) -> Path:
     """Write `root/step-…` atomically, then remove all but the newest `keep`; entered by all ranks.
+
+    A step that is saved already is not written, unless `again`: then `step-…-2` comes after it.
 
     Args:
         root: The folder that holds a run's checkpoints; made if need be. All ranks must see it.
@@ -55,10 +58,16 @@ def save_checkpoint(
             rank's is written.
         keep: How many checkpoints to keep, at least 1.
         write_more: Writes further files of this rank, as for `write_together`.
+        again: Whether the state has changed since the step was saved.
     """
     final = root / f"step-{step:010d}"
-    if value_of_first(final.exists()):  # a run stopped where it had just saved
-        return final
+    saved = [path.name for path in list_checkpoints(root) if path.name.startswith(final.name)]
+    if saved := value_of_first(saved):
+        if not again:  # a run stopped where it had just saved
+            return root / saved[-1]
+        last = _STEP_FOLDER.fullmatch(saved[-1])
+        assert last is not None
+        final = root / f"{final.name}-{int(last[2] or 1) + 1}"
     tensors: dict[str, Tensor] = {}
     skeleton = _take_tensors(state, "", tensors)
 
@@ -138,10 +147,16 @@ def remove_checkpoints(root: Path) -> None:
         root.rmdir()
 
 
+def _order(path: Path) -> list[int]:
+    """By step, then by how often that was saved."""
+    return [int(number) for number in re.findall(r"[0-9]+", path.name)]
+
+
 def _found(root: Path, name: re.Pattern[str]) -> list[Path]:
-    """What is in a folder under names of a kind, by name; nothing where there is no folder."""
+    """What is in a folder under names of a kind, in order; nothing where there is no folder."""
     try:
-        return sorted(path for path in root.iterdir() if name.fullmatch(path.name))
+        found = (path for path in root.iterdir() if name.fullmatch(path.name))
+        return sorted(found, key=_order)
     except FileNotFoundError:
         return []
     except OSError as error:

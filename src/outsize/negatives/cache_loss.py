@@ -171,6 +171,10 @@ class NegativeCacheLoss(NegativesLoss):
             report.positives, report.positive_embeddings, report.draw, report.drawn
         )
 
+    def refresh(self) -> None:
+        """What a commit encodes last, where that was stopped: a sweep, or a cache after warm-up."""
+        self._keeper.refresh()
+
     def latest_metrics(self) -> dict[str, float]:
         """The cache after the last commit; nothing is sent for it.
 

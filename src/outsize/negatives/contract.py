@@ -11,11 +11,14 @@ from jaxtyping import Float, Float32, Int64
 from torch import Tensor, nn
 
 from outsize.bounds import MAX_RATE, require_at_least, require_between
+from outsize.collectives import check_stop_together
 from outsize.errors import ConfigError
 from outsize.negatives.evaluation_mode import evaluation_mode
 from outsize.negatives.temperature import Temperature
 
 EncodeItems = Callable[[Mapping[str, Tensor]], Tensor]
+
+ENCODED_AT_ONCE = 8192  # items that are encoded between two looks whether to stop
 
 
 @dataclass(frozen=True)
@@ -38,21 +41,28 @@ class ItemSource:
 
     @torch.no_grad()
     def encode_keys(
-        self, keys: Int64[Tensor, " n"], chunk_size: int = 8192, most: int | None = None
+        self, keys: Int64[Tensor, " n"], chunk_size: int | None = None, most: int | None = None
     ) -> Float32[Tensor, "n dim"]:
         """Embeddings of items in evaluation mode, without gradients, a chunk at a time.
 
+        Where a stop is asked for, `StopRequested` is raised between chunks. Ranks enter together.
+
         Args:
             keys: Of the items.
-            chunk_size: How many to encode at once.
+            chunk_size: How many to encode at once; `ENCODED_AT_ONCE` by default.
             most: The most items that any rank encodes in this call, by default as many as here.
                 Where rows live on several ranks, encoding is a meeting of all, so all encode as
                 many chunks, the last ones without items.
         """
-        num_chunks = max(1, -(-max(len(keys), most or 0) // chunk_size))
-        chunks = [keys[i * chunk_size : (i + 1) * chunk_size] for i in range(num_chunks)]
+        size = chunk_size or ENCODED_AT_ONCE
+        parts: list[Tensor] = []
         with evaluation_mode(self.encode):
-            return torch.cat([self.encode(self.features_of(chunk)).float() for chunk in chunks])
+            for start in range(0, max(1, len(keys), most or 0), size):
+                if start:
+                    check_stop_together(keys.device)
+                chunk = keys[start : start + size]
+                parts.append(self.encode(self.features_of(chunk)).float())
+        return torch.cat(parts)
 
 
 @dataclass(frozen=True)
@@ -123,7 +133,17 @@ class NegativesLoss(nn.Module, ABC):
         """
 
     def commit(self, report: LossReport) -> None:
-        """Keep what a step has made, once its weights are updated; by default nothing."""
+        """Keep what a step has made, once its weights are updated; by default nothing.
+
+        Ends with `refresh`, which may be stopped; the step's part is kept by then.
+        """
+        return
+
+    def refresh(self) -> None:
+        """Encode anew what is due after the last commit; by default nothing.
+
+        May be called again where it was stopped.
+        """
         return
 
     def latest_metrics(self) -> dict[str, float]:

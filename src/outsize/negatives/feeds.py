@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
+from outsize.collectives import check_stop_together
 from outsize.errors import ConfigError
 from outsize.hashing import derive_seed
 from outsize.negatives.across_ranks import raising_together
@@ -170,9 +171,14 @@ def _push(cache: ItemCache, source: ItemSource, keys: Int64[Tensor, " n"], most:
 
 
 def _fill(cache: ItemCache, source: ItemSource, own: range, places: Int64[Tensor, " n"]) -> None:
-    """Push the keys at given places of a range, some at a time; all ranks as many times."""
+    """Push the keys at given places of a range, some at a time; all ranks as many times.
+
+    Where it is stopped on the way, the cache has what was pushed, and is filled again later.
+    """
     most = min(cache.num_items_here, -(-source.num_items // cache.shard.count))
     for start in range(0, most, _FILL_SIZE):
+        if start:
+            check_stop_together(cache.device)
         keys = _keys_of(own, places[start : start + _FILL_SIZE], cache)
         _push(cache, source, keys, min(_FILL_SIZE, most - start))
 

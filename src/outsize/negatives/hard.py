@@ -12,6 +12,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from outsize.bounds import require_at_least
+from outsize.interrupts import StopRequested
 from outsize.kernels.top_items import top_items
 from outsize.negatives.cache import NegativeCache
 from outsize.negatives.contract import ItemSource, LossReport, NegativesConfig
@@ -67,13 +68,27 @@ class TopItemsLoss(SampledLoss):
         return torch.where(rows >= 0, self.cache.keys[rows.clamp_min(0)], -1)
 
     def commit(self, report: LossReport) -> None:
-        """Choose others next time, from items encoded anew where it is time for that."""
+        """Choose others next time, from items encoded anew where it is time for that.
+
+        If encoding raises, nothing has changed; if it is stopped, `refresh` is left to be done.
+        """
         is_due = (self.step + 1) % self._config.refresh_every == 0
-        encoded = self._encode_all() if is_due else None  # if that raises, nothing has changed
+        encoded, stop = None, None
+        try:
+            encoded = self._encode_all() if is_due else None
+        except StopRequested as asked:
+            stop = asked
         super().commit(report)
         self.cache.commit()
         if encoded is not None:
             self.cache.take_in(*encoded)
+        if stop is not None:
+            raise stop
+
+    def refresh(self) -> None:
+        """Encode all items, where it is time for that."""
+        if self.step % self._config.refresh_every == 0:
+            self.begin()
 
     def latest_metrics(self) -> dict[str, float]:
         """How old the index is."""

@@ -58,19 +58,20 @@ class Undo:
 
     @contextmanager
     def all_or_nothing(self, owner: Undoable) -> Iterator[None]:
-        """If anything raises inside, the owner is again as it was before."""
-        if self._owner is not None:  # what is around this one takes everything back
-            yield
-            return
-        self._owner, counters = owner, owner.get_extra_state()
+        """If anything raises inside, the owner is again as it was before; contexts may nest."""
+        outer, self._owner = self._owner, owner
+        counters, first = owner.get_extra_state(), len(self._notes)
         try:
             yield
         except BaseException:
             lines = owner.tensors_here()
-            for rows, kept in reversed(self._notes):
+            for rows, kept in reversed(self._notes[first:]):
                 for name, values in kept.items():
                     put_lines(lines[name], rows, values)
+            del self._notes[first:]
             owner.set_extra_state(counters)
             raise
         finally:
-            self._owner, self._notes = None, []
+            self._owner = outer
+            if outer is None:
+                self._notes.clear()

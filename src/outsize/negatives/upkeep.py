@@ -8,15 +8,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from outsize.collectives import check_stop_together
 from outsize.errors import ConfigError
+from outsize.interrupts import StopRequested
+from outsize.negatives import contract
 from outsize.negatives.across_ranks import raising_together
 from outsize.negatives.contract import EncodeItems
 from outsize.negatives.draw import Draw, HeldItems
 from outsize.negatives.evaluation_mode import evaluation_mode
 from outsize.negatives.feeds import Feed, PositivesFeed
 from outsize.negatives.item_cache import ItemCache, PushReport
-
-_REFRESH_SIZE = 8192  # items encoded at a time when a whole cache is refreshed
 
 
 @dataclass(frozen=True)
@@ -74,51 +75,74 @@ class CacheKeeper:
     ) -> PushReport:
         """End a step; if that raises, the cache is as it was, on all ranks.
 
+        Where a stop is asked for while items are encoded anew, none of those is written, and
+        `StopRequested` is raised: `refresh` is left to be done.
+
         Args:
             positives: The step's positives.
             embeddings: What they were encoded to.
             draw: What was drawn; nothing while warming up.
             drawn: What that was encoded to.
         """
+        feed, pushed, stop = self._upkeep.feed, PushReport(0, 0, 0), None
         with self._cache.all_or_nothing():
             if self.is_warming_up:
-                return self._warm_up(positives, embeddings)
-            feed = self._upkeep.feed
-            encoded = () if feed.needs_positives else (positives.keys, embeddings)
-            self._cache.commit(draw, drawn, *encoded)
-            pushed = feed.feed(self._cache, positives, embeddings)
-            if self._upkeep.refresh:
-                self._sweep()
-            return pushed
-
-    def _warm_up(self, positives: HeldItems, embeddings: Tensor) -> PushReport:
-        """Nothing is encoded until the last step, when everything is."""
-        self._cache.commit()
-        feed, pushed = self._upkeep.feed, PushReport(0, 0, 0)
-        if feed.needs_positives:
-            pushed = feed.feed(self._cache, positives, embeddings)
-        if not self.is_warming_up:
-            feed.begin(self._cache)
-            self._refresh_all()
+                self._cache.commit()
+            else:
+                encoded = () if feed.needs_positives else (positives.keys, embeddings)
+                self._cache.commit(draw, drawn, *encoded)
+            if feed.needs_positives or not self._is_in_warm_up_step:
+                pushed = feed.feed(self._cache, positives, embeddings)
+            try:
+                self.refresh()
+            except StopRequested as asked:
+                stop = asked
+        if stop is not None:
+            raise stop
         return pushed
 
-    def _sweep(self) -> None:
-        """Encode the oldest items anew: ρ·held a step, on average where that is no integer."""
-        share, clock = self._upkeep.refresh * self._cache.num_held_here, self._cache.clock
-        self._refresh(int(share * clock) - int(share * (clock - 1)))
+    def refresh(self) -> None:
+        """What a step encodes last: a sweep, or the whole cache in the last step of warm-up.
 
-    def _refresh_all(self) -> None:
-        """Encode anew what is not from this step; all ranks as many times."""
-        num_stale = int((self._cache.ages() > 0).sum())
-        for start in range(0, self._cache.num_items_here, _REFRESH_SIZE):
-            self._refresh(min(_REFRESH_SIZE, max(0, num_stale - start)))
+        Nothing is written if it raises or is stopped, so that it can be done again.
+        """
+        with self._cache.all_or_nothing():
+            if self._cache.clock > self._upkeep.warmup_steps:
+                self._sweep()
+            elif self._upkeep.warmup_steps and not self.is_warming_up:
+                self._upkeep.feed.begin(self._cache)
+                num_stale = int((self._cache.ages() > 0).sum())
+                self._refresh(num_stale, self._cache.num_items_here)
+
+    @property
+    def _is_in_warm_up_step(self) -> bool:
+        """Whether the step that has just been counted was one of warm-up."""
+        return self._cache.clock <= self._upkeep.warmup_steps
+
+    def _sweep(self) -> None:
+        """Encode the oldest items anew: ρ·held per step, on average where that is no integer."""
+        if not self._upkeep.refresh:
+            return
+        share, clock = self._upkeep.refresh * self._cache.num_held_here, self._cache.clock
+        most = int(self._upkeep.refresh * self._cache.num_items_here) + 1
+        self._refresh(int(share * clock) - int(share * (clock - 1)), most)
 
     @torch.no_grad()
-    def _refresh(self, num: int) -> None:
-        """Encode the oldest items anew, in evaluation mode."""
-        due = self._cache.oldest(num)
-        embeddings = torch.empty(0, self._cache.dim, device=self._cache.device)
-        with raising_together(self._cache.ranks, self._cache.device), evaluation_mode(self._encode):
-            if len(due.keys) or self._cache.shard.count > 1:  # encoding may be a meeting of all
-                embeddings = self._encode(due.features)
-        self._cache.rewrite(due, embeddings)
+    def _refresh(self, num: int, most: int) -> None:
+        """Encode the oldest items anew, in evaluation mode, in pieces between which it may stop.
+
+        Args:
+            num: How many.
+            most: The most that any rank has; all encode as many pieces, as that may be a meeting.
+        """
+        due, cache = self._cache.oldest(num), self._cache
+        parts = [torch.empty(0, cache.dim, device=cache.device)]
+        with raising_together(cache.ranks, cache.device), evaluation_mode(self._encode):
+            for start in range(0, most, contract.ENCODED_AT_ONCE):
+                if start:
+                    check_stop_together(cache.device)
+                place = slice(start, start + contract.ENCODED_AT_ONCE)
+                if start < num or cache.shard.count > 1:
+                    features = {name: values[place] for name, values in due.features.items()}
+                    parts.append(self._encode(features).float())
+        cache.rewrite(due, torch.cat(parts))

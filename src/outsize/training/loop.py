@@ -70,8 +70,8 @@ class Loop:
         optimizer: The optimizer of the dense weights.
         watcher: Who is told; nobody by default.
         checkpoints: Folder for checkpoints; `None` saves none.
-        stop_asked: Polled after each step and in a clustering; when true, the run is saved and
-            stops.
+        stop_asked: Polled after each step; when true, the run is saved and stops. So it is when
+            work that follows a step raises `StopRequested`; the rest of it is done on resuming.
     """
 
     def __init__(
@@ -94,6 +94,9 @@ class Loop:
         self._stop_asked = stop_asked
         self._running: Tensor | None = None
         self._log_started = 0.0
+        self._num_examples = 0
+        self._is_ready = False
+        self._saved: tuple[int, str] | None = None
         total = task.num_batches() * config.train.epochs
         self.total_steps = min(total, config.train.steps or total)
         self._recluster_steps = recluster_steps(
@@ -109,19 +112,22 @@ class Loop:
             line = {"step": self.state.step, "split": "rows"}
             self._watcher.log({**line, **as_metrics(self.state.row_counts)})
 
+    def begin(self) -> None:
+        """Get ready for the first step, unless a checkpoint was loaded; `steps` does so too."""
+        if not self._is_ready:
+            self.task.begin()
+        self._is_ready = True
+
     def steps(self) -> Iterator[int]:
         """Train a step at a time, with all that follows one; yields the steps taken."""
         self.task.model.train()
-        examples, self._log_started = 0, time.perf_counter()
-        if self.state.recluster_due:
-            self._recluster()
+        self.begin()
+        self._log_started = time.perf_counter()
+        if self.state.unfinished:
+            self._end_step()
         while not self._is_over():
             for batch in self.task.train_batches(self.state.epoch, self.state.batch):
                 self._train_step(batch)
-                examples += self.task.num_examples(batch)
-                if self.state.step % self.config.train.log_every == 0:
-                    self._log_training(examples)
-                    examples = 0
                 self._end_step()
                 yield self.state.step
                 if self._is_over():
@@ -141,8 +147,8 @@ class Loop:
         self._clip_and_check(loss)
         for optimizer in self.optimizers:
             optimizer.step()
-        self.task.commit()
         self._add_to_running(loss.detach())
+        self._num_examples += self.task.num_examples(batch)
         self.state.step += 1
         self.state.batch += 1
         self.state.loss_count += 1
@@ -209,7 +215,9 @@ class Loop:
                 known, steps = self.state.sums.get(name, (0.0, 0))
                 self.state.sums[name] = [known + total, steps + count]
 
-    def _log_training(self, examples: int) -> None:
+    def _log_training(self) -> None:
+        if self.state.step % self.config.train.log_every:
+            return
         self._fold_running_loss()
         self._fold_sums()
         state = self.state
@@ -220,17 +228,41 @@ class Loop:
             "epoch": state.epoch,
             "loss": state.loss_sum / state.loss_count,
             "learning_rate": self.optimizers[0].param_groups[0]["lr"],
-            "examples_per_s": round(examples / (now - self._log_started), 1),
+            "examples_per_s": round(self._num_examples / (now - self._log_started), 1),
             **{name: total / count for name, (total, count) in state.sums.items()},
             **self.task.train_metrics(),
             **as_metrics(add_counts(self._store, state.row_counts)),
         }
-        self._log_started = now
+        self._log_started, self._num_examples = now, 0
         state.loss_sum, state.loss_count, state.row_counts, state.sums = 0.0, 0, {}, {}
         self._watcher.log(line)
 
     def _end_step(self) -> None:
-        """What may follow a step: validation, the end of an epoch or of the run, a checkpoint."""
+        """What follows a step, each stage as a whole or not at all; then perhaps a checkpoint."""
+        state = self.state
+        try:
+            with stopping_when(self._stop_asked):
+                state.go_through(
+                    {
+                        "commit": self.task.finish_commit if state.unfinished else self.task.commit,
+                        "log": self._log_training,
+                        "validate": self._validate_if_due,
+                        "recluster": self._recluster_if_due,
+                        "refill": self._refill_if_due,
+                    }
+                )
+            is_asked = not state.stopped and self._meets()
+            is_asked = is_asked and any_rank(self._stop_asked(), self.device)
+        except StopRequested:
+            is_asked = True
+        if is_asked:
+            self._save()
+            raise KeyboardInterrupt
+        if not state.stopped and state.step % self.config.checkpoint.every == 0:
+            self._save()
+
+    def _validate_if_due(self) -> None:
+        """Validate, and end an epoch or the run."""
         state, train = self.state, self.config.train
         out_of_steps = state.step >= self.total_steps
         end_of_epoch = state.batch >= self.task.num_batches()
@@ -241,13 +273,6 @@ class Loop:
             self._end_epoch()
         if out_of_steps and not state.stopped:
             state.stopped = "finished"
-        if not state.stopped and state.step in self._recluster_steps:
-            self._recluster()
-        if not state.stopped and self._meets() and any_rank(self._stop_asked(), self.device):
-            self._save()
-            raise KeyboardInterrupt
-        if not state.stopped and state.step % self.config.checkpoint.every == 0:
-            self._save()
 
     def _meets(self) -> bool:
         """Whether ranks meet after this step; in asynchronous training they rarely do."""
@@ -266,13 +291,15 @@ class Loop:
         paused = time.perf_counter()
         state = self.state
         metrics = self._evaluate("validation")
-        self._watcher.log({"step": state.step, "split": "validation", **metrics})
         badness = self.task.badness(metrics)
+        is_best = not state.best or badness < self.task.badness(state.best)
+        test = self._evaluate("test") if is_best else {}
+        # Nothing is written before both are known: a stop amid them leaves all to the resumed run.
+        self._watcher.log({"step": state.step, "split": "validation", **metrics})
         state.epoch_best = min(state.epoch_best, badness)
-        if not state.best or badness < self.task.badness(state.best):
-            state.best = {"step": state.step, **metrics}
-            state.test = self._evaluate("test")
-            self._watcher.log({"step": state.step, "split": "test", **state.test})
+        if is_best:
+            state.best, state.test = {"step": state.step, **metrics}, test
+            self._watcher.log({"step": state.step, "split": "test", **test})
         self._log_started += time.perf_counter() - paused  # validation is no training time
 
     def _evaluate(self, split: Split) -> Metrics:
@@ -286,18 +313,20 @@ class Loop:
                 )
         return metrics
 
-    def _recluster(self) -> None:
-        """Recluster; if asked to stop, save the run as it was before, with the clustering due."""
+    @property
+    def _reclusters(self) -> bool:
+        return not self.state.stopped and self.state.step in self._recluster_steps
+
+    def _refill_if_due(self) -> None:
+        """Encode anew what was encoded by tables that are reclustered now."""
+        if self._reclusters:
+            self.task.begin()
+
+    def _recluster_if_due(self) -> None:
+        if not self._reclusters:
+            return
         paused = time.perf_counter()
-        self.state.recluster_due = True
-        try:
-            with stopping_when(self._stop_asked):
-                reports = self.task.recluster(self.state.step, self.optimizers[0])
-        except StopRequested:
-            self._save()
-            raise KeyboardInterrupt from None
-        self.state.recluster_due = False
-        for table, report in reports.items():
+        for table, report in self.task.recluster(self.state.step, self.optimizers[0]).items():
             line = {"step": self.state.step, "split": "recluster", "table": table}
             self._watcher.log({**line, **report.as_metrics()})
         self._log_started += time.perf_counter() - paused
@@ -332,7 +361,10 @@ class Loop:
             return {name: facts for write in writers for name, facts in write(folder).items()}
 
         keep = self.config.checkpoint.keep
-        save_checkpoint(self._checkpoints, self.state.step, state, keep, write_more)
+        place = (self.state.step, self.state.unfinished)
+        again = self._saved is not None and self._saved[0] == place[0] and self._saved != place
+        save_checkpoint(self._checkpoints, self.state.step, state, keep, write_more, again)
+        self._saved = place
 
     def load(self, checkpoint: Path) -> dict[str, Any] | None:
         """Continue from a checkpoint; entered by all ranks, however many wrote it.
@@ -348,6 +380,8 @@ class Loop:
         if self._store is not None:
             load_rows(self._store, checkpoint)
         self.task.load_files(checkpoint)
+        self._is_ready = True
+        self._saved = (self.state.step, self.state.unfinished)
         return logged
 
     def state_dict(self) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -34,7 +34,8 @@ class LoopState:
         best: Metrics of the best validation so far, with its step.
         test: Test metrics at that step.
         stopped: Why the run ended; empty while it goes on.
-        recluster_due: Whether a clustering that follows the last step is still to be made.
+        unfinished: The stage after the last step in which the run was stopped; empty where all of
+            them were gone through.
     """
 
     step: int = 0
@@ -49,7 +50,7 @@ class LoopState:
     best: Metrics = field(default_factory=dict)
     test: Metrics = field(default_factory=dict)
     stopped: str = ""
-    recluster_due: bool = False
+    unfinished: str = ""
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> LoopState:
@@ -61,6 +62,14 @@ class LoopState:
         state = cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values})
         state.best, state.test = _without_nan(state.best), _without_nan(state.test)
         return state
+
+    def go_through(self, stages: Mapping[str, Callable[[], None]]) -> None:
+        """Do what follows a step, from the stage on in which that was stopped."""
+        names = list(stages)
+        for name in names[names.index(self.unfinished) if self.unfinished else 0 :]:
+            self.unfinished = name
+            stages[name]()
+        self.unfinished = ""
 
 
 def _without_nan(metrics: Metrics) -> Metrics:

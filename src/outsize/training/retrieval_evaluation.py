@@ -9,7 +9,13 @@ import torch.nn.functional as F
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
-from outsize.collectives import gather_rows, rank, sum_over_ranks, world_size
+from outsize.collectives import (
+    check_stop_together,
+    gather_rows,
+    rank,
+    sum_over_ranks,
+    world_size,
+)
 from outsize.data import RetrievalData
 from outsize.data.clicks import Split
 from outsize.kernels.softmax_draws import ScoredItems, draw_from_softmax
@@ -27,11 +33,15 @@ def encode_corpus(
     """Every item encoded, the ranks sharing the work; entered by all ranks.
 
     Every rank encodes as many, the last ones an item twice where that does not come out even:
-    reading rows may be a meeting of all ranks.
+    reading rows may be a meeting of all ranks. Where a stop is asked for, `StopRequested` is raised
+    between chunks.
     """
     share = -(-num_items // world_size())
     rows = torch.arange(share, device=device) + rank() * share
-    parts = [encode(part).float() for part in rows.clamp(max=num_items - 1).split(chunk_size)]
+    parts: list[Tensor] = []
+    for part in rows.clamp(max=num_items - 1).split(chunk_size):
+        check_stop_together(device)
+        parts.append(encode(part).float())
     return torch.cat(gather_rows(torch.cat(parts)))[:num_items].contiguous()
 
 
@@ -68,6 +78,7 @@ def evaluate_retrieval(
     generator = torch.Generator(items.device)  # nothing is drawn
     loss = torch.zeros(2, dtype=torch.float64, device=items.device)
     for group in asked.split(chunk_size * world_size()):
+        check_stop_together(items.device)
         rows = group[rank() :: world_size()]  # perhaps none, and yet it is encoded
         queries = encode_queries(rows).float()
         if not rows.shape[0]:

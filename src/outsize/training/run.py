@@ -24,6 +24,7 @@ from outsize.collectives import (
     value_of_first,
 )
 from outsize.errors import ConfigError, DataError
+from outsize.interrupts import StopRequested, stopping_when
 from outsize.spec import MemoryUse
 from outsize.stores import CachedStore, ServedStore
 from outsize.training.build import build_device, build_optimizer
@@ -229,7 +230,10 @@ def _setting_on_signal(stopping: threading.Event) -> Iterator[None]:
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        with stopping_when(stopping.is_set):
+            yield
+    except StopRequested:
+        raise KeyboardInterrupt from None
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -14,11 +14,12 @@ from torch.optim import Optimizer
 
 from outsize.contracts.counts import BYTE_KINDS, RowCounts
 from outsize.errors import CheckpointError, OutsizeError
-from outsize.json_files import Absent, Each, OneOf, SchemaError, Whole, check
+from outsize.json_files import Absent, Each, OneOf, SchemaError, Whole, Word, check
 
 _COUNTED = {f.name for f in fields(RowCounts)} - {"sent_bytes", "largest_lag", "exchange_s"}
 _COUNTS = dict.fromkeys([*sorted(_COUNTED), *(f"sent_{kind}" for kind in BYTE_KINDS)], Whole())
 _METRIC = OneOf(None, float)  # null where the examples have none, as an AUC of a single class
+_STAGE = Word("", "commit", "log", "validate", "recluster", "refill")
 _LOOP = {
     "step": Whole(),
     "epoch": Whole(),
@@ -31,7 +32,7 @@ _LOOP = {
     "test": Each(_METRIC),
     "stopped": str,
 }
-_LATER = {"row_counts": Each(float), "sums": Each((float, Whole())), "recluster_due": bool}
+_LATER = {"row_counts": Each(float), "sums": Each((float, Whole())), "unfinished": _STAGE}
 """Members of the loop's state that the first versions did not write."""
 
 _STATE = {

@@ -83,8 +83,23 @@ class Task(ABC, Generic[Batch]):
             )
         return -value if self.higher_is_better else value
 
+    def begin(self) -> None:
+        """Get ready for the first step of a run, or of newly clustered tables; by default nothing.
+
+        Where a checkpoint is loaded, that brings all there is. Where `StopRequested` is raised
+        here, this is done again.
+        """
+        return
+
     def commit(self) -> None:
-        """Keep what a step has made besides weights, once those are updated; by default nothing."""
+        """Keep what a step has made besides weights, once those are updated; by default nothing.
+
+        Where `StopRequested` is raised here, `finish_commit` does the rest once the run is resumed.
+        """
+        return
+
+    def finish_commit(self) -> None:
+        """Do the rest of a `commit` that was stopped; by default nothing."""
         return
 
     def take_sums(self) -> dict[str, tuple[float, int]]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from outsize.collection import EmbeddingCollection
-from outsize.collectives import failing_together, rank, world_size
+from outsize.collectives import check_stop_together, failing_together, rank, world_size
 from outsize.contracts import ReclusterReport
 from outsize.data import ClickBatch, ClickData
 from outsize.data.clicks import SPLITS, Split
@@ -30,6 +30,8 @@ from outsize.training.config import RunConfig
 from outsize.training.embeddings_config import TablesConfig
 from outsize.training.metric_names import Metrics
 from outsize.training.tasks.base import Task
+
+_BATCHES_PER_LOOK = 16  # evaluated between two looks whether to stop
 
 
 class ClickTask(Task[ClickBatch]):
@@ -110,7 +112,9 @@ class ClickTask(Task[ClickBatch]):
         """Log loss, AUC and the rest of `ClickMetrics`, with Bayes' loss and AUC where known."""
         self.model.eval()
         metrics, best_possible = ClickMetrics(), ClickMetrics()
-        for batch in self._batches(split, self._eval_batch_size):
+        for number, batch in enumerate(self._batches(split, self._eval_batch_size)):
+            if number % _BATCHES_PER_LOOK == 0:
+                check_stop_together(self.device)
             metrics.add(*self._predict(batch))
             if split not in self._best_possible and batch.probability is not None:
                 best_possible.add(torch.logit(batch.probability, eps=1e-7), batch.labels)

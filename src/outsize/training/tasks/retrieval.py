@@ -21,7 +21,6 @@ from outsize.data.clicks import SPLITS, Split
 from outsize.errors import CheckpointError, ConfigError, DataError, ReclusterError
 from outsize.files import write_tensors
 from outsize.hashing import derive_seed
-from outsize.interrupts import stopping_when
 from outsize.models import RetrievalModel
 from outsize.negatives import (
     ItemCache,
@@ -96,7 +95,6 @@ class RetrievalTask(Task[PairBatch]):
         self._sums: dict[str, Tensor] = {}
         self._counts: dict[str, int] = {}
         self.model.train()
-        self.negatives.begin()
 
     @property
     def embeddings(self) -> EmbeddingCollection:  # noqa: D102
@@ -144,11 +142,19 @@ class RetrievalTask(Task[PairBatch]):
         self._report = report
         return report.loss * share
 
+    def begin(self) -> None:
+        """Let the negatives encode what they hold from the start."""
+        self.negatives.begin()
+
     def commit(self) -> None:
         """Let the negatives keep what the step has encoded."""
         if self._report is not None:
-            self.negatives.commit(self._report)
-        self._report = None
+            report, self._report = self._report, None
+            self.negatives.commit(report)
+
+    def finish_commit(self) -> None:
+        """Let the negatives encode anew what was due when a commit was stopped."""
+        self.negatives.refresh()
 
     def take_sums(self) -> dict[str, tuple[float, int]]:  # noqa: D102
         taken = {name: (float(total), self._counts[name]) for name, total in self._sums.items()}
@@ -168,7 +174,10 @@ class RetrievalTask(Task[PairBatch]):
             self.rows.raise_if_non_finite()
 
     def evaluate(self, split: Split) -> Metrics:
-        """Rankings of all items for every query of a split, and the loss over all items."""
+        """Rankings of all items for every query of a split, and the loss over all items.
+
+        Where a stop is asked for, `StopRequested` is raised between chunks.
+        """
         self.model.eval()
 
         def encode(rows: Tensor) -> Tensor:
@@ -192,13 +201,10 @@ class RetrievalTask(Task[PairBatch]):
         return found
 
     def recluster(self, step: int, optimizer: Optimizer) -> dict[str, ReclusterReport]:
-        """Recluster tables, and encode anew what the negatives hold from the start."""
+        """Recluster tables."""
         with failing_together(ReclusterError):
             counts = self.data.count_ids() if rank() == 0 and self._weighted else {}
-        reports = self.model.embeddings.recluster(optimizer, counts)
-        with stopping_when(lambda: False):  # the tables have changed: this belongs to it
-            self.negatives.begin()
-        return reports
+        return self.model.embeddings.recluster(optimizer, counts)
 
     def memory_beside(self) -> dict[str, MemoryUse]:
         """The cache of negatives, where there is one."""
