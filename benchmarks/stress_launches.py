@@ -4,13 +4,14 @@
         --out benchmarks/results
 
 Tiny runs of each kind (`KINDS`) are started by torchrun, some at a time. In a share of them one
-rank is killed (SIGKILL) at a random moment between its start and about when such a run ends. A
+rank is killed (SIGKILL) at a random moment: in half of those while the ranks start and join each
+other, in half between then and about when such a run ends. A
 launch must end within `--bound` seconds after the kill; one in which nobody is killed has ten times
 as long, because it does all its work. What a launch came to:
 
 - *finished*: all ranks did their work; the kill, if any, came too late.
 - *in one line*: at least one survivor said that it lost the others, and none left a traceback.
-- *by the launcher*: torchrun ended the survivors before they had joined, or could say anything.
+- *by the launcher*: torchrun ended the survivors before they began to train, or could say anything.
 - *with a traceback*: a survivor ended, but not in one line.
 - *hung*: it did not end within the bound; it is killed then.
 
@@ -37,7 +38,7 @@ from outsize.training.environment import environment
 
 CLICKS = """
 [data]
-num_train = 1_200
+num_train = 3_000
 num_validation = 200
 num_test = 100
 num_dense = 3
@@ -109,12 +110,14 @@ class Plan:
         number: Which launch.
         kind: A key of `KINDS`.
         victim: The rank to kill; `None` for nobody.
-        moment: When, as a share of how long such a run takes.
+        begun: Whether it is to die after the ranks have begun to train, or before.
+        moment: When, as a share of how long that part of such a run takes.
     """
 
     number: int
     kind: str
     victim: int | None
+    begun: bool
     moment: float
 
 
@@ -138,7 +141,8 @@ def draw_plans(num: int, kill_share: float, ranks: int, seed: int) -> list[Plan]
         kind = list(KINDS)[number % len(KINDS)]
         is_killed = draws.random() < kill_share and number >= len(KINDS)
         victim = draws.randrange(ranks)
-        plans.append(Plan(number, kind, victim if is_killed else None, draws.random()))
+        begun = draws.random() < 0.5
+        plans.append(Plan(number, kind, victim if is_killed else None, begun, draws.random()))
     return plans
 
 
@@ -156,7 +160,8 @@ class Launches:
         self.ranks = ranks
         self.bound_s = bound_s
         self._lock = threading.Lock()
-        self._durations_s: dict[str, list[float]] = {kind: [] for kind in KINDS}
+        # Of launches without a kill, until they begin to train and from then on.
+        self._durations_s: dict[str, list[tuple[float, float]]] = {kind: [] for kind in KINDS}
 
     def run(self, plan: Plan) -> Ended:
         """One launch, from its start to its end."""
@@ -172,10 +177,13 @@ class Launches:
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         process = subprocess.Popen([*launcher, *words], **quiet, env=_environment())
         pids = self._pids(process)
-        began = time.monotonic()
+        started = began = time.monotonic()
         hit = False
+        if plan.victim is None or plan.begun:
+            _wait_for(folder / "run" / "config.toml", process)
+            began = time.monotonic()
         if plan.victim is not None:
-            hit = self._kill(process, pids[plan.victim], plan.moment * self._expected_s(plan.kind))
+            hit = self._kill(process, pids[plan.victim], self._moment_s(plan))
             began = time.monotonic()
         hung = not _ends_within(process, self.bound_s if hit else 10 * self.bound_s)
         elapsed_s = time.monotonic() - began
@@ -183,7 +191,7 @@ class Launches:
             _end(process, pids)
         elif plan.victim is None and process.returncode == 0:
             with self._lock:
-                self._durations_s[plan.kind].append(elapsed_s)
+                self._durations_s[plan.kind].append((began - started, elapsed_s))
         said = _said(folder / "logs", None if not hit else plan.victim)
         return Ended(
             plan.number,
@@ -215,15 +223,21 @@ class Launches:
             return False
         return True
 
-    def _expected_s(self, kind: str) -> float:
-        """About how long such a run takes, as those before it did."""
+    def _moment_s(self, plan: Plan) -> float:
+        """When to kill, by how long launches before this one took."""
         while True:
             with self._lock:
-                every = [s for known in self._durations_s.values() for s in known]
-                known = self._durations_s[kind] or every
+                every = [pair for known in self._durations_s.values() for pair in known]
+                known = self._durations_s[plan.kind] or every
             if known:
-                return statistics.mean(known)
+                return plan.moment * statistics.mean(pair[plan.begun] for pair in known)
             time.sleep(_POLL_S)
+
+
+def _wait_for(path: Path, process: subprocess.Popen) -> None:
+    """Wait until a launch has written a file, or is over."""
+    while not path.exists() and process.poll() is None:
+        time.sleep(_POLL_S)
 
 
 def _environment() -> dict[str, str]:
@@ -314,10 +328,10 @@ def page(
         f"- command: {command}",
         *(f"- {key}: {value}" for key, value in facts.items()),
         f"\n{arguments.ranks} ranks per launch, {arguments.jobs} launches at a time. A rank is "
-        "killed (SIGKILL) at a random moment between its start and about when its run would end; "
+        "killed (SIGKILL) at a random moment, in half of the cases before the ranks begin to train; "
         f"a launch that has not ended {arguments.bound:.0f} s later has hung. Finished: the kill, "
-        "if any, came too late. By the launcher: torchrun ended the survivors before they had "
-        "joined each other. Seconds are from the kill to the end of the launch.\n",
+        "if any, came too late. By the launcher: torchrun ended the survivors before they "
+        "began to train. Seconds are from the kill to the end of the launch.\n",
         "| " + " | ".join(titles) + " |",
         "|---|" + "--:|" * (len(titles) - 1),
     ]
