@@ -230,7 +230,9 @@ class Launches:
                 every = [pair for known in self._durations_s.values() for pair in known]
                 known = self._durations_s[plan.kind] or every
             if known:
-                return plan.moment * statistics.mean(pair[plan.begun] for pair in known)
+                # The last third of a run is rank 0 alone, which writes the report.
+                share = 0.67 if plan.begun else 1.0
+                return share * plan.moment * statistics.mean(pair[plan.begun] for pair in known)
             time.sleep(_POLL_S)
 
 
@@ -328,7 +330,7 @@ def page(
         f"- command: {command}",
         *(f"- {key}: {value}" for key, value in facts.items()),
         f"\n{arguments.ranks} ranks per launch, {arguments.jobs} launches at a time. A rank is "
-        "killed (SIGKILL) at a random moment, in half of the cases before the ranks begin to train; "
+        "killed (SIGKILL) at a random moment, in half of the cases before they begin to train; "
         f"a launch that has not ended {arguments.bound:.0f} s later has hung. Finished: the kill, "
         "if any, came too late. By the launcher: torchrun ended the survivors before they "
         "began to train. Seconds are from the kill to the end of the launch.\n",
