@@ -59,7 +59,11 @@ def make_partial(partial: Path) -> None:
             raise WriteError(f"{partial} is in the way: remove it, or choose another folder")
         shutil.rmtree(partial)
     partial.mkdir()
-    (partial / _MARKER).touch()
+    try:
+        (partial / _MARKER).touch()
+    except OSError:
+        partial.rmdir()
+        raise
 
 
 def finish_partial(partial: Path, final: Path) -> None:

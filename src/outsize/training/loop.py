@@ -49,13 +49,7 @@ from outsize.training.metric_names import Metrics
 from outsize.training.non_finite import non_finite_error
 from outsize.training.row_counts import add_counts, as_metrics
 from outsize.training.run_log import log_recorder, read_log_record
-from outsize.training.saved_state import (
-    fitting,
-    require_optimizers,
-    require_place,
-    require_state,
-    require_weights,
-)
+from outsize.training.saved_state import fitting, require_fit, require_state
 from outsize.training.served_weights import ServedWeights
 from outsize.training.tasks import Task
 from outsize.training.watcher import Watcher as Watcher
@@ -353,7 +347,6 @@ class Loop:
         writers: list[WriteFiles] = [self.task.write_files]
         if self._store is not None:
             writers.append(rows_writer(self._store))
-
         if (logged := self._watcher.log_facts()) is not None:
             writers.append(log_recorder(logged))
 
@@ -375,7 +368,8 @@ class Loop:
         with failing_together(CheckpointError), fitting(checkpoint):
             state, logged = load_checkpoint(checkpoint), read_log_record(checkpoint)
             self._require_fit(state, is_older=logged is None)
-        with failing_together(CheckpointError), fitting(checkpoint):
+        of_torch = (ValueError, KeyError, TypeError, RuntimeError)
+        with failing_together(CheckpointError), fitting(checkpoint, *of_torch):
             self._load_state(state)
         if self._store is not None:
             load_rows(self._store, checkpoint)
@@ -403,9 +397,8 @@ class Loop:
         require_state(state, self.task.judge, is_older)
         require_same_batch(state["num_ranks"], state["batch_size"], self.config.train.batch_size)
         require_same_data(state["data"], self.task.fingerprint)
-        require_place(state["loop"], self.task.num_batches())
-        require_weights(state["model"], dense_state(self.task.trained, self._store))
-        require_optimizers(state["optimizers"], self.optimizers)
+        weights = dense_state(self.task.trained, self._store)
+        require_fit(state, self.task.num_batches(), weights, self.optimizers)
 
     def _load_state(self, state: Mapping[str, Any]) -> None:
         self.state = LoopState.from_dict(state["loop"])

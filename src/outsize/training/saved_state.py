@@ -65,13 +65,28 @@ def require_state(state: Mapping[str, Any], judge: str, is_older: bool) -> None:
         check(loop["test"], {judge: _METRIC}, "loop.test")
 
 
-def require_place(loop: Mapping[str, Any], num_batches: int) -> None:
-    """Raise a `SchemaError` where epoch and batch are not those of the step."""
+def require_fit(
+    state: Mapping[str, Any],
+    num_batches: int,
+    weights: Mapping[str, Tensor],
+    optimizers: Sequence[Optimizer],
+) -> None:
+    """Raise a `SchemaError` where a saved state is not one of a run like this.
+
+    Args:
+        state: What `require_state` has checked.
+        num_batches: Batches in one epoch.
+        weights: The weights that are here.
+        optimizers: The optimizers that are here.
+    """
+    loop = state["loop"]
     if loop["step"] != loop["epoch"] * num_batches + loop["batch"]:
         raise SchemaError(
             f"loop.step is {loop['step']}, which is not batch {loop['batch']} of epoch "
             f"{loop['epoch']} where an epoch has {num_batches} batches"
         )
+    require_weights(state["model"], weights)
+    _require_optimizers(state["optimizers"], optimizers)
 
 
 def require_weights(saved: Mapping[str, Tensor], here: Mapping[str, Tensor]) -> None:
@@ -82,37 +97,19 @@ def require_weights(saved: Mapping[str, Tensor], here: Mapping[str, Tensor]) -> 
             raise SchemaError(f"model.{name} is {found} there and {wanted} here")
 
 
-def require_optimizers(saved: Sequence[Mapping[str, Any]], here: Sequence[Optimizer]) -> None:
-    """Raise a `SchemaError` where saved optimizers are not of the kind of those that are here."""
-    if len(saved) != len(here):
-        raise SchemaError(f"it holds {len(saved)} optimizers where there are {len(here)}")
-    for i, (state, optimizer) in enumerate(zip(saved, here, strict=True)):
-        where = f"optimizers[{i}]"
-        groups = state["param_groups"]
-        if len(groups) != len(optimizer.param_groups):
-            raise SchemaError(f"{where}.param_groups is a list of {len(groups)}")
-        numbers = [number for group in groups for number in group["params"]]
-        if numbers != list(range(len(numbers))):
-            raise SchemaError(f"{where}.param_groups do not number their parameters from 0 on")
-        for group, own in zip(groups, optimizer.param_groups, strict=True):
-            _require_settings(group, own, where)
-        for key in state["state"]:
-            if key not in map(str, numbers or [0]):
-                raise SchemaError(f"{where}.state has {key!r}, which is none of its parameters")
-
-
 @contextmanager
-def fitting(checkpoint: Path) -> Iterator[None]:
-    """Let what does not fit be a `CheckpointError` that names the checkpoint.
+def fitting(checkpoint: Path, *also: type[Exception]) -> Iterator[None]:
+    """Let a `SchemaError` be a `CheckpointError` that names the checkpoint.
 
-    Besides our own checks, torch raises errors of many kinds for a state that is not what it
-    expects; the error keeps them as its cause.
+    Args:
+        checkpoint: What is loaded.
+        also: What torch may raise besides for a state that is not what it expects.
     """
     try:
         yield
     except (OutsizeError, torch.OutOfMemoryError):
         raise
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RuntimeError) as error:
+    except (SchemaError, *also) as error:
         fact = " ".join(str(error).split()) or type(error).__name__
         fact = f"{fact[:297]}..." if len(fact) > 300 else fact
         raise CheckpointError(
@@ -139,3 +136,22 @@ def _kind_of(tensor: Tensor | None) -> str:
     if tensor is None:
         return "absent"
     return f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"
+
+
+def _require_optimizers(saved: Sequence[Mapping[str, Any]], here: Sequence[Optimizer]) -> None:
+    """Raise a `SchemaError` where saved optimizers are not of the kind of those that are here."""
+    if len(saved) != len(here):
+        raise SchemaError(f"it holds {len(saved)} optimizers where there are {len(here)}")
+    for i, (state, optimizer) in enumerate(zip(saved, here, strict=True)):
+        where = f"optimizers[{i}]"
+        groups = state["param_groups"]
+        if len(groups) != len(optimizer.param_groups):
+            raise SchemaError(f"{where}.param_groups is a list of {len(groups)}")
+        numbers = [number for group in groups for number in group["params"]]
+        if numbers != list(range(len(numbers))):
+            raise SchemaError(f"{where}.param_groups do not number their parameters from 0 on")
+        for group, own in zip(groups, optimizer.param_groups, strict=True):
+            _require_settings(group, own, where)
+        for key in state["state"]:
+            if key not in map(str, numbers or [0]):
+                raise SchemaError(f"{where}.state has {key!r}, which is none of its parameters")
