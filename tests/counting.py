@@ -31,4 +31,4 @@ def numbers_written(work: Any) -> int:
     """How many numbers torch's operations return in a call."""
     with torch.no_grad(), CountedNumbers() as counted:
         work()
-    return counted.total
+    return int(counted.total)

@@ -106,7 +106,8 @@ class InclusionChances:
             return full
         steady = _held_by_turns(self._shares, self.steady_at)
         passed = (num_pushed - self.full_at) / max(self.steady_at - self.full_at, 1.0)
-        return torch.lerp(full, steady, min(1.0, passed))
+        mixed: Tensor = torch.lerp(full, steady, min(1.0, passed))
+        return mixed
 
 
 def _drawn(shares: Float64[Tensor, " n"], num: float) -> Float64[Tensor, " n"]:
