@@ -61,11 +61,12 @@ def save_checkpoint(
         again: Whether the state has changed since the step was saved.
     """
     final = root / f"step-{step:010d}"
-    saved = [path.name for path in list_checkpoints(root) if path.name.startswith(final.name)]
-    if saved := value_of_first(saved):
+    names = [path.name for path in list_checkpoints(root) if path.name.startswith(final.name)]
+    saved: str | None = value_of_first(names[-1] if names else None)
+    if saved is not None:
         if not again:  # a run stopped where it had just saved
-            return root / saved[-1]
-        last = _STEP_FOLDER.fullmatch(saved[-1])
+            return root / saved
+        last = _STEP_FOLDER.fullmatch(saved)
         assert last is not None
         final = root / f"{final.name}-{int(last[2] or 1) + 1}"
     tensors: dict[str, Tensor] = {}

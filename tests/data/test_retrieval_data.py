@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 import torch
 from counting import numbers_written
@@ -27,13 +29,18 @@ def seen(data, **options):
     return [(int(q), int(i)) for b in batches for q, i in zip(b.query_rows, b.items, strict=True)]
 
 
-def test_lists_hold_each_item_once_and_pad_with_nothing():
+def as_python(lists):
+    edges = lists.offsets.tolist()
+    return [lists.values[a:b].tolist() for a, b in itertools.pairwise(edges)]
+
+
+def test_lists_hold_each_item_once():
     lists = ItemLists(torch.tensor([2, 0, 2, 2]), torch.tensor([5, 1, 3, 5]), 4)
     assert lists.counts().tolist() == [1, 0, 2, 0]
-    assert lists.longest == 2
     rows = torch.tensor([2, 1, 0])
-    assert lists.padded(rows, 3).tolist() == [[3, 5, -1], [-1, -1, -1], [1, -1, -1]]
-    assert lists.padded(rows, 1).tolist() == [[3], [-1], [1]]
+    assert as_python(lists.of(rows)) == [[3, 5], [], [1]]
+    assert as_python(lists.of(rows, most=1)) == [[3], [], [1]]
+    assert as_python(lists.of(rows[:0])) == []
     values, offsets = lists.flat(rows)
     assert (values.tolist(), offsets.tolist()) == ([3, 5, 1], [0, 2, 2])
     asked = torch.tensor([2, 2, 3]), torch.tensor([5, 4, 5])
@@ -45,14 +52,14 @@ def test_known_items_are_not_evaluated():
     assert data.relevant("validation").pairs()[1].tolist() == [2]
     values = data.relevant("test").pairs()
     assert [part.tolist() for part in values] == [[0], [3]]  # once, and no cold query
-    assert data.known("test").padded(torch.tensor([0]), 3).tolist() == [[1, 2, -1]]
+    assert as_python(data.known("test").of(torch.tensor([0]))) == [[1, 2]]
     assert data.num_cold_queries == 2
 
 
 def test_items_of_training_are_known_and_counted():
     data = make([(0, 1), (0, 4), (1, 4)], [(0, 5)], [(0, 3)])
-    assert data.known_items(torch.tensor([0, 1, 2]), 8).tolist() == [[1, 4], [4, -1], [-1, -1]]
-    assert data.known_items(torch.tensor([0]), 1).tolist() == [[1]]
+    assert as_python(data.known_items(torch.tensor([0, 1, 2]))) == [[1, 4], [4], []]
+    assert as_python(data.known_items(torch.tensor([0, 1]), max_known=1)) == [[1], [4]]
     assert data.item_counts.tolist() == [0, 1, 0, 0, 2, 0]
 
 

@@ -6,6 +6,7 @@ from draw_checks import DTYPES, normal, scored_items
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from outsize.kernels.ragged import Ragged
 from outsize.kernels.softmax_draws import draw_from_softmax, softmax_mean
 from outsize.kernels.softmax_draws_reference import draw_by_gumbel_max
 from outsize.kernels.top_items import top_items
@@ -53,3 +54,15 @@ def test_no_tensor_comes_near_the_scores_of_all_items(dtype):
 def test_the_measure_sees_scores_that_are_held():
     queries, items = normal(8, 4), scored_items(1000, 4)
     assert largest_made(draw_by_gumbel_max, queries, items, 1, torch.Generator()) >= 8 * 1000 * 4
+
+
+def test_one_long_list_makes_nothing_as_large_as_that_list_for_every_query():
+    num_long = 60_000
+    lists = Ragged.from_sizes(torch.arange(num_long), torch.tensor([num_long] + [0] * 511))
+    queries, items = normal(512, 4), scored_items(100_000, 4)
+    for function, arguments in (
+        (draw_from_softmax, (2, torch.Generator(), lists)),
+        (softmax_mean, (torch.zeros(512), lists)),
+        (top_items, (10, lists)),
+    ):
+        assert largest_made(function, queries, items, *arguments) < 16 << 20 < num_long * 512 * 8

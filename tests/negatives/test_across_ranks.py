@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from outsize.kernels.ragged import Ragged
 from outsize.negatives import (
     Comparison,
     CorpusFeed,
@@ -36,8 +37,10 @@ def test_lines_come_in_the_order_of_ranks_and_gradients_go_home():
         keys, first = gather_keys(torch.arange(8)[PARTS[ranks.rank]], ranks)
         assert keys.tolist() == list(range(8))
         assert first == PARTS[ranks.rank].start
-        lists = torch.full((SIZES[ranks.rank], ranks.rank), ranks.rank)
-        assert gather_lists(lists, ranks).tolist() == [[-1, -1]] * 3 + [[2, 2]] * 5
+        lists = Ragged.of(torch.full((SIZES[ranks.rank], ranks.rank), ranks.rank))
+        gathered = gather_lists(lists, ranks)
+        assert gathered.values.tolist() == [2] * 10
+        assert gathered.sizes().tolist() == [0] * 3 + [2] * 5
 
     run_as_ranks(3, work)
 

@@ -138,6 +138,29 @@ def test_items_are_encoded_in_training_mode_with_gradients_and_in_evaluation_mod
     assert all(part.training for part in task.model.modules())
 
 
+@pytest.mark.parametrize("max_known", [None, 70, 0])
+def test_all_training_items_of_a_query_are_masked_unless_fewer_are_asked_for(max_known):
+    settings = [] if max_known is None else [f"retrieval.max_known={max_known}"]
+    config = make_config(
+        "data.num_items=300", "data.items_per_query=120", "data.num_queries=20", *settings
+    )
+    task = RetrievalTask(config)
+    batch = next(task.train_batches(0, 0))
+    given = []
+    forward = task.negatives.forward
+    task.negatives.forward = lambda *args: (given.append(args[3]), forward(*args))[1]
+    task.begin()
+    task.loss(batch)
+    if max_known == 0:
+        assert given == [None]
+        return
+    train = torch.cat([b.query_rows for b in task.train_batches(0, 0)])
+    counts = torch.bincount(train, minlength=20)[batch.query_rows]
+    assert counts.max() > 70
+    expected = counts if max_known is None else counts.clamp_max(max_known)
+    assert torch.equal(given[0].sizes(), expected)
+
+
 def test_training_lines_tell_how_stale_the_cache_is():
     watcher = Recorder()
     make_loop(make_config("negatives.warmup_steps=3"), watcher=watcher).fit()

@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
+from outsize.kernels.ragged import Ragged
+
 _ITEM_BITS = 32
 
 
@@ -20,7 +22,6 @@ class ItemLists:
     Attributes:
         values: The items of all queries, one query after the other.
         offsets: Where the items of each begin, and the end of the last.
-        longest: The most items that a query has.
     """
 
     def __init__(
@@ -30,7 +31,6 @@ class ItemLists:
         self.values = self._pairs & ((1 << _ITEM_BITS) - 1)
         edges = torch.arange(num_queries + 1, device=queries.device) << _ITEM_BITS
         self.offsets = torch.searchsorted(self._pairs, edges)
-        self.longest = int(self.offsets.diff().max()) if num_queries else 0
 
     @property
     def num_queries(self) -> int:
@@ -55,24 +55,24 @@ class ItemLists:
         place = torch.searchsorted(self._pairs, asked).clamp_(max=self._pairs.shape[0] - 1)
         return torch.eq(self._pairs[place], asked)
 
-    def padded(self, queries: Int64[Tensor, " batch"], width: int) -> Int64[Tensor, "batch width"]:
-        """The first `width` items of some queries, and −1 where there are no more."""
-        starts, ends = self.offsets[queries].unsqueeze(1), self.offsets[queries + 1].unsqueeze(1)
-        places = starts + torch.arange(width, device=queries.device)
-        if not self.values.shape[0]:
-            return torch.full_like(places, -1)
-        found = self.values[places.clamp(max=self.values.shape[0] - 1)]
-        return torch.where(places < ends, found, -1)
+    def of(self, queries: Int64[Tensor, " batch"], most: int | None = None) -> Ragged:
+        """The items of some queries, at most `most` of each: those that stand first."""
+        starts = self.offsets[queries]
+        sizes = self.offsets[queries + 1] - starts
+        if most is not None:
+            sizes = sizes.clamp_max(most)
+        lists = Ragged.from_sizes(self.values[:0], sizes)
+        total = int(lists.offsets[-1])
+        shifts = (starts - lists.offsets[:-1]).repeat_interleave(sizes, output_size=total)
+        places = torch.arange(total, device=queries.device) + shifts
+        return Ragged(self.values[places], lists.offsets, ascending=True)
 
     def flat(
         self, queries: Int64[Tensor, " batch"]
     ) -> tuple[Int64[Tensor, " n"], Int64[Tensor, " batch"]]:
-        """All items of some queries as flat values and offsets."""
-        starts = self.offsets[queries]
-        sizes = self.offsets[queries + 1] - starts
-        offsets = sizes.cumsum(0) - sizes
-        places = torch.arange(int(sizes.sum()), device=queries.device)
-        return self.values[places + (starts - offsets).repeat_interleave(sizes)], offsets
+        """All items of some queries as flat values and where those of each begin."""
+        lists = self.of(queries)
+        return lists.values, lists.offsets[:-1]
 
     def joined(self, other: ItemLists) -> ItemLists:
         """The items of both."""

@@ -17,6 +17,7 @@ from outsize.data.clicks import SPLITS, Split
 from outsize.data.item_lists import ItemLists
 from outsize.data.shuffle import BLOCK_ROWS, BlockShuffle
 from outsize.errors import DataError
+from outsize.kernels.ragged import Ragged
 from outsize.spec import FeatureSpec, Pooling
 
 Pairs = tuple[Int64[Tensor, " _"], Int64[Tensor, " _"]]
@@ -182,11 +183,10 @@ class RetrievalData:
             yield self._pairs_at(split, low, high, epoch, size)
 
     def known_items(
-        self, query_rows: Int64[Tensor, " batch"], max_known: int
-    ) -> Int64[Tensor, "batch known"]:
-        """The training items of queries, up to `max_known` each, −1 where there are no more."""
-        width = min(max_known, self._known["train"].longest)
-        return self._known["train"].padded(query_rows, width)
+        self, query_rows: Int64[Tensor, " batch"], max_known: int | None = None
+    ) -> Ragged:
+        """The training items of queries, all of them or the first `max_known` each."""
+        return self._known["train"].of(query_rows, max_known)
 
     def known(self, split: Split) -> ItemLists:
         """What is known of each query when a split is evaluated, and so left out of its ranking."""

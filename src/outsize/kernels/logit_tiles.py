@@ -10,6 +10,7 @@ import torch
 from jaxtyping import BFloat16, Float, Float32, Int64
 from torch import Tensor
 
+from outsize.kernels.ragged import Ragged
 from outsize.kernels.scored_items import ScoredItems
 
 # Logits of a tile: on the CPU they should stay in the second-level cache, on CUDA they should fill
@@ -41,7 +42,7 @@ class LogitTile:
 def logit_tiles(
     queries: Float32[Tensor, "num_queries dim"],
     items: ScoredItems,
-    excluded: Int64[Tensor, "num_queries num_excluded"] | None,
+    excluded: Ragged | None,
 ) -> Iterator[LogitTile]:
     """Every tile, items in order; all queries of some items before the next items.
 
@@ -51,10 +52,7 @@ def logit_tiles(
     num_queries = max(1, min(len(queries), _MAX_QUERIES))
     num_items = items_of_a_tile(num_queries, queries.shape[1], on_cuda=queries.is_cuda)
     space = queries.new_empty(num_queries * min(num_items, items.num_items))
-    masks = [
-        None if excluded is None else _mask_of(some, items.num_items, num_items)
-        for some in (queries if excluded is None else excluded).split(num_queries)
-    ]
+    mask = None if excluded is None else _mask_of(excluded, items.num_items, num_queries, num_items)
     for start in range(0, items.num_items, num_items):
         some = slice(start, min(start + num_items, items.num_items))
         vectors = as_factors(items.vectors[some])
@@ -71,40 +69,46 @@ def logit_tiles(
                 if items.scales is not None:
                     logits.mul_(items.scales[some])
                 logits.add_(weights)
-            mask = masks[first // num_queries]
             if mask is not None:
-                mask(logits, start)
+                mask(logits, first, start)
             yield LogitTile(asking, some, logits, vectors)
 
 
 def _mask_of(
-    excluded: Int64[Tensor, "lines num_excluded"], num_items: int, tile_items: int
-) -> Callable[[Tensor, int], None]:
-    """What puts −inf at the excluded places of a tile, given its logits and its first item."""
-    if excluded.is_cuda:  # where asking how many places a tile has would cost more than looking
-        return lambda logits, start: mask_excluded(logits, excluded - start)
-    rows, order = excluded.flatten().sort()
-    lines = order // max(1, excluded.shape[1])
-    bounds = torch.arange(0, num_items + tile_items, tile_items).clamp_(max=num_items)
-    ends = torch.searchsorted(rows, bounds).tolist()
+    excluded: Ragged, num_items: int, tile_queries: int, tile_items: int
+) -> Callable[[Tensor, int, int], None]:
+    """What puts −inf at the excluded places of a tile, given logits, first query and first item."""
+    lines, rows = excluded.lines(), excluded.values
+    if rows.is_cuda:  # where asking how many places a tile has would cost more than looking
+        return lambda logits, first, start: mask_places(logits, lines - first, rows - start)
+    is_row = (rows >= 0) & (rows < num_items)
+    if not is_row.all():
+        lines, rows = lines[is_row], rows[is_row]
+    # Tiles of the same queries stand together, and in them the items in order.
+    ordered, order = (lines // tile_queries * num_items + rows).sort()
+    lines, rows = lines[order] % tile_queries, rows[order]
 
-    def mask(logits: Tensor, start: int) -> None:
-        inside = slice(*ends[start // tile_items : start // tile_items + 2])
-        places = lines[inside] * logits.shape[1] + rows[inside] - start
+    def mask(logits: Tensor, first: int, start: int) -> None:
+        width = logits.shape[1]
+        begin = first // tile_queries * num_items + start
+        ends = torch.searchsorted(ordered, torch.tensor([begin, begin + width]))
+        inside = slice(*ends.tolist())
+        places = lines[inside] * width + rows[inside] - start
         logits.view(-1).index_fill_(0, places, -torch.inf)
 
     return mask
 
 
-def mask_excluded(
-    logits: Float32[Tensor, "lines n"], places: Int64[Tensor, "lines num_excluded"]
+def mask_places(
+    logits: Float32[Tensor, "lines n"], lines: Int64[Tensor, " k"], places: Int64[Tensor, " k"]
 ) -> None:
-    """Put −inf at these places of each line; places that are not in the line are ignored."""
-    width = logits.shape[1]
-    is_inside = (places >= 0) & (places < width)
+    """Put −inf at these places of these lines; those that are outside are ignored."""
+    height, width = logits.shape
+    is_inside = (lines >= 0) & (lines < height) & (places >= 0) & (places < width)
     # A minimum with +inf changes nothing: no wait for the device to say which places are inside.
     lowered = torch.where(is_inside, -torch.inf, torch.inf).to(logits.dtype)
-    logits.scatter_reduce_(1, places.clamp(0, width - 1), lowered, "amin")
+    where = torch.where(is_inside, lines * width + places, 0)
+    logits.view(-1).scatter_reduce_(0, where, lowered, "amin")
 
 
 def as_factors(vectors: Tensor) -> Tensor:

@@ -15,12 +15,15 @@ from jaxtyping import BFloat16, Float32, Int8, Int64
 from torch import Tensor
 
 from outsize.errors import ConfigError
+from outsize.kernels.ragged import Ragged
 
 Vectors = (
     Float32[Tensor, "num_items dim"]
     | BFloat16[Tensor, "num_items dim"]
     | Int8[Tensor, "num_items dim"]
 )
+# Rows that do not count for each query: a matrix, or lists of any length.
+Excluded = Int64[Tensor, "num_queries num_excluded"] | Ragged | None
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,7 @@ def check_queries(
     queries: Float32[Tensor, "num_queries dim"],
     items: ScoredItems,
     num: int,
-    excluded: Int64[Tensor, "num_queries num_excluded"] | None,
+    excluded: Excluded,
 ) -> None:
     """Refuse what cannot be scored against these items."""
     if queries.dim() != 2 or queries.dtype != torch.float32:
@@ -109,7 +112,13 @@ def check_queries(
         )
     if num < 0:
         raise ConfigError(f"num must not be negative, but got {num}")
-    if excluded is not None and (
+    if isinstance(excluded, Ragged):
+        if excluded.num_lines != len(queries):
+            raise ConfigError(
+                f"excluded must have a list for each of {len(queries)} queries, but got "
+                f"{excluded.num_lines}"
+            )
+    elif excluded is not None and (
         excluded.dim() != 2
         or excluded.shape[0] != queries.shape[0]
         or excluded.dtype != torch.int64
@@ -118,3 +127,9 @@ def check_queries(
             f"excluded must be int64, one line for each of {queries.shape[0]} queries, but got "
             f"{excluded.dtype} of shape {tuple(excluded.shape)}"
         )
+
+
+def as_lists(excluded: Excluded) -> Ragged | None:
+    """Excluded rows as lists; `None` where there are none."""
+    lists = None if excluded is None else Ragged.of(excluded)
+    return None if lists is None or not len(lists.values) else lists

@@ -8,7 +8,7 @@ negative cache of Lindgren et al. uses, is the reference), and both give its log
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float32, Int64
+from jaxtyping import Float32
 from torch import Tensor
 
 from outsize.kernels.available import has_triton
@@ -17,7 +17,13 @@ from outsize.kernels.logit_tiles import (
     multiplies_to_float32,
     multiply_to_float32,
 )
-from outsize.kernels.scored_items import ScoredItems, SoftmaxDraws, check_queries
+from outsize.kernels.scored_items import (
+    Excluded,
+    ScoredItems,
+    SoftmaxDraws,
+    as_lists,
+    check_queries,
+)
 from outsize.kernels.softmax_draws_chunks import draw_by_chunks
 
 __all__ = ["ScoredItems", "SoftmaxDraws", "draw_from_softmax", "softmax_mean"]
@@ -29,7 +35,7 @@ def draw_from_softmax(
     items: ScoredItems,
     num: int,
     generator: torch.Generator,
-    excluded: Int64[Tensor, "num_queries num_excluded"] | None = None,
+    excluded: Excluded = None,
 ) -> SoftmaxDraws:
     """Draw items for each query in proportion to `exp(q·e_j + log_weight_j)`.
 
@@ -42,14 +48,13 @@ def draw_from_softmax(
         items: What is drawn from.
         num: Draws per query; with 0 there is only the log-partition.
         generator: On the device of the queries.
-        excluded: Rows that do not count for a query, in any order and number of times. Values
-            that are no row, such as −1, are padding. Rows that no query may draw are better given
-            a log-weight of −inf: the time of an exclusion is per query.
+        excluded: Rows that do not count for a query, in any order and number of times, as a
+            matrix or as lists. Values that are no row, such as −1, are padding. Rows that no query
+            may draw are better given a log-weight of −inf: the time of an exclusion is per query.
     """
     check_queries(queries, items, num, excluded)
     num_queries = len(queries)
-    if excluded is not None and excluded.shape[1] == 0:
-        excluded = None
+    excluded = as_lists(excluded)
     if num_queries == 0 or items.num_items == 0:
         nothing = queries.new_full((num_queries, num), -torch.inf)
         rows = torch.full_like(nothing, -1, dtype=torch.int64)
@@ -76,7 +81,7 @@ def softmax_mean(
     queries: Float32[Tensor, "num_queries dim"],
     items: ScoredItems,
     log_partition: Float32[Tensor, " num_queries"],
-    excluded: Int64[Tensor, "num_queries num_excluded"] | None = None,
+    excluded: Excluded = None,
 ) -> Float32[Tensor, "num_queries dim"]:
     """The mean of the items' vectors (scaled) under each query's softmax.
 
@@ -90,8 +95,7 @@ def softmax_mean(
         excluded: Rows that do not count for a query.
     """
     check_queries(queries, items, 0, excluded)
-    if excluded is not None and excluded.shape[1] == 0:
-        excluded = None
+    excluded = as_lists(excluded)
     is_rounded = items.vectors.dtype != torch.float32
     if queries.is_cuda and is_rounded and has_triton() and multiplies_to_float32():
         from outsize.kernels.softmax_mean_triton import mean_by_triton

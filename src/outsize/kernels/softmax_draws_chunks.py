@@ -14,8 +14,9 @@ from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
 from outsize.kernels.inversion import pick
-from outsize.kernels.logit_tiles import logit_tiles, mask_excluded
-from outsize.kernels.scored_items import ScoredItems, SoftmaxDraws
+from outsize.kernels.logit_tiles import logit_tiles, mask_places
+from outsize.kernels.ragged import Ragged
+from outsize.kernels.scored_items import Excluded, ScoredItems, SoftmaxDraws, as_lists
 
 # Shorter blocks make draws cheaper and the kept log-sum-exps more; below 32 the pass slows down.
 _BLOCK = 32
@@ -28,11 +29,12 @@ def draw_by_chunks(
     items: ScoredItems,
     num: int,
     generator: torch.Generator,
-    excluded: Int64[Tensor, "num_queries num_excluded"] | None = None,
+    excluded: Excluded = None,
 ) -> SoftmaxDraws:
     """`draw_from_softmax` for at least one query and one item."""
     num_queries = len(queries)
-    blocks = _block_masses(queries, items, excluded)
+    lists = as_lists(excluded)
+    blocks = _block_masses(queries, items, lists)
     groups = blocks.logsumexp(dim=2)
     uniforms = torch.rand(
         3, num_queries, num, dtype=torch.float64, device=queries.device, generator=generator
@@ -42,7 +44,7 @@ def draw_by_chunks(
     inside = pick(blocks[lines, group.clamp(min=0)].flatten(0, 1), uniforms[1].view(-1, 1))
     block = torch.where(group < 0, -1, group * _BLOCKS_OF_A_GROUP + inside.view(num_queries, num))
     rows, logits = _draw_inside_blocks(
-        queries, items, lines.flatten(), block.flatten(), uniforms[2].flatten(), excluded
+        queries, items, lines.flatten(), block.flatten(), uniforms[2].flatten(), lists
     )
     return SoftmaxDraws(
         rows.view(num_queries, num), logits.view(num_queries, num), groups.logsumexp(dim=1)
@@ -52,7 +54,7 @@ def draw_by_chunks(
 def _block_masses(
     queries: Float32[Tensor, "num_queries dim"],
     items: ScoredItems,
-    excluded: Int64[Tensor, "num_queries num_excluded"] | None,
+    excluded: Ragged | None,
 ) -> Float32[Tensor, "num_queries groups blocks"]:
     """The log-sum-exp of every block, as groups of blocks; those past the last are −inf."""
     num_groups = -(-items.num_items // (_BLOCK * _BLOCKS_OF_A_GROUP))
@@ -79,7 +81,7 @@ def _draw_inside_blocks(
     lines: Int64[Tensor, " pairs"],
     blocks: Int64[Tensor, " pairs"],
     uniforms: Float64[Tensor, " pairs"],
-    excluded: Int64[Tensor, "num_queries num_excluded"] | None,
+    excluded: Ragged | None,
 ) -> tuple[Int64[Tensor, " pairs"], Float32[Tensor, " pairs"]]:
     """An item of each pair of a query and a block, and its logit; −1 and −inf for block −1."""
     queries = items.round_queries(queries)
@@ -90,6 +92,10 @@ def _draw_inside_blocks(
     offsets = torch.arange(width, device=queries.device)
     num_pairs = max(1, _GATHERED_NUMBERS // max(width * queries.shape[1], 1))
     rows, drawn = torch.empty_like(blocks), queries.new_empty(len(blocks))
+    excluded_pairs = None
+    if excluded is not None and len(blocks):
+        # Each once, so that no block has more of them than items.
+        excluded_pairs = torch.unique_consecutive(excluded.pairs(items.num_items))
     for first in range(0, len(blocks), num_pairs):
         pairs = slice(first, first + num_pairs)
         start, asking = starts[pairs], queries[lines[pairs]]
@@ -100,11 +106,33 @@ def _draw_inside_blocks(
             logits.mul_(items.scales[places])
         logits.add_(items.log_weights[places])
         logits.masked_fill_(places < blocks[pairs].unsqueeze(1) * _BLOCK, -torch.inf)
-        if excluded is not None:
-            mask_excluded(logits, excluded[lines[pairs]] - start.unsqueeze(1))
+        if excluded_pairs is not None:
+            first_pair = lines[pairs] * (items.num_items + 2) + start + 1
+            _mask_block(logits, excluded_pairs, first_pair)
         place = pick(logits, uniforms[pairs].unsqueeze(1)).squeeze(1)
         is_drawn = (place >= 0) & (blocks[pairs] >= 0)
         rows[pairs] = torch.where(is_drawn, start + place, -1)
         logit = logits.gather(1, place.clamp(min=0).unsqueeze(1)).squeeze(1)
         drawn[pairs] = torch.where(is_drawn, logit, -torch.inf)
     return rows, drawn
+
+
+def _mask_block(
+    logits: Float32[Tensor, "pairs width"],
+    excluded: Int64[Tensor, " n"],
+    first: Int64[Tensor, " pairs"],
+) -> None:
+    """Put −inf at what is excluded among `width` numbers from each `first` on.
+
+    Args:
+        logits: A line for each query and block.
+        excluded: What does not count, ascending and each once.
+        first: The number of each line's first item.
+    """
+    num, width = logits.shape
+    places = torch.searchsorted(excluded, first).unsqueeze(1)
+    places = places + torch.arange(width, device=logits.device)
+    found = excluded[places.clamp_max(len(excluded) - 1)] - first.unsqueeze(1)
+    lines = torch.arange(num, device=logits.device).unsqueeze(1).expand_as(found)
+    is_found = places < len(excluded)
+    mask_places(logits, lines.flatten(), torch.where(is_found, found, -1).flatten())

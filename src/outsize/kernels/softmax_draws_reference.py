@@ -6,25 +6,26 @@ It holds several tensors of B × N numbers. Other paths are tested against it.
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float32, Int64
+from jaxtyping import Float32
 from torch import Tensor
 
-from outsize.kernels.logit_tiles import mask_excluded
-from outsize.kernels.scored_items import ScoredItems, SoftmaxDraws
+from outsize.kernels.logit_tiles import mask_places
+from outsize.kernels.scored_items import Excluded, ScoredItems, SoftmaxDraws, as_lists
 
 
 def all_logits(
     queries: Float32[Tensor, "num_queries dim"],
     items: ScoredItems,
-    excluded: Int64[Tensor, "num_queries num_excluded"] | None = None,
+    excluded: Excluded = None,
 ) -> Float32[Tensor, "num_queries num_items"]:
     """The logit of every query and item, −inf where excluded."""
     logits = items.round_queries(queries) @ items.vectors.float().t()
     if items.scales is not None:
         logits = logits * items.scales
     logits = logits + items.log_weights
-    if excluded is not None and items.num_items:
-        mask_excluded(logits, excluded)
+    lists = as_lists(excluded)
+    if lists is not None and items.num_items:
+        mask_places(logits, lists.lines(), lists.values)
     return logits
 
 
@@ -33,7 +34,7 @@ def draw_by_gumbel_max(
     items: ScoredItems,
     num: int,
     generator: torch.Generator,
-    excluded: Int64[Tensor, "num_queries num_excluded"] | None = None,
+    excluded: Excluded = None,
 ) -> SoftmaxDraws:
     """`draw_from_softmax` for at least one item and queries that are finite."""
     logits = all_logits(queries, items, excluded)

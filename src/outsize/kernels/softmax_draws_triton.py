@@ -13,7 +13,7 @@ import triton
 from jaxtyping import Float32, Int64
 from torch import Tensor
 
-from outsize.kernels.scored_items import ScoredItems, SoftmaxDraws
+from outsize.kernels.scored_items import Excluded, ScoredItems, SoftmaxDraws, as_lists
 from outsize.kernels.softmax_tuning import SoftmaxTuning, default_tuning, queries_at_a_time
 from outsize.kernels.triton_block_masses import block_masses_kernel
 from outsize.kernels.triton_launch import launch_over_tiles, limits, on_device
@@ -36,7 +36,7 @@ def draw_by_triton(
     items: ScoredItems,
     num: int,
     generator: torch.Generator,
-    excluded: Int64[Tensor, "num_queries num_excluded"] | None = None,
+    excluded: Excluded = None,
     tuning: SoftmaxTuning | None = None,
 ) -> SoftmaxDraws:
     """`draw_from_softmax` for at least one query, number of a vector and item."""
@@ -45,15 +45,18 @@ def draw_by_triton(
         num_queries, items.num_items, dim, items.vectors.dtype, num, limits(queries.device)
     )
     at_a_time = queries_at_a_time(items.num_items, tuning)
+    lists = as_lists(excluded)
+    pairs = None if lists is None else lists.pairs(items.num_items)
     if num_queries <= at_a_time:
-        return _draw(queries, items, num, generator, excluded, tuning)
+        return _draw(queries, items, num, generator, pairs, 0, tuning)
     parts = [
         _draw(
             queries[start : start + at_a_time],
             items,
             num,
             generator,
-            None if excluded is None else excluded[start : start + at_a_time],
+            pairs,
+            start,
             tuning,
         )
         for start in range(0, num_queries, at_a_time)
@@ -70,9 +73,11 @@ def _draw(
     items: ScoredItems,
     num: int,
     generator: torch.Generator,
-    excluded: Int64[Tensor, "num_queries num_excluded"] | None,
+    pairs: Int64[Tensor, " num_excluded"] | None,
+    first_query: int,
     tuning: SoftmaxTuning,
 ) -> SoftmaxDraws:
+    """Draws of some queries; `pairs` are of all, numbered from the first of all."""
     num_queries, device = len(queries), queries.device
     if not items.vectors.is_contiguous():
         items = replace(items, vectors=items.vectors.contiguous())
@@ -83,9 +88,9 @@ def _draw(
         group, num_groups = group_sizes(masses.shape[1])
         # Nothing is read from these where there are no scales or exclusions.
         scales = items.log_weights if items.scales is None else items.scales
-        if excluded is None:
-            excluded = torch.empty(num_queries, 0, dtype=torch.int64, device=device)
-        excluded, num_excluded = excluded.contiguous(), excluded.shape[1]
+        if pairs is None:
+            pairs = torch.empty(0, dtype=torch.int64, device=device)
+        num_excluded = len(pairs)
         inputs = (queries, items.vectors, scales.contiguous(), items.log_weights.contiguous())
         sizes: dict[str, Any] = {
             "DIM": queries.shape[1],
@@ -95,12 +100,14 @@ def _draw(
             "num_warps": tuning.draw_warps,
         }
         if num_excluded:
-            mask_blocks_kernel[(num_queries * num_excluded,)](
+            mask_blocks_kernel[(num_excluded,)](
                 *inputs,
-                excluded,
+                pairs,
                 masses,
                 items.num_items,
                 num_excluded,
+                first_query,
+                num_queries,
                 masses.shape[1],
                 **sizes,
             )
@@ -132,7 +139,7 @@ def _draw(
         if num:
             draw_kernel[(num_queries * num,)](
                 *inputs,
-                excluded,
+                pairs,
                 masses,
                 picked,
                 uniforms,
@@ -140,6 +147,7 @@ def _draw(
                 drawn,
                 items.num_items,
                 num_excluded,
+                first_query,
                 masses.shape[1],
                 num,
                 GROUP=group,

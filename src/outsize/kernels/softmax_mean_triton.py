@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from jaxtyping import Float32, Int64
+from jaxtyping import Float32
 from torch import Tensor
 
 from outsize.kernels.logit_tiles import multiply_parts
-from outsize.kernels.scored_items import ScoredItems
+from outsize.kernels.scored_items import Excluded, ScoredItems, as_lists
 from outsize.kernels.softmax_tuning import default_tuning
 from outsize.kernels.triton_launch import launch_over_tiles, limits, on_device
 from outsize.kernels.triton_softmax_shares import softmax_shares_kernel
@@ -27,15 +27,17 @@ def mean_by_triton(
     queries: Float32[Tensor, "num_queries dim"],
     items: ScoredItems,
     log_partition: Float32[Tensor, " num_queries"],
-    excluded: Int64[Tensor, "num_queries num_excluded"] | None = None,
+    excluded: Excluded = None,
 ) -> Float32[Tensor, "num_queries dim"]:
     """`softmax_mean` for items that are not float32."""
     mean = torch.zeros_like(queries)
+    lists = as_lists(excluded)
+    lines = None if lists is None else lists.lines()
     with on_device(queries):
         for start in range(0, len(queries), _QUERIES_AT_A_TIME):
             some = slice(start, start + _QUERIES_AT_A_TIME)
-            lines = None if excluded is None else excluded[some]
-            _add_mean(mean[some], queries[some].bfloat16(), items, log_partition[some], lines)
+            pairs = None if lists is None or lines is None else (lines - start, lists.values)
+            _add_mean(mean[some], queries[some].bfloat16(), items, log_partition[some], pairs)
     return mean
 
 
@@ -44,7 +46,7 @@ def _add_mean(
     queries: Tensor,
     items: ScoredItems,
     log_partition: Tensor,
-    excluded: Tensor | None,
+    excluded: tuple[Tensor, Tensor] | None,
 ) -> None:
     num_queries, dim = queries.shape
     tuning = default_tuning(
@@ -63,11 +65,12 @@ def _add_mean(
             softmax_shares_kernel, queries, some, tuning, (whole,), width + _SPARE, (coarse, rest)
         )
         if excluded is not None:
-            places = excluded - start
+            lines, places = excluded[0], excluded[1] - start
             is_inside = (places >= 0) & (places < some.num_items)
-            places = torch.where(is_inside, places, width)
+            is_inside &= (lines >= 0) & (lines < num_queries)
+            places = torch.where(is_inside, lines * (width + _SPARE) + places, width)
             for shares in (coarse, rest):
-                shares.scatter_(1, places, 0.0)
+                shares.view(-1).scatter_(0, places, 0.0)
         inside = slice(some.num_items)
         mean += multiply_parts(coarse[:, inside], rest[:, inside], some.vectors.bfloat16())
     mean.masked_fill_(log_partition.isnan().unsqueeze(1), torch.nan)

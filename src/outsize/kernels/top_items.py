@@ -7,7 +7,7 @@ from jaxtyping import Float32, Int64
 from torch import Tensor
 
 from outsize.kernels.logit_tiles import logit_tiles
-from outsize.kernels.scored_items import ScoredItems, check_queries
+from outsize.kernels.scored_items import Excluded, ScoredItems, as_lists, check_queries
 
 _BLOCK = 16
 
@@ -17,7 +17,7 @@ def top_items(
     queries: Float32[Tensor, "num_queries dim"],
     items: ScoredItems,
     num: int,
-    excluded: Int64[Tensor, "num_queries num_excluded"] | None = None,
+    excluded: Excluded = None,
 ) -> tuple[Int64[Tensor, "num_queries num"], Float32[Tensor, "num_queries num"]]:
     """The rows of the `num` highest logits of each query, highest first, and those logits.
 
@@ -28,16 +28,15 @@ def top_items(
         queries: Queries, multiplied by whatever their logits are to be.
         items: Those to choose from; one with a log-weight of −inf is never chosen.
         num: How many a query.
-        excluded: Rows that do not count for a query; values that are no row are padding.
+        excluded: Rows that do not count for a query, a matrix or lists; values that are no row are
+            padding.
     """
     check_queries(queries, items, num, excluded)
     rows = torch.full((len(queries), num), -1, dtype=torch.int64, device=queries.device)
     scores = queries.new_full((len(queries), num), -torch.inf)
     if num == 0 or len(queries) == 0:
         return rows, scores
-    if excluded is not None and excluded.shape[1] == 0:
-        excluded = None
-    for tile in logit_tiles(queries, items, excluded):
+    for tile in logit_tiles(queries, items, as_lists(excluded)):
         found, places = _highest(tile.logits, num)
         # Those found before have lower rows: they stand first, and so win when equal.
         candidates = torch.cat((scores[tile.queries], found), dim=1)

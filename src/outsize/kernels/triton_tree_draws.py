@@ -12,8 +12,6 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
-FEW_EXCLUDED: tl.constexpr = tl.constexpr(8)
-
 
 @triton.jit
 @no_type_check
@@ -25,6 +23,7 @@ def _block_logits(
     excluded,
     num_items,
     num_excluded,
+    first_query,
     query,
     block,
     DIM: tl.constexpr,
@@ -32,7 +31,11 @@ def _block_logits(
     BLOCK: tl.constexpr,
     SCALED: tl.constexpr,
 ):
-    """The logits of a block, −inf for items that do not count for this query."""
+    """The logits of a block, −inf for items that do not count for this query.
+
+    `excluded` holds query · (num_items + 2) + row + 1 in ascending order, and each item of the
+    block is looked for by halving: it hardly matters how long the list of a query is.
+    """
     item = block.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     is_item = item < num_items
     products = tl.zeros((BLOCK,), dtype=tl.float32)
@@ -46,18 +49,20 @@ def _block_logits(
     if SCALED:
         products *= tl.load(scales + item, mask=is_item, other=0.0)
     logits = products + tl.load(log_weights + item, mask=is_item, other=float("-inf"))
-    if num_excluded <= FEW_EXCLUDED:
-        for place in range(num_excluded):
-            row = tl.load(excluded + query * num_excluded + place)
-            logits = tl.where(item == row, float("-inf"), logits)
-    else:
-        for start in range(0, num_excluded, 16):
-            place = start + tl.arange(0, 16)
-            rows = tl.load(
-                excluded + query * num_excluded + place, mask=place < num_excluded, other=-1
-            )
-            hits = tl.sum((item[:, None] == rows[None, :]).to(tl.int32), axis=1)
-            logits = tl.where(hits > 0, float("-inf"), logits)
+    if num_excluded > 0:
+        wanted = (first_query + query) * (num_items.to(tl.int64) + 2) + item + 1
+        low = tl.zeros((BLOCK,), dtype=tl.int64)
+        high = tl.zeros((BLOCK,), dtype=tl.int64) + num_excluded
+        left = num_excluded
+        while left > 0:
+            middle = (low + high) // 2
+            found = tl.load(excluded + middle, mask=middle < high, other=0)
+            is_below = (found < wanted) & (middle < high)
+            low = tl.where(is_below, middle + 1, low)
+            high = tl.where(is_below, high, middle)
+            left = left // 2
+        found = tl.load(excluded + low, mask=low < num_excluded, other=0)
+        logits = tl.where(found == wanted, float("-inf"), logits)
     return logits
 
 
@@ -83,7 +88,7 @@ def _pick(log_masses, uniform, LENGTH: tl.constexpr):
     return tl.minimum(first, tl.max(tl.where(has_mass, place, -1), axis=0))
 
 
-@triton.jit(do_not_specialize=["num_items", "num_excluded"])
+@triton.jit(do_not_specialize=["num_items", "num_excluded", "first_query", "num_queries"])
 @no_type_check
 def mask_blocks_kernel(
     queries,
@@ -94,6 +99,8 @@ def mask_blocks_kernel(
     masses,
     num_items,
     num_excluded,
+    first_query,
+    num_queries,
     mass_stride,
     DIM: tl.constexpr,
     DEPTH: tl.constexpr,
@@ -102,13 +109,18 @@ def mask_blocks_kernel(
 ):
     """Compute the mass of the block of one excluded row again, without all that is excluded.
 
-    Several exclusions in a block write the same number.
+    Of several exclusions in a block, which stand together, the first does.
     """
-    pair = tl.program_id(0).to(tl.int64)
-    row = tl.load(excluded + pair)
-    if (row >= 0) & (row < num_items):
-        query = pair // num_excluded
-        block = row // BLOCK
+    place = tl.program_id(0).to(tl.int64)
+    stride = num_items.to(tl.int64) + 2
+    pair = tl.load(excluded + place)
+    before = tl.load(excluded + place - 1, mask=place > 0, other=-1)
+    query, row = pair // stride - first_query, pair % stride - 1
+    block = row // BLOCK
+    row_before = before % stride - 1
+    is_first = (before // stride != pair // stride) | (row_before // BLOCK != block)
+    is_first |= (before < 0) | (row_before < 0)
+    if (row >= 0) & (row < num_items) & (query >= 0) & (query < num_queries) & is_first:
         logits = _block_logits(
             queries,
             vectors,
@@ -117,6 +129,7 @@ def mask_blocks_kernel(
             excluded,
             num_items,
             num_excluded,
+            first_query,
             query,
             block,
             DIM,
@@ -195,7 +208,7 @@ def pick_groups_kernel(
         tl.store(picked + pair, tl.minimum(first, last), mask=which < num)
 
 
-@triton.jit(do_not_specialize=["num_items", "num_excluded", "num"])
+@triton.jit(do_not_specialize=["num_items", "num_excluded", "first_query", "num"])
 @no_type_check
 def draw_kernel(
     queries,
@@ -210,6 +223,7 @@ def draw_kernel(
     drawn,
     num_items,
     num_excluded,
+    first_query,
     num_blocks,
     num,
     DIM: tl.constexpr,
@@ -238,6 +252,7 @@ def draw_kernel(
         excluded,
         num_items,
         num_excluded,
+        first_query,
         query,
         block,
         DIM,

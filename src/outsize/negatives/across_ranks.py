@@ -7,14 +7,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Int64
 from torch import Tensor
 
 from outsize.agreement import swap_headers
 from outsize.collectives import RankGroup
 from outsize.errors import DataError
-from outsize.negatives.key_index import NO_KEY
+from outsize.kernels.ragged import Ragged
 from outsize.negatives.messages import swap_answers, swap_tensors
 
 
@@ -57,19 +56,12 @@ def gather_keys(
     return torch.cat(parts), sum(len(part) for part in parts[: ranks.rank])
 
 
-def gather_lists(
-    lists: Int64[Tensor, "batch n"], ranks: RankGroup | None
-) -> Int64[Tensor, "all m"]:
-    """Lists of keys of every rank, filled up with `NO_KEY` where those of another are longer."""
+def gather_lists(lists: Ragged, ranks: RankGroup | None) -> Ragged:
+    """Lists of keys of every rank, in the order of ranks."""
     if ranks is None or ranks.size == 1:
         return lists
-    received, shapes = swap_tensors(ranks, [[lists.flatten()]] * ranks.size, lists.shape)
-    longest = max(width for _, width in shapes)
-    parts = [
-        F.pad(flat.view(*shape), (0, longest - shape[1]), value=NO_KEY)
-        for (flat,), shape in zip(received, shapes, strict=True)
-    ]
-    return torch.cat(parts)
+    received, _ = swap_tensors(ranks, [[lists.values, lists.sizes()]] * ranks.size)
+    return Ragged.stacked([Ragged.from_sizes(values, sizes) for values, sizes in received])
 
 
 def _parts(values: Tensor, ranks: RankGroup) -> list[Tensor]:

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from outsize.errors import DataError
+from outsize.kernels.ragged import Ragged
 from outsize.negatives.contract import EncodeItems
 from outsize.negatives.draw import HeldItems
 from outsize.negatives.item_rows import as_signed
@@ -46,7 +47,7 @@ def require_items(positives: HeldItems, hard: HeldItems | None = None) -> None:
 def hard_that_count(
     hard: Int64[Tensor, "batch num_hard"],
     keys: Int64[Tensor, " batch"],
-    known: Int64[Tensor, "batch n"] | None = None,
+    known: Int64[Tensor, "batch n"] | Ragged | None = None,
     elsewhere: Int64[Tensor, " m"] | None = None,
 ) -> Bool[Tensor, "batch num_hard"]:
     """Which hard negatives count: each item once, and none that is right for its query.
@@ -54,13 +55,18 @@ def hard_that_count(
     Args:
         hard: Keys of each query's hard negatives, −1 for nothing.
         keys: Keys of the positives.
-        known: Keys of a query's other positives, −1 for nothing.
+        known: Keys of a query's other positives, lists or a matrix with −1 for nothing.
         elsewhere: Keys of items that every query is compared with anyway.
     """
-    right = keys.unsqueeze(1) if known is None else torch.cat((keys.unsqueeze(1), known), dim=1)
-    ordered = right.sort(dim=1).values
-    place = torch.searchsorted(ordered, hard.contiguous()).clamp_max_(right.shape[1] - 1)
-    counts = (hard != NO_KEY) & (ordered.gather(1, place) != hard) & ~is_repeated(hard)
+    counts = (hard != NO_KEY) & (hard != keys.unsqueeze(1)) & ~is_repeated(hard)
+    lists = None if known is None else Ragged.of(known)
+    if lists is not None and len(lists.values):
+        # Keys may be as large as integers go, so they are numbered before lists are looked into.
+        distinct, numbers = torch.unique(
+            torch.cat((hard.flatten(), lists.values)), return_inverse=True
+        )
+        own, right = numbers[: hard.numel()].view_as(hard), numbers[hard.numel() :]
+        counts = counts & ~lists.with_values(right).contains(own, len(distinct))
     return counts if elsewhere is None else counts & ~is_among(hard, elsewhere)
 
 

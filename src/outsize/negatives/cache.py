@@ -23,6 +23,7 @@ from outsize.contracts.moves import keeping_types
 from outsize.errors import ConfigError
 from outsize.hashing import derive_seed
 from outsize.kernels.held_rows import keys_and_ages
+from outsize.kernels.ragged import Ragged
 from outsize.kernels.softmax_draws import (
     ScoredItems,
     SoftmaxDraws,
@@ -209,7 +210,7 @@ class NegativeCache(ItemCache):
         queries: Float[Tensor, "batch dim"],
         num: int = 1,
         beta: float | Tensor = 1.0,
-        exclude: Int64[Tensor, "batch ..."] | None = None,
+        exclude: Int64[Tensor, "batch ..."] | Ragged | None = None,
         exclude_everywhere: Int64[Tensor, " n"] | None = None,
         with_mean: bool = False,
         advance: bool = True,
@@ -232,13 +233,13 @@ class NegativeCache(ItemCache):
         scaled: Float32[Tensor, "batch dim"],
         num: int,
         generator: torch.Generator,
-        exclude: Int64[Tensor, "batch n"] | None = None,
+        exclude: Ragged | None = None,
         exclude_everywhere: Int64[Tensor, " m"] | None = None,
         with_mean: bool = False,
     ) -> tuple[SoftmaxDraws, Float32[Tensor, "batch dim"] | None]:
         """Rows drawn for queries that are multiplied by β, and the mean embedding if asked for."""
         items = self.scored(exclude_everywhere)
-        excluded = None if exclude is None else self.rows_of(exclude)
+        excluded = None if exclude is None else exclude.with_values(self.rows_of(exclude.values))
         drawn = draw_from_softmax(scaled, items, num, generator, excluded)
         mean = softmax_mean(scaled, items, drawn.log_partition, excluded) if with_mean else None
         return drawn, mean

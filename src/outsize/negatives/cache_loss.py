@@ -10,12 +10,14 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from outsize.errors import ConfigError
+from outsize.kernels.ragged import Ragged
 from outsize.negatives.across_ranks import gather_keys, gather_lines, raising_together
 from outsize.negatives.batch_items import encode_distinct, hard_that_count, require_items
 from outsize.negatives.contract import EncodeItems, LossReport, NegativesLoss, cross_entropies
 from outsize.negatives.draw import Draw, HeldItems
 from outsize.negatives.in_batch import both_ways, in_batch_logits
 from outsize.negatives.item_cache import ItemCache, PushReport
+from outsize.negatives.key_index import as_lists
 from outsize.negatives.losses import Estimator, cached_softmax
 from outsize.negatives.temperature import Temperature
 from outsize.negatives.upkeep import CacheKeeper, Upkeep
@@ -112,7 +114,7 @@ class NegativeCacheLoss(NegativesLoss):
         queries: Float[Tensor, "batch dim"],
         features: Mapping[str, Tensor],
         keys: Int64[Tensor, " batch"],
-        known: Int64[Tensor, "batch n"] | None = None,
+        known: Int64[Tensor, "batch n"] | Ragged | None = None,
         hard: HeldItems | None = None,
     ) -> CacheLossReport:
         """The loss of a batch.
@@ -121,7 +123,8 @@ class NegativeCacheLoss(NegativesLoss):
             queries: Encoded queries, with gradients.
             features: What the queries' positives are encoded from, `(batch, …)` by name.
             keys: Keys of the positives.
-            known: Keys of other items that are right for a query, −1 for nothing.
+            known: Keys of other items that are right for a query, lists or a matrix with −1 for
+                nothing.
             hard: More negatives, the same number for each query and those of the first query
                 first, with the key −1 for nothing. They count for their own query only, each item
                 once, and not where they are right for it.
@@ -202,18 +205,17 @@ class NegativeCacheLoss(NegativesLoss):
         queries: Tensor,
         beta: Tensor,
         keys: Tensor,
-        known: Tensor | None,
+        known: Tensor | Ragged | None,
         hard_keys: Tensor | None,
         batch_keys: Tensor | None,
     ) -> Draw | None:
         if self._keeper.is_warming_up:
             return None
-        lists = (keys.unsqueeze(1), known, hard_keys)
         return self.cache.sample(
             queries,
             self.num_negatives,
             beta,
-            exclude=torch.cat([part for part in lists if part is not None], dim=1),
+            exclude=as_lists(keys, known, hard_keys),
             exclude_everywhere=batch_keys,
             with_mean=self.comparison.estimator == "control-variate",
             advance=torch.is_grad_enabled(),
@@ -226,7 +228,7 @@ class NegativeCacheLoss(NegativesLoss):
         beta: Tensor,
         logits: Tensor | None,
         positives: HeldItems,
-        known: Tensor | None,
+        known: Tensor | Ragged | None,
     ) -> CacheLossReport:
         assert logits is not None
         positive = beta * (queries.float() * own.float()).sum(dim=1)
@@ -247,7 +249,7 @@ class NegativeCacheLoss(NegativesLoss):
         own: Tensor,
         beta: Tensor,
         keys: Tensor,
-        known: Tensor | None,
+        known: Tensor | Ragged | None,
     ) -> Tensor:
         if not self.comparison.symmetric:
             return loss

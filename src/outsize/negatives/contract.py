@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from outsize.bounds import MAX_RATE, require_at_least, require_between
 from outsize.collectives import check_stop_together
 from outsize.errors import ConfigError
+from outsize.kernels.ragged import Ragged
 from outsize.negatives.evaluation_mode import evaluation_mode
 from outsize.negatives.temperature import Temperature
 
 EncodeItems = Callable[[Mapping[str, Tensor]], Tensor]
-
 ENCODED_AT_ONCE = 8192  # items that are encoded between two looks whether to stop
 
 
@@ -120,7 +120,7 @@ class NegativesLoss(nn.Module, ABC):
         queries: Float[Tensor, "batch dim"],
         features: Mapping[str, Tensor],
         keys: Int64[Tensor, " batch"],
-        known: Int64[Tensor, "batch n"] | None = None,
+        known: Int64[Tensor, "batch n"] | Ragged | None = None,
     ) -> LossReport:
         """The loss of a batch.
 
@@ -128,8 +128,8 @@ class NegativesLoss(nn.Module, ABC):
             queries: Encoded queries, with gradients.
             features: What the queries' positives are encoded from, `(batch, …)` by name.
             keys: Keys of the positives.
-            known: Keys of other items that are right for a query, −1 for nothing: they never count
-                as its negatives.
+            known: Keys of other items that are right for a query: they never count as its
+                negatives. Lists of any length, or a matrix with −1 for nothing.
         """
 
     def commit(self, report: LossReport) -> None:

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from outsize.kernels.ragged import Ragged
 from outsize.negatives.contract import (
     ItemSource,
     LossReport,
@@ -37,7 +38,7 @@ class ExactLoss(NegativesLoss):
         queries: Float[Tensor, "batch dim"],
         features: Mapping[str, Tensor],
         keys: Int64[Tensor, " batch"],
-        known: Int64[Tensor, "batch n"] | None = None,
+        known: Int64[Tensor, "batch n"] | Ragged | None = None,
     ) -> LossReport:
         beta = self.temperature()
         everything = torch.arange(self._source.num_items, device=keys.device)
@@ -45,9 +46,12 @@ class ExactLoss(NegativesLoss):
         logits = beta * (queries.float() @ items.T)
         positive = logits.gather(1, keys.unsqueeze(1)).squeeze(1)
         if known is not None:
-            others = torch.where(known == keys.unsqueeze(1), -1, known)  # its own positive stays
-            masked = torch.zeros(len(keys), self._source.num_items + 1, dtype=torch.bool)
-            masked = masked.to(keys.device).scatter_(1, others % (self._source.num_items + 1), True)
+            lists, num_items = Ragged.of(known), self._source.num_items
+            lines = lists.lines()
+            is_other = (lists.values != keys[lines]) & (lists.values >= 0)  # its own positive stays
+            place = lines * (num_items + 1) + torch.where(is_other, lists.values, num_items)
+            masked = torch.zeros(len(keys), num_items + 1, dtype=torch.bool, device=keys.device)
+            masked.view(-1)[place] = True
             logits = logits.masked_fill(masked[:, :-1], -torch.inf)
         return report_of(logits.logsumexp(dim=1) - positive, beta)
 

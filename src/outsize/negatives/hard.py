@@ -13,11 +13,13 @@ from torch import Tensor
 
 from outsize.bounds import require_at_least
 from outsize.interrupts import StopRequested
+from outsize.kernels.ragged import Ragged
 from outsize.kernels.top_items import top_items
 from outsize.negatives.cache import NegativeCache
 from outsize.negatives.contract import ItemSource, LossReport, NegativesConfig
 from outsize.negatives.kept import Precision
 from outsize.negatives.kept_rows import KeptRows
+from outsize.negatives.key_index import as_lists
 from outsize.negatives.sampled import SampledLoss
 from outsize.negatives.temperature import Temperature
 
@@ -56,10 +58,12 @@ class TopItemsLoss(SampledLoss):
     def choose(  # noqa: D102
         self,
         queries: Float[Tensor, "batch dim"],
-        wrong: Int64[Tensor, "batch n"],
+        keys: Int64[Tensor, " batch"],
+        known: Ragged | None,
         generator: torch.Generator,
     ) -> Int64[Tensor, "batch k"]:
-        excluded = self.cache.rows_of(wrong)
+        lists = as_lists(keys, known)
+        excluded = lists.with_values(self.cache.rows_of(lists.values))
         best, _ = top_items(queries, self.cache.scored(), self._config.num_candidates, excluded)
         chance = torch.rand(best.shape, generator=generator, device=best.device)
         chance = torch.where(best >= 0, chance, -1.0)

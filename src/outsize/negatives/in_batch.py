@@ -11,6 +11,7 @@ from torch import Tensor
 
 from outsize.collectives import ProcessRanks, RankGroup
 from outsize.errors import ConfigError
+from outsize.kernels.ragged import Ragged
 from outsize.negatives.across_ranks import gather_keys, gather_lines, gather_lists
 from outsize.negatives.contract import (
     ItemSource,
@@ -21,6 +22,7 @@ from outsize.negatives.contract import (
     report_of,
 )
 from outsize.negatives.inclusion import log_drawn
+from outsize.negatives.key_index import places_by_table
 from outsize.negatives.temperature import Temperature
 
 
@@ -29,7 +31,7 @@ def in_batch_logits(
     items: Float[Tensor, "n dim"],
     beta: float | Float[Tensor, ""],
     keys: Int64[Tensor, " batch"],
-    known: Int64[Tensor, "batch k"] | None = None,
+    known: Int64[Tensor, "batch k"] | Ragged | None = None,
     item_keys: Int64[Tensor, " n"] | None = None,
 ) -> Float32[Tensor, "batch n"]:
     """Each query's logits of the other queries' positives: −∞ where one must not count for it.
@@ -40,7 +42,8 @@ def in_batch_logits(
         beta: The inverse temperature.
         keys: Keys of these queries' positives. A query's own never counts, and of several items
             with one key the first does.
-        known: Keys of a query's other positives, −1 for nothing; they do not count either.
+        known: Keys of a query's other positives, lists or a matrix with −1 for nothing; they do
+            not count either.
         item_keys: Keys of `items`, where these are not of these queries alone.
     """
     item_keys = keys if item_keys is None else item_keys
@@ -54,7 +57,7 @@ def items_to_queries(
     items: Float[Tensor, "batch dim"],
     beta: float | Float[Tensor, ""],
     keys: Int64[Tensor, " n"],
-    known: Int64[Tensor, "n k"] | None = None,
+    known: Int64[Tensor, "n k"] | Ragged | None = None,
     first: int = 0,
 ) -> Float32[Tensor, " batch"]:
     """The other direction: cross-entropy of each item's query among those it is not right for.
@@ -81,14 +84,14 @@ def both_ways(
     items: Float[Tensor, "batch dim"],
     beta: float | Float[Tensor, ""],
     keys: Int64[Tensor, " batch"],
-    known: Int64[Tensor, "batch k"] | None = None,
+    known: Int64[Tensor, "batch k"] | Ragged | None = None,
     ranks: RankGroup | None = None,
 ) -> Float32[Tensor, ""]:
     """The mean of a loss and that of items against the queries of the batch, on all ranks."""
     all_keys, first = gather_keys(keys, ranks)
-    known = keys.new_empty(len(keys), 0) if known is None else known
+    lists = Ragged.of(keys.new_empty(len(keys), 0) if known is None else known)
     others = gather_lines(queries, ranks)
-    losses = items_to_queries(others, items, beta, all_keys, gather_lists(known, ranks), first)
+    losses = items_to_queries(others, items, beta, all_keys, gather_lists(lists, ranks), first)
     return (loss + losses.mean()) / 2
 
 
@@ -138,7 +141,7 @@ class InBatchLoss(NegativesLoss):
         queries: Float[Tensor, "batch dim"],
         features: Mapping[str, Tensor],
         keys: Int64[Tensor, " batch"],
-        known: Int64[Tensor, "batch n"] | None = None,
+        known: Int64[Tensor, "batch n"] | Ragged | None = None,
     ) -> LossReport:
         beta = self.temperature()
         items = self._source.encode(features)
@@ -178,20 +181,24 @@ class InBatchConfig(NegativesConfig):
 
 def _are_right(
     keys: Int64[Tensor, " batch"],
-    known: Int64[Tensor, "batch k"] | None,
+    known: Int64[Tensor, "batch k"] | Ragged | None,
     item_keys: Int64[Tensor, " n"],
 ) -> Bool[Tensor, "batch n"]:
     """Whether item j is right for query i: its own, or known to be."""
     right = keys.unsqueeze(1) == item_keys.unsqueeze(0)
-    if known is None or not known.shape[1] or not len(item_keys):
+    lists = None if known is None else Ragged.of(known)
+    if lists is None or not len(lists.values) or not len(item_keys):
         return right
     # Each known key is looked up among the items' keys, which are fewer than all pairs of both.
-    ordered = item_keys.sort().values
-    place = torch.searchsorted(ordered, known.contiguous()).clamp_max_(len(item_keys) - 1)
-    place = torch.where(ordered[place] == known, place, len(item_keys))
-    is_known = torch.zeros(len(keys), len(item_keys) + 1, dtype=torch.bool, device=keys.device)
-    is_known.scatter_(1, place, True)
-    return right | is_known[:, torch.searchsorted(ordered, item_keys)]
+    distinct, number = torch.unique(item_keys, return_inverse=True)
+    found = None if keys.is_cuda else places_by_table(lists.values, distinct)
+    if found is None:
+        found = torch.searchsorted(distinct, lists.values).clamp_max_(len(distinct) - 1)
+        found = torch.where(distinct[found] == lists.values, found, -1)
+    is_known = torch.zeros(len(keys), len(distinct) + 1, dtype=torch.bool, device=keys.device)
+    found = torch.where(found >= 0, found, len(distinct))
+    is_known.view(-1)[lists.lines() * (len(distinct) + 1) + found] = True
+    return right | is_known[:, number]
 
 
 def _is_repeated(keys: Int64[Tensor, " n"]) -> Bool[Tensor, " n"]:

@@ -89,7 +89,8 @@ class InclusionChances:
 
     def log_chances(self, keys: Int64[Tensor, " n"], num_pushed: float) -> Float[Tensor, " n"]:
         """The log of πⱼ of some items, once so many were pushed."""
-        return self._chances(num_pushed).log().float()[self._class_of[keys]]
+        found: Tensor = self._chances(num_pushed).log().float()[self._class_of[keys]]
+        return found
 
     def to(self, device: torch.device) -> InclusionChances:
         """The same, answering on a device."""

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from outsize.collectives import RankGroup
 from outsize.contracts import Shard
+from outsize.kernels.ragged import Ragged
 from outsize.negatives.draw import Draw, HeldItems
 from outsize.spec import MemoryUse
 
@@ -129,7 +130,7 @@ class ItemCache(nn.Module, ABC):
         queries: Float[Tensor, "batch dim"],
         num: int = 1,
         beta: float | Tensor = 1.0,
-        exclude: Int64[Tensor, "batch ..."] | None = None,
+        exclude: Int64[Tensor, "batch ..."] | Ragged | None = None,
         exclude_everywhere: Int64[Tensor, " n"] | None = None,
         with_mean: bool = False,
         advance: bool = True,
@@ -140,8 +141,8 @@ class ItemCache(nn.Module, ABC):
             queries: Encoded queries.
             num: Draws of each, independent and with replacement; 0 gives the log-partition alone.
             beta: The inverse temperature β.
-            exclude: Keys that do not count for a query: its own positive `(batch,)`, or a list
-                `(batch, n)` with −1 for nothing.
+            exclude: Keys that do not count for a query: its own positive `(batch,)`, a matrix
+                `(batch, n)` with −1 for nothing, or lists of any length.
             exclude_everywhere: Keys that do not count for any of these queries.
             with_mean: Also give Σ p̃ⱼ Eⱼ, at the price of a second pass.
             advance: Whether the next call draws anew. Without, as in an evaluation, nothing is

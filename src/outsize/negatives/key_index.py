@@ -7,6 +7,7 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from outsize.kernels.held_rows import NO_KEY, SortedKeys, rows_holding
+from outsize.kernels.ragged import Ragged
 
 __all__ = ["NO_KEY", "KeyIndex", "as_lists", "is_among", "is_repeated", "last_of_each"]
 
@@ -47,12 +48,37 @@ class KeyIndex:
 
     def rows_of(self, keys: Int64[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
         """The row of each key, −1 where there is none."""
+        if 4 * keys.numel() > len(self._keys) and not keys.is_cuda:
+            rows = places_by_table(keys, self._keys)
+            if rows is not None:
+                return rows
         return rows_holding(keys, self._keys, (self._all, self._recent))
 
 
-def as_lists(keys: Int64[Tensor, "batch ..."]) -> Int64[Tensor, "batch n"]:
-    """Keys for each query as a list, also where they come as one for each."""
-    return keys.unsqueeze(1) if keys.dim() == 1 else keys.flatten(1)
+def places_by_table(
+    keys: Int64[Tensor, "*shape"], among: Int64[Tensor, " n"]
+) -> Int64[Tensor, "*shape"] | None:
+    """Where each key stands among some, which are distinct but for −1; −1 where it does not.
+
+    Faster than a search where many are looked up; `None` where a table would be far larger than
+    both.
+    """
+    bound = int(among.max()) + 1 if len(among) else 0
+    if bound > 4 * (keys.numel() + len(among)):
+        return None
+    table = torch.full((bound + 1,), NO_KEY)  # the last place is for all other keys
+    places = torch.arange(len(among))
+    is_key = among >= 0
+    table[torch.where(is_key, among, bound)] = torch.where(is_key, places, NO_KEY)
+    return table[torch.where(keys >= 0, keys, bound).clamp_max_(bound)]
+
+
+def as_lists(*parts: Int64[Tensor, "batch ..."] | Ragged | None) -> Ragged:
+    """Keys for each query as lists: one each, a matrix, or lists; several parts as one list."""
+    lists, *others = [Ragged.of(part) for part in parts if part is not None]
+    for other in others:
+        lists = lists.beside(other)
+    return lists
 
 
 def last_of_each(values: Int64[Tensor, " n"]) -> Int64[Tensor, " distinct"]:

@@ -14,6 +14,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from outsize.bounds import require_at_least
+from outsize.kernels.ragged import Ragged
 from outsize.negatives.batch_items import require_items
 from outsize.negatives.cache import NegativeCache
 from outsize.negatives.contract import ItemSource, LossReport, NegativesConfig, NegativesLoss
@@ -57,7 +58,7 @@ class QueueLoss(NegativesLoss):
         queries: Float[Tensor, "batch dim"],
         features: Mapping[str, Tensor],
         keys: Int64[Tensor, " batch"],
-        known: Int64[Tensor, "batch n"] | None = None,
+        known: Int64[Tensor, "batch n"] | Ragged | None = None,
     ) -> QueueReport:
         require_items(HeldItems(torch.full_like(keys, -1), keys, features))
         beta = self.temperature()

@@ -10,6 +10,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from outsize.hashing import derive_seed
+from outsize.kernels.ragged import Ragged
 from outsize.negatives.contract import (
     ItemSource,
     LossReport,
@@ -46,10 +47,11 @@ class SampledLoss(NegativesLoss):
     def choose(
         self,
         queries: Float[Tensor, "batch dim"],
-        wrong: Int64[Tensor, "batch n"],
+        keys: Int64[Tensor, " batch"],
+        known: Ragged | None,
         generator: torch.Generator,
     ) -> Int64[Tensor, "batch k"]:
-        """Keys of negatives for each query, −1 for none; none of `wrong` among them."""
+        """Keys of negatives for each query, −1 for none; neither its positive nor a known one."""
 
     @property
     @abstractmethod
@@ -61,13 +63,13 @@ class SampledLoss(NegativesLoss):
         queries: Float[Tensor, "batch dim"],
         features: Mapping[str, Tensor],
         keys: Int64[Tensor, " batch"],
-        known: Int64[Tensor, "batch n"] | None = None,
+        known: Int64[Tensor, "batch n"] | Ragged | None = None,
     ) -> LossReport:
         beta = self.temperature()
-        wrong = keys.unsqueeze(1) if known is None else torch.cat((keys.unsqueeze(1), known), 1)
         generator = torch.Generator(queries.device)
         generator.manual_seed(derive_seed(self._seed, "choose", self.step))
-        chosen = self.choose(queries.detach().float(), wrong, generator)
+        lists = None if known is None else Ragged.of(known)
+        chosen = self.choose(queries.detach().float(), keys, lists, generator)
         if self._in_batch:  # where the batch's items count already
             chosen = torch.where(is_among(chosen, keys), NO_KEY, chosen)
         both = torch.cat((keys, chosen.clamp_min(0).flatten()))

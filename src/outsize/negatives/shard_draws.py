@@ -14,6 +14,8 @@ import torch
 from jaxtyping import Float32, Int64
 from torch import Tensor
 
+from outsize.contracts import Shard
+from outsize.kernels.ragged import Ragged
 from outsize.kernels.softmax_draws import SoftmaxDraws
 from outsize.negatives.cache import NegativeCache
 
@@ -29,21 +31,25 @@ class Question:
     """
 
     scaled: Float32[Tensor, "batch dim"]
-    exclude: Int64[Tensor, "batch n"]
+    exclude: Ragged
     exclude_everywhere: Int64[Tensor, " m"]
 
-    def tensors(self, kept_as: torch.dtype) -> list[Tensor]:
-        """What travels; queries as they are rounded anyway to meet items kept in this type."""
+    def tensors(self, kept_as: torch.dtype, shard: Shard) -> list[Tensor]:
+        """What travels to a shard: queries as they are rounded anyway to meet items kept in this
+        type, and of the lists the keys that are kept there.
+        """
         is_exact = kept_as == torch.float32
         queries = self.scaled if is_exact else self.scaled.to(torch.bfloat16)
-        return [queries, self.exclude.flatten(), self.exclude_everywhere]
+        lists = self.exclude
+        if shard.count > 1:
+            lists = lists.where((lists.values >= 0) & (lists.values % shard.count == shard.index))
+        return [queries, lists.values, lists.sizes(), self.exclude_everywhere]
 
     @classmethod
     def of(cls, tensors: Sequence[Tensor]) -> Question:
         """What `tensors` gave on another rank."""
-        queries, exclude, everywhere = tensors
-        width = len(exclude) // max(1, len(queries))
-        return cls(queries.float(), exclude.view(len(queries), width), everywhere)
+        queries, values, sizes, everywhere = tensors
+        return cls(queries.float(), Ragged.from_sizes(values, sizes), everywhere)
 
 
 def answer(
@@ -66,7 +72,7 @@ def answer(
             torch.cat([question.scaled for question in group]),
             num,
             generator,
-            _side_by_side([question.exclude for question in group]),
+            Ragged.stacked([question.exclude for question in group]),
             group[0].exclude_everywhere if len(group[0].exclude_everywhere) else None,
             with_mean,
         )
@@ -120,10 +126,3 @@ def _mean(
     shares = log_partitions.softmax(dim=0)
     shares = torch.where(torch.isfinite(shares), shares, 0.0)
     return torch.einsum("rb,rbd->bd", shares, means)
-
-
-def _side_by_side(lists: Sequence[Int64[Tensor, "_ _"]]) -> Int64[Tensor, "all width"]:
-    """Lists of several ranks under each other, the shorter ones filled up with −1."""
-    width = max(part.shape[1] for part in lists)
-    padded = [torch.nn.functional.pad(part, (0, width - part.shape[1]), value=-1) for part in lists]
-    return torch.cat(padded)

@@ -16,6 +16,7 @@ from outsize.collectives import ProcessRanks, RankGroup
 from outsize.contracts import Shard
 from outsize.errors import DataError
 from outsize.hashing import derive_seed
+from outsize.kernels.ragged import Ragged
 from outsize.negatives.cache import Eviction, NegativeCache
 from outsize.negatives.draw import Draw, HeldItems
 from outsize.negatives.item_cache import ItemCache, PushReport
@@ -161,7 +162,7 @@ class ShardedNegativeCache(ItemCache):
         queries: Float[Tensor, "batch dim"],
         num: int = 1,
         beta: float | Tensor = 1.0,
-        exclude: Int64[Tensor, "batch ..."] | None = None,
+        exclude: Int64[Tensor, "batch ..."] | Ragged | None = None,
         exclude_everywhere: Int64[Tensor, " n"] | None = None,
         with_mean: bool = False,
         advance: bool = True,
@@ -170,7 +171,7 @@ class ShardedNegativeCache(ItemCache):
         no_keys = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
         question = Question(
             scaled,
-            no_keys if exclude is None else as_lists(exclude),
+            as_lists(no_keys if exclude is None else exclude),
             no_keys.flatten() if exclude_everywhere is None else exclude_everywhere,
         )
         asked = self._ask(question, num, with_mean)
@@ -273,11 +274,10 @@ class ShardedNegativeCache(ItemCache):
 
     def _ask(self, question: Question, num: int, with_mean: bool) -> list[Question]:
         """Tell every rank this one's question, and hear theirs."""
-        sent = question.tensors(self.own.items.vectors.dtype)
-        notes = [num, int(with_mean)]
-        received, others = swap_tensors(
-            self.ranks, [sent] * self.ranks.size, notes, "a draw of items", self._facts
-        )
+        dtype, notes = self.own.items.vectors.dtype, [num, int(with_mean)]
+        shards = (Shard(rank, self.ranks.size) for rank in range(self.ranks.size))
+        sent = [question.tensors(dtype, shard) for shard in shards]
+        received, others = swap_tensors(self.ranks, sent, notes, "a draw of items", self._facts)
         for rank, other in enumerate(others):
             if other != notes:
                 raise DataError(

@@ -13,6 +13,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from outsize.bounds import require_at_least
+from outsize.kernels.ragged import Ragged
 from outsize.negatives.contract import ItemSource, NegativesConfig
 from outsize.negatives.sampled import SampledLoss
 from outsize.negatives.temperature import Temperature
@@ -41,14 +42,17 @@ class UniformLoss(SampledLoss):
     def choose(  # noqa: D102
         self,
         queries: Float[Tensor, "batch dim"],
-        wrong: Int64[Tensor, "batch n"],
+        keys: Int64[Tensor, " batch"],
+        known: Ragged | None,
         generator: torch.Generator,
     ) -> Int64[Tensor, "batch k"]:
         shape, device = (len(queries), self._num), queries.device
-        keys = torch.randint(self._source.num_items, shape, generator=generator, device=device)
-        ordered = wrong.sort(dim=1).values
-        place = torch.searchsorted(ordered, keys).clamp_max_(wrong.shape[1] - 1)
-        return torch.where(ordered.gather(1, place) == keys, -1, keys)
+        num_items = self._source.num_items
+        drawn = torch.randint(num_items, shape, generator=generator, device=device)
+        is_right = drawn == keys.unsqueeze(1)
+        if known is not None:
+            is_right |= known.contains(drawn, num_items)
+        return torch.where(is_right, -1, drawn)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ class RetrievalConfig:
 
     Attributes:
         max_known: Up to so many of a query's other training items are kept from being its
-            negatives; 0 masks none. Evaluation always leaves all of them out.
+            negatives, those with the lowest rows; `None` for all of them, 0 for none. Evaluation
+            always leaves all of them out.
         recall_at: Cut-offs of recall.
         ndcg_at: Cut-offs of NDCG.
         mrr_at: Cut-offs of MRR.
@@ -24,7 +25,7 @@ class RetrievalConfig:
         judge: The metric by which the best validation is chosen and a run stopped early.
     """
 
-    max_known: int = 64
+    max_known: int | None = None
     recall_at: tuple[int, ...] = (20,)
     ndcg_at: tuple[int, ...] = (10,)
     mrr_at: tuple[int, ...] = (10,)

@@ -70,10 +70,7 @@ def evaluate_retrieval(
         chunk_size: Queries at a time.
     """
     relevant, known = data.relevant(split), data.known(split)
-    counts, num_known = relevant.counts(), known.counts()
-    asked = counts.nonzero().flatten()
-    # Queries that know as much go together, so that lists are padded little.
-    asked = asked[torch.argsort(num_known[asked], stable=True)]
+    asked = relevant.counts().nonzero().flatten()
     scored = ScoredItems(items, None, torch.zeros(items.shape[0], device=items.device))
     generator = torch.Generator(items.device)  # nothing is drawn
     loss = torch.zeros(2, dtype=torch.float64, device=items.device)
@@ -83,14 +80,13 @@ def evaluate_retrieval(
         queries = encode_queries(rows).float()
         if not rows.shape[0]:
             continue
-        seen = known.padded(rows, int(num_known[rows].max()))
+        seen, wanted = known.of(rows), relevant.of(rows)
         ranked, _ = top_items(queries, scored, metrics.num_places, seen)
         ranked = F.pad(ranked, (0, metrics.num_places - ranked.shape[1]), value=-1)
-        values, offsets = relevant.flat(rows)
-        metrics.add(ranked, values, offsets)
-        masked = torch.cat((seen, relevant.padded(rows, int(counts[rows].max()))), dim=1)
+        values, owner = wanted.values, wanted.lines()
+        metrics.add(ranked, values, wanted.offsets[:-1])
+        masked = seen.beside(wanted)
         others = draw_from_softmax(queries * beta, scored, 0, generator, masked).log_partition
-        owner = torch.arange(rows.shape[0], device=rows.device).repeat_interleave(counts[rows])
         own = beta * (queries[owner] * items[values]).sum(dim=1)
         losses = F.softplus(others[owner].double() - own.double())
         loss += torch.stack((losses.sum(), torch.full_like(losses[0], len(values))))

@@ -133,7 +133,7 @@ class RetrievalTask(Task[PairBatch]):
         with self._precision():
             queries = self._encode_queries(batch.queries)
         known = None
-        if self._wanted.max_known:
+        if self._wanted.max_known != 0:
             known = self.data.known_items(batch.query_rows, self._wanted.max_known)
         report: LossReport = self.negatives(queries, {"item": batch.items}, batch.items, known)
         for name, value in report.metrics.items():
