@@ -89,8 +89,7 @@ class InclusionChances:
 
     def log_chances(self, keys: Int64[Tensor, " n"], num_pushed: float) -> Float[Tensor, " n"]:
         """The log of πⱼ of some items, once so many were pushed."""
-        found: Tensor = self._chances(num_pushed).log().float()[self._class_of[keys]]
-        return found
+        return self._chances(num_pushed).log().float()[self._class_of[keys]]
 
     def to(self, device: torch.device) -> InclusionChances:
         """The same, answering on a device."""
@@ -101,7 +100,7 @@ class InclusionChances:
         if num_pushed <= self.full_at and num_pushed < self.steady_at:
             return _drawn(self._shares, num_pushed)
         if self.full_at == math.inf:
-            return (self._shares > 0).double()
+            return torch.where(self._shares > 0, 1.0, 0.0).double()
         full = _drawn(self._shares, self.full_at)
         if self._is_lru:
             return full
