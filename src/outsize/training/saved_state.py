@@ -105,11 +105,12 @@ def fitting(checkpoint: Path, *also: type[Exception]) -> Iterator[None]:
         checkpoint: What is loaded.
         also: What torch may raise besides for a state that is not what it expects.
     """
+    kinds: tuple[type[Exception], ...] = (SchemaError, *also)
     try:
         yield
     except (OutsizeError, torch.OutOfMemoryError):
         raise
-    except (SchemaError, *also) as error:
+    except kinds as error:
         fact = " ".join(str(error).split()) or type(error).__name__
         fact = f"{fact[:297]}..." if len(fact) > 300 else fact
         raise CheckpointError(
