@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 from jaxtyping import Bool, Int64
@@ -43,7 +44,7 @@ class Ragged:
                 f"{tuple(lists.shape)}"
             )
         width = lists.shape[1:].numel()
-        edges = torch.arange(len(lists) + 1, device=lists.device) * width
+        edges = _numbers(0, len(lists) + 1, width, lists.device)
         return cls(lists.reshape(-1), edges, width, ascending=width <= 1)
 
     @classmethod
@@ -70,8 +71,7 @@ class Ragged:
 
     def lines(self) -> Int64[Tensor, " n"]:
         """The line of each value."""
-        numbers = torch.arange(self.num_lines, device=self.offsets.device)
-        return numbers.repeat_interleave(self.sizes(), output_size=len(self.values))
+        return self._for_each(_numbers(0, self.num_lines, 1, self.values.device))
 
     def part(self, start: int, stop: int) -> Ragged:
         """Some lines."""
@@ -110,7 +110,8 @@ class Ragged:
 
         Values below 0 take part as −1, and those past the bound as the bound.
         """
-        pairs = self.lines() * (bound + 2) + self.values.clamp(-1, bound) + 1
+        starts = _numbers(1, self.num_lines, bound + 2, self.values.device)
+        pairs = self._for_each(starts) + self.values.clamp(-1, bound)
         return pairs if self.ascending else pairs.sort().values
 
     def contains(self, values: Int64[Tensor, "lines k"], bound: int) -> Bool[Tensor, "lines k"]:
@@ -121,3 +122,15 @@ class Ragged:
         pairs, wanted = self.pairs(bound), line * (bound + 2) + values + 1
         place = torch.searchsorted(pairs, wanted).clamp_max_(len(pairs) - 1)
         return (pairs[place] == wanted) & (values >= 0)
+
+    def _for_each(self, numbers: Int64[Tensor, " lines"]) -> Int64[Tensor, " n"]:
+        """The number of a line for each of its values."""
+        if self.width is None:
+            return numbers.repeat_interleave(self.sizes(), output_size=len(self.values))
+        return numbers.unsqueeze(1).expand(-1, self.width).reshape(-1)
+
+
+@lru_cache(maxsize=16)
+def _numbers(first: int, count: int, step: int, device: torch.device) -> Int64[Tensor, " count"]:
+    """Numbers at equal distances, made once: a GPU takes longer to launch that than to do it."""
+    return torch.arange(count, device=device) * step + first

@@ -12,6 +12,7 @@ from jaxtyping import Float32
 from torch import Tensor
 
 from outsize.kernels.logit_tiles import multiply_parts
+from outsize.kernels.ragged import Ragged
 from outsize.kernels.scored_items import Excluded, ScoredItems, as_lists
 from outsize.kernels.softmax_tuning import default_tuning
 from outsize.kernels.triton_launch import launch_over_tiles, limits, on_device
@@ -32,13 +33,21 @@ def mean_by_triton(
     """`softmax_mean` for items that are not float32."""
     mean = torch.zeros_like(queries)
     lists = as_lists(excluded)
-    lines = None if lists is None else lists.lines()
     with on_device(queries):
         for start in range(0, len(queries), _QUERIES_AT_A_TIME):
             some = slice(start, start + _QUERIES_AT_A_TIME)
-            pairs = None if lists is None or lines is None else (lines - start, lists.values)
+            pairs = None if lists is None else _pairs_of(lists, start)
             _add_mean(mean[some], queries[some].bfloat16(), items, log_partition[some], pairs)
     return mean
+
+
+def _pairs_of(excluded: Ragged, start: int) -> tuple[Tensor, Tensor]:
+    """Lines from the first of a part on, and their rows; −1 for those of another part."""
+    lines, rows = excluded.lines(), excluded.values
+    if excluded.num_lines <= _QUERIES_AT_A_TIME:
+        return lines, rows
+    is_here = (lines >= start) & (lines < start + _QUERIES_AT_A_TIME)
+    return torch.where(is_here, lines - start, 0), torch.where(is_here, rows, -1)
 
 
 def _add_mean(
@@ -59,16 +68,17 @@ def _add_mean(
     steps = max(1, _SHARES_AT_A_TIME // (num_queries * _ITEMS_OF_A_STEP))
     width = min(steps * _ITEMS_OF_A_STEP, -(-items.num_items // _SPARE) * _SPARE)
     coarse, rest = queries.new_empty(2, num_queries, width + _SPARE)
+    lines, rows = (None, None) if excluded is None else excluded
+    first = None if lines is None else lines * (width + _SPARE)
     for start in range(0, items.num_items, width):
         some = items.part(slice(start, start + width))
         launch_over_tiles(
             softmax_shares_kernel, queries, some, tuning, (whole,), width + _SPARE, (coarse, rest)
         )
-        if excluded is not None:
-            lines, places = excluded[0], excluded[1] - start
+        if rows is not None and first is not None:
+            places = rows - start
             is_inside = (places >= 0) & (places < some.num_items)
-            is_inside &= (lines >= 0) & (lines < num_queries)
-            places = torch.where(is_inside, lines * (width + _SPARE) + places, width)
+            places = torch.where(is_inside, places, width) + first
             for shares in (coarse, rest):
                 shares.view(-1).scatter_(0, places, 0.0)
         inside = slice(some.num_items)
