@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Literal
 
 from outsize.errors import ConfigError
+from outsize.suggestions import suggestion
 from outsize.tables import TABLES
 from outsize.training import RunConfig
 from outsize.training.embeddings_config import TablesConfig
-from outsize.training.strict_toml import suggestion
 
 Unit = Literal["parameters", "bytes"]
 UNITS: tuple[Unit, ...] = ("parameters", "bytes")

@@ -63,6 +63,11 @@ def build_device(name: str) -> torch.device:
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and torch.cuda.is_available():
+        if local_rank() >= torch.cuda.device_count():
+            raise ConfigError(
+                f"rank {local_rank()} of this machine has no GPU of its own: it has "
+                f"{torch.cuda.device_count()}; start as many ranks, or set train.device = 'cpu'"
+            )
         return torch.device("cuda", local_rank())
     try:
         device = torch.device(name)

@@ -11,8 +11,8 @@ from outsize.errors import ConfigError
 from outsize.spec import Budget
 from outsize.stores import EVICTION
 from outsize.stores.cached import require_staleness
+from outsize.suggestions import suggestion
 from outsize.tables import TABLES
-from outsize.training.strict_toml import suggestion
 
 _MAX_CLUSTERINGS = 1_000_000
 _MAX_STALENESS = (1 << 31) - 1  # as clocks count

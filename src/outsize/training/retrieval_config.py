@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from outsize.bounds import require_at_least
 from outsize.errors import ConfigError
 from outsize.metrics import RankingMetrics
-from outsize.training.strict_toml import suggestion
+from outsize.suggestions import suggestion
 
 
 @dataclass(frozen=True)

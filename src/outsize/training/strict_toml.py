@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from outsize.errors import ConfigError
-from outsize.suggestions import suggestion as suggestion
+from outsize.suggestions import suggestion
 from outsize.training.toml_text import MAX_DEPTH, parse_toml
 
 T = TypeVar("T")
