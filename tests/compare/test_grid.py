@@ -134,7 +134,7 @@ def test_a_stopped_cell_goes_on_where_it_was(done, grid, tmp_path, monkeypatch):
     monkeypatch.setattr(RunFolder, "append_metrics", append)
     assert [path.name for path in (cell.folder / "checkpoint").iterdir()]
     steps = []
-    monkeypatch.setattr(RunFolder, "truncate_metrics", lambda folder, step: steps.append(step))
+    monkeypatch.setattr(RunFolder, "truncate_metrics", lambda folder, step, log: steps.append(step))
     outcome = run_cell.run_cell(cell)
     assert steps == [2]  # the last checkpoint
     whole = json.loads((out / "cells" / cell.name / "result.json").read_text())["result"]
