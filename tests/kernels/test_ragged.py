@@ -75,3 +75,12 @@ def test_a_matrix_is_lists_of_one_width():
     assert Ragged.of(lists) is lists
     with pytest.raises(ConfigError, match="lists must be int64, a line for each query, but got"):
         Ragged.of(torch.ones(2, 2))
+
+
+def test_lists_made_in_inference_mode_leave_nothing_that_training_cannot_use():
+    with torch.inference_mode():
+        Ragged.of(torch.arange(34).view(17, 2)).lines()
+    lists = Ragged.of(torch.arange(34).view(17, 2))
+    weights = torch.ones(17, requires_grad=True)
+    weights[lists.lines()].sum().backward()  # saves the lines for the backward pass
+    assert torch.equal(weights.grad, torch.full((17,), 2.0))

@@ -7,6 +7,7 @@ import pytest
 from outsize.data import SyntheticConfig
 from outsize.errors import ConfigError
 from outsize.models import DLRMConfig
+from outsize.training.build import build_device
 from outsize.training.config import (
     CheckpointConfig,
     OptimizerConfig,
@@ -296,3 +297,10 @@ def test_a_name_with_a_nul_character_is_refused(tmp_path):
 def test_a_misspelt_word_gets_a_hint(tmp_path, settings, hint):
     with pytest.raises(ConfigError, match=rf"Did you mean '{hint}'\?"):
         load_config(written(tmp_path, ""), settings)
+
+
+@pytest.mark.gpu
+def test_a_rank_without_a_gpu_of_its_own_is_refused(monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", "64")
+    with pytest.raises(ConfigError, match="rank 64 of this machine has no GPU of its own"):
+        build_device("auto")

@@ -133,4 +133,5 @@ class Ragged:
 @lru_cache(maxsize=16)
 def _numbers(first: int, count: int, step: int, device: torch.device) -> Int64[Tensor, " count"]:
     """Numbers at equal distances, made once: a GPU takes longer to launch that than to do it."""
-    return torch.arange(count, device=device) * step + first
+    with torch.inference_mode(False):  # it may be used in training later
+        return torch.arange(count, device=device) * step + first
