@@ -36,7 +36,7 @@ OPERATIONS = (
     "a gathering of lines",
     "a look for infinities",
 )
-_WIDTH = 8  # of a header, so that any two operations can meet
+_WIDTH = 16  # of a header, so that any two operations can meet
 
 
 def digest_of(facts: str) -> int:

@@ -217,7 +217,7 @@ def test_a_corpus_and_a_stream_are_encoded_once_for_a_warm_up(feed):
 
 
 def test_whole_caches_are_refreshed_in_pieces_by_all_ranks(monkeypatch):
-    monkeypatch.setattr("outsize.negatives.upkeep._REFRESH_SIZE", 2)
+    monkeypatch.setattr("outsize.negatives.contract.ENCODED_AT_ONCE", 2)
 
     def work(ranks):
         towers = Towers()

@@ -148,7 +148,7 @@ def test_a_run_stopped_inside_a_clustering_resumes_bit_identical(tmp_path, monke
     assert len(fitted) == 1 + table
     saved = load_checkpoint(latest_checkpoint(folder.checkpoints))
     assert saved["loop"]["step"] == 9
-    assert saved["loop"]["recluster_due"]
+    assert saved["loop"]["unfinished"] == "recluster"
     assert not any(value.any() for key, value in saved["model"].items() if "num_clust" in key)
     outsize.train(config, tmp_path / "cut", resume=True, quiet=True)
     assert_same_tree(final_weights(tmp_path / "cut"), final_weights(tmp_path / "whole"))
@@ -159,9 +159,9 @@ def test_a_run_stopped_inside_a_clustering_resumes_bit_identical(tmp_path, monke
     assert steps[0] == steps[1]
 
 
-def test_a_state_of_before_clusterings_could_be_due_is_read():
-    old = {key: value for key, value in asdict(LoopState(step=7)).items() if "due" not in key}
-    assert LoopState.from_dict(old) == LoopState(step=7, recluster_due=False)
+def test_a_state_of_before_a_stop_could_leave_work_unfinished_is_read():
+    old = {key: value for key, value in asdict(LoopState(step=7)).items() if key != "unfinished"}
+    assert LoopState.from_dict(old) == LoopState(step=7, unfinished="")
 
 
 def test_the_report_shows_clusterings(tmp_path):

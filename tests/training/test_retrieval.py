@@ -126,6 +126,7 @@ def test_the_cache_changes_once_a_step_and_only_after_the_weights():
 
 def test_items_are_encoded_in_training_mode_with_gradients_and_in_evaluation_mode_without():
     task = RetrievalTask(make_config("negatives.refresh=0.5"))
+    task.begin()
     modes = []
     tower = task.model.item_tower
     tower.register_forward_pre_hook(

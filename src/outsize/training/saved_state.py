@@ -61,8 +61,8 @@ def require_state(state: Mapping[str, Any], judge: str, is_older: bool) -> None:
     if loop.get("row_counts"):
         check(loop["row_counts"], _COUNTS | {"exchange_s": float}, "loop.row_counts")
     if loop["best"]:
-        check(loop["best"], {"step": Whole(), judge: _METRIC}, "loop.best")
-        check(loop["test"], {judge: _METRIC}, "loop.test")
+        check(loop["best"], {"step": Whole(), "loss": float, judge: float}, "loop.best")
+        check(loop["test"], {judge: _METRIC, "loss": float}, "loop.test")
 
 
 def require_fit(
