@@ -4,7 +4,13 @@ import threading
 
 import pytest
 
-from outsize.interrupts import StopRequested, check_stop, stop_requested, stopping_when
+from outsize.interrupts import (
+    StopRequested,
+    also_stopping_when,
+    check_stop,
+    stop_requested,
+    stopping_when,
+)
 
 
 def test_work_stops_at_the_piece_after_it_is_asked_to():
@@ -38,3 +44,11 @@ def test_a_stop_is_of_one_thread_alone():
         other.start()
         other.join()
     assert found == [False]
+
+
+def test_a_context_may_ask_besides_the_one_around_it():
+    for inner, outer in ((False, True), (True, False), (False, False)):
+        with stopping_when(lambda it=outer: it), also_stopping_when(lambda it=inner: it):
+            assert stop_requested() == (inner or outer)
+    with also_stopping_when(lambda: True):
+        assert stop_requested()

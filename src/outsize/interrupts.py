@@ -32,6 +32,14 @@ def stopping_when(asks: Callable[[], bool]) -> Iterator[None]:
         _asks.reset(token)
 
 
+@contextmanager
+def also_stopping_when(asks: Callable[[], bool]) -> Iterator[None]:
+    """As `stopping_when`, besides what is asked for around it."""
+    around = _asks.get()
+    with stopping_when(lambda: asks() or (around is not None and around())):
+        yield
+
+
 def stop_requested() -> bool:
     """Whether this process is asked to stop; never outside of `stopping_when`."""
     asks = _asks.get()

@@ -29,7 +29,7 @@ from outsize.collectives import (
 from outsize.contracts import RowStore
 from outsize.data.clicks import Split
 from outsize.errors import CheckpointError, NonFiniteError
-from outsize.interrupts import StopRequested, stopping_when
+from outsize.interrupts import StopRequested, also_stopping_when
 from outsize.row_files import load_rows, rows_writer
 from outsize.training.config import RunConfig
 from outsize.training.embeddings_config import recluster_steps
@@ -235,7 +235,7 @@ class Loop:
         """What follows a step, each stage as a whole or not at all; then perhaps a checkpoint."""
         state = self.state
         try:
-            with stopping_when(self._stop_asked):
+            with also_stopping_when(self._stop_asked):
                 state.go_through(
                     {
                         "commit": self.task.finish_commit if state.unfinished else self.task.commit,
