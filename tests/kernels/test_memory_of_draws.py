@@ -45,6 +45,7 @@ def test_no_tensor_comes_near_the_scores_of_all_items(dtype):
     excluded = torch.zeros(64, 2).long()
     for function, arguments in (
         (draw_from_softmax, (16, generator, excluded)),
+        (draw_from_softmax, (16, generator, excluded, True)),
         (softmax_mean, (torch.zeros(64), excluded)),
         (top_items, (10, excluded)),
     ):
@@ -62,6 +63,7 @@ def test_one_long_list_makes_nothing_as_large_as_that_list_for_every_query():
     queries, items = normal(512, 4), scored_items(100_000, 4)
     for function, arguments in (
         (draw_from_softmax, (2, torch.Generator(), lists)),
+        (draw_from_softmax, (2, torch.Generator(), lists, True)),
         (softmax_mean, (torch.zeros(512), lists)),
         (top_items, (10, lists)),
     ):

@@ -31,14 +31,25 @@ PUBLIC = [
     pytest.param(draw_from_softmax, id="cpu"),
     pytest.param(on_cuda(draw_from_softmax), id="cuda", marks=gpu),
 ]
-MEANS = [
-    pytest.param(softmax_mean, id="cpu"),
-    pytest.param(on_cuda(softmax_mean), id="cuda", marks=gpu),
-]
 
 
 def generator(seed=0):
     return torch.Generator().manual_seed(seed)
+
+
+def mean_with_draws(draw):
+    def mean(queries, items, log_partition, excluded):
+        return draw(queries, items, 0, generator(), excluded, True).mean
+
+    return mean
+
+
+MEANS = [
+    pytest.param(softmax_mean, id="cpu"),
+    pytest.param(mean_with_draws(draw_from_softmax), id="cpu, with the draws"),
+    pytest.param(on_cuda(softmax_mean), id="cuda", marks=gpu),
+    pytest.param(mean_with_draws(on_cuda(draw_from_softmax)), id="cuda, with draws", marks=gpu),
+]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -222,6 +233,37 @@ def test_the_mean_of_the_softmax(mean, num_queries, num_items, dtype):
     expected = (logits.softmax(dim=1).nan_to_num() @ vectors).float()
     found = mean(queries, items, log_partition, excluded)
     torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("shift", [-1e4, 1e4])
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("mean", MEANS)
+def test_the_mean_holds_where_logits_are_far_apart_and_far_from_0(mean, descending, shift):
+    num_items = 5000
+    climb = (
+        torch.linspace(0, 300, num_items).flip(0)
+        if descending
+        else torch.linspace(0, 300, num_items)
+    )
+    items = scored_items(num_items, 8, log_weights=climb + shift)
+    queries = normal(300, 8)
+    logits = exact_logits(queries, items, None)
+    expected = (logits.softmax(dim=1) @ items.vectors.double()).float()
+    found = mean(queries, items, logits.logsumexp(dim=1).float(), None)
+    torch.testing.assert_close(found, expected, atol=5e-3, rtol=1e-3)  # logits of 10⁴ in float32
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("draw", PUBLIC)
+def test_a_mean_changes_no_draw_and_is_nan_for_a_query_that_is_not_finite(draw, dtype):
+    queries, items = normal(4, 8), scored_items(700, 8, dtype)
+    queries[1, 3], queries[2, 0] = torch.nan, torch.inf
+    excluded = torch.zeros(4, 1).long()
+    alone = draw(queries, items, 3, generator(), excluded)
+    both = draw(queries, items, 3, generator(), excluded, True)
+    assert torch.equal(both.rows, alone.rows)
+    assert torch.equal(both.logits, alone.logits)
+    assert both.mean.isnan().all(dim=1).tolist() == [False, True, True, False]
 
 
 def test_nothing_carries_a_gradient_and_autocast_changes_nothing():

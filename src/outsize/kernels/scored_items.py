@@ -86,11 +86,15 @@ class SoftmaxDraws:
         logits: Their logits; −inf where the row is −1.
         log_partition: The logarithm of the sum of `exp(logit)` over all items that count; −inf
             where none does, NaN for a query that is not finite.
+        mean: Where it was asked for, the mean of the items' vectors (scaled) under the softmax,
+            which is the gradient of the log-partition by the query. Zeros where the log-partition
+            is −inf, NaN where it is NaN.
     """
 
     rows: Int64[Tensor, "num_queries num"]
     logits: Float32[Tensor, "num_queries num"]
     log_partition: Float32[Tensor, " num_queries"]
+    mean: Float32[Tensor, "num_queries dim"] | None = None
 
 
 def check_queries(

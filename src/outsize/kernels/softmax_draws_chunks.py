@@ -14,7 +14,12 @@ from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
 from outsize.kernels.inversion import pick
-from outsize.kernels.logit_tiles import logit_tiles, mask_places
+from outsize.kernels.logit_tiles import (
+    LogitTile,
+    logit_tiles,
+    mask_places,
+    multiply_to_float32,
+)
 from outsize.kernels.ragged import Ragged
 from outsize.kernels.scored_items import Excluded, ScoredItems, SoftmaxDraws, as_lists
 
@@ -30,12 +35,15 @@ def draw_by_chunks(
     num: int,
     generator: torch.Generator,
     excluded: Excluded = None,
+    with_mean: bool = False,
 ) -> SoftmaxDraws:
     """`draw_from_softmax` for at least one query and one item."""
     num_queries = len(queries)
     lists = as_lists(excluded)
-    blocks = _block_masses(queries, items, lists)
+    running = _RunningMean(queries) if with_mean else None
+    blocks = _block_masses(queries, items, lists, running)
     groups = blocks.logsumexp(dim=2)
+    log_partition = groups.logsumexp(dim=1)
     uniforms = torch.rand(
         3, num_queries, num, dtype=torch.float64, device=queries.device, generator=generator
     )
@@ -47,14 +55,59 @@ def draw_by_chunks(
         queries, items, lines.flatten(), block.flatten(), uniforms[2].flatten(), lists
     )
     return SoftmaxDraws(
-        rows.view(num_queries, num), logits.view(num_queries, num), groups.logsumexp(dim=1)
+        rows.view(num_queries, num),
+        logits.view(num_queries, num),
+        log_partition,
+        None if running is None else running.mean(log_partition),
     )
+
+
+class _RunningMean:
+    """Σ exp(logit)·vector over the blocks seen so far, relative to each query's largest logit."""
+
+    def __init__(self, queries: Float32[Tensor, "num_queries dim"]) -> None:
+        self._sums = torch.zeros_like(queries)
+        self._peaks = queries.new_full((len(queries), 1), torch.finfo(torch.float32).min)
+
+    def add(
+        self,
+        tile: LogitTile,
+        items: ScoredItems,
+        weights: Float32[Tensor, "tile_queries blocks block"],
+        peaks: Float32[Tensor, "tile_queries blocks 1"],
+    ) -> None:
+        """Add the items of a tile.
+
+        Args:
+            tile: Which queries and items.
+            items: Where the items have their scales.
+            weights: exp(logit − its block's peak); overwritten.
+            peaks: The largest logit of each block.
+        """
+        before = self._peaks[tile.queries]
+        peak = torch.maximum(before, peaks.amax(dim=1))
+        shares = weights.mul_((peaks - peak.unsqueeze(1)).exp_()).flatten(1)
+        shares = shares[:, : len(tile.vectors)]
+        if items.scales is not None:
+            shares.mul_(items.scales[tile.items])
+        sums = self._sums[tile.queries].mul_((before - peak).exp_())
+        sums.add_(multiply_to_float32(shares, tile.vectors))
+        self._peaks[tile.queries] = peak
+
+    def mean(
+        self, log_partition: Float32[Tensor, " num_queries"]
+    ) -> Float32[Tensor, "num_queries dim"]:
+        """The mean; zeros where nothing counts."""
+        counts = log_partition.unsqueeze(1) > -torch.inf
+        scale = (self._peaks - log_partition.unsqueeze(1)).exp_()
+        return self._sums * torch.where(counts, scale, 0.0)
 
 
 def _block_masses(
     queries: Float32[Tensor, "num_queries dim"],
     items: ScoredItems,
     excluded: Ragged | None,
+    running: _RunningMean | None,
 ) -> Float32[Tensor, "num_queries groups blocks"]:
     """The log-sum-exp of every block, as groups of blocks; those past the last are −inf."""
     num_groups = -(-items.num_items // (_BLOCK * _BLOCKS_OF_A_GROUP))
@@ -72,6 +125,8 @@ def _block_masses(
         sums = logits.sub_(peak).exp_().sum(dim=2)
         first = tile.items.start // _BLOCK
         masses[tile.queries, first : first + sums.shape[1]] = sums.log_().add_(peak.squeeze(2))
+        if running is not None:
+            running.add(tile, items, logits, peak)
     return masses.view(len(queries), num_groups, _BLOCKS_OF_A_GROUP)
 
 

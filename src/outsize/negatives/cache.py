@@ -24,12 +24,7 @@ from outsize.errors import ConfigError
 from outsize.hashing import derive_seed
 from outsize.kernels.held_rows import keys_and_ages
 from outsize.kernels.ragged import Ragged
-from outsize.kernels.softmax_draws import (
-    ScoredItems,
-    SoftmaxDraws,
-    draw_from_softmax,
-    softmax_mean,
-)
+from outsize.kernels.softmax_draws import ScoredItems, SoftmaxDraws, draw_from_softmax
 from outsize.negatives.draw import Draw, HeldItems
 from outsize.negatives.item_cache import UNKNOWN_PUSHED, ItemCache, PushReport
 from outsize.negatives.item_rows import FeatureShapes, ItemRows, require_weights
@@ -218,10 +213,10 @@ class NegativeCache(ItemCache):
         scaled = queries.detach().float() * (beta.detach() if isinstance(beta, Tensor) else beta)
         lists = None if exclude is None else as_lists(exclude)
         generator = self.next_generator(advance)
-        drawn, mean = self.draw_rows(scaled, num, generator, lists, exclude_everywhere, with_mean)
+        drawn = self.draw_rows(scaled, num, generator, lists, exclude_everywhere, with_mean)
         uniforms = torch.rand(drawn.rows.shape, generator=generator, device=queries.device)
         found = self.found_at(drawn.rows.flatten())
-        return Draw.of(drawn.rows, *found, drawn.logits, drawn.log_partition, uniforms, mean)
+        return Draw.of(drawn.rows, *found, drawn.logits, drawn.log_partition, uniforms, drawn.mean)
 
     def found_at(self, rows: Int64[Tensor, " n"]) -> tuple[Tensor, Tensor, KeptRows]:
         """Keys, ages and the rest of what is in given rows; `NO_KEY`, 0 and filler for row −1."""
@@ -236,13 +231,11 @@ class NegativeCache(ItemCache):
         exclude: Ragged | None = None,
         exclude_everywhere: Int64[Tensor, " m"] | None = None,
         with_mean: bool = False,
-    ) -> tuple[SoftmaxDraws, Float32[Tensor, "batch dim"] | None]:
+    ) -> SoftmaxDraws:
         """Rows drawn for queries that are multiplied by β, and the mean embedding if asked for."""
         items = self.scored(exclude_everywhere)
         excluded = None if exclude is None else exclude.with_values(self.rows_of(exclude.values))
-        drawn = draw_from_softmax(scaled, items, num, generator, excluded)
-        mean = softmax_mean(scaled, items, drawn.log_partition, excluded) if with_mean else None
-        return drawn, mean
+        return draw_from_softmax(scaled, items, num, generator, excluded, with_mean)
 
     @torch.no_grad()
     def commit(  # noqa: D102

@@ -68,7 +68,7 @@ def answer(
     is_joint = all(torch.equal(question.exclude_everywhere, everywhere) for question in asked)
     answers: list[list[Tensor]] = []
     for group in [asked] if is_joint else [[question] for question in asked]:
-        drawn, mean = shard.draw_rows(
+        drawn = shard.draw_rows(
             torch.cat([question.scaled for question in group]),
             num,
             generator,
@@ -76,7 +76,9 @@ def answer(
             group[0].exclude_everywhere if len(group[0].exclude_everywhere) else None,
             with_mean,
         )
-        found = [drawn.log_partition, drawn.rows, drawn.logits, *([] if mean is None else [mean])]
+        found = [drawn.log_partition, drawn.rows, drawn.logits]
+        if drawn.mean is not None:
+            found.append(drawn.mean)
         sizes = [len(question.scaled) for question in group]
         answers += map(list, zip(*(values.split(sizes) for values in found), strict=True))
     return answers
