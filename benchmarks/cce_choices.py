@@ -17,8 +17,8 @@ from pathlib import Path
 
 import torch
 
+from outsize.reporting.environment import environment
 from outsize.training import load_config, train
-from outsize.training.environment import environment
 
 VARIANTS = {
     "as it is": [],

@@ -15,7 +15,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from outsize.training.environment import environment
+from outsize.reporting.environment import environment
 
 EXAMPLES = Path(__file__).parent.parent / "examples" / "real"
 # Settings beside those of the run file. A row of Wide & Deep and DeepFM is a vector of 16 and a

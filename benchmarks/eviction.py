@@ -23,10 +23,10 @@ import torch
 from torch import Tensor
 
 from outsize.data.zipf import Zipf
+from outsize.reporting.environment import environment
 from outsize.stores.eviction import EVICTION
-from outsize.stores.eviction_fading import FadingLFU
-from outsize.stores.eviction_policy import EvictionPolicy
-from outsize.training.environment import environment
+from outsize.stores.eviction.fading_lfu import FadingLFU
+from outsize.stores.eviction.policy import EvictionPolicy
 
 NUM_FEATURES = 26
 SHARE_THAT_DRIFTS = 0.02

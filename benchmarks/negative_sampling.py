@@ -20,13 +20,13 @@ from torch import Tensor
 
 from outsize.bench.negative_sampling import Workload, workload
 from outsize.bench.timing import time_in_turns
-from outsize.kernels.logit_tiles import as_factors
-from outsize.kernels.softmax_draws_chunks import draw_by_chunks
-from outsize.kernels.softmax_draws_triton import draw_by_triton
-from outsize.kernels.softmax_tuning import SoftmaxTuning, default_tuning
-from outsize.kernels.triton_launch import limits
-from outsize.negatives.kept import PRECISIONS
-from outsize.training.environment import environment
+from outsize.kernels.softmax.chunks import draw_by_chunks
+from outsize.kernels.softmax.logit_tiles import as_factors
+from outsize.kernels.softmax.triton.draw_launches import draw_by_triton
+from outsize.kernels.softmax.triton.tile_launches import limits
+from outsize.kernels.softmax.tuning import SoftmaxTuning, default_tuning
+from outsize.negatives.cache.precision import PRECISIONS
+from outsize.reporting.environment import environment
 
 SIZES = ((256, 1 << 20, 768), (1024, 1 << 20, 768), (1024, 1 << 22, 128))
 # Queries, items and depth of a tile, warps, stages. The smaller ones leave room for two or three

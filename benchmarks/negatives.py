@@ -22,13 +22,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from outsize.data.clicks import SPLITS
+from outsize.data.click_data import SPLITS
 from outsize.data.encoding.splits import HashSplit
 from outsize.data.interactions import InteractionsConfig
 from outsize.negatives import NEGATIVES
+from outsize.reporting.environment import environment
 from outsize.training import load_config
 from outsize.training.config import RunConfig
-from outsize.training.environment import environment
 
 EXAMPLES = Path(__file__).parent.parent / "examples" / "real"
 

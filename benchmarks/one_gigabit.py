@@ -25,7 +25,7 @@ from typing import Any
 
 from outsize.bench.staleness import MODES, run_text, steady_step_s
 from outsize.files import write_text_atomically
-from outsize.training.environment import environment
+from outsize.reporting.environment import environment
 from outsize.training.run_folder import RunFolder
 
 _HOSTS = ("outsize-a", "outsize-b")

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import outsize
 from outsize.contracts import EmbeddingTable
+from outsize.reporting.environment import environment
 from outsize.training import load_config
-from outsize.training.environment import environment
 from outsize.training.tasks import ClickTask
 
 

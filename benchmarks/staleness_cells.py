@@ -18,7 +18,7 @@ from typing import Any
 
 from outsize.bench import staleness
 from outsize.files import write_text_atomically
-from outsize.training.environment import environment
+from outsize.reporting.environment import environment
 
 
 def main() -> None:

@@ -34,7 +34,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from outsize.training.environment import environment
+from outsize.reporting.environment import environment
 
 CLICKS = """
 [data]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from outsize.data.clicks import SPLITS
+from outsize.data.click_data import SPLITS
 from outsize.training import load_config
 from outsize.training.config import RunConfig
 

@@ -23,7 +23,7 @@ from outsize.checkpoint import write_together
 from outsize.contracts import RowStore, RowUpdate, Shard
 from outsize.errors import CheckpointError, ConfigError
 from outsize.files import write_json, write_tensors
-from outsize.kernels.row_updates import AdagradRule, AdamRule, SGDRule, UpdateRule
+from outsize.kernels.rows.updates import AdagradRule, AdamRule, SGDRule, UpdateRule
 from outsize.row_files import describe_rank, load_rows, make_index, save_rows
 from outsize.row_index import common_rows
 from outsize.spec import TableSpec

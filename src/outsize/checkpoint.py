@@ -19,7 +19,6 @@ from typing import Any
 
 from torch import Tensor
 
-from outsize.collectives import failing_together, gather_values, rank, value_of_first
 from outsize.errors import CheckpointError
 from outsize.files import (
     SAFETENSORS_TYPES,
@@ -31,6 +30,7 @@ from outsize.files import (
     write_tensors,
 )
 from outsize.json_files import FILE_FACTS, Each, OneOf, SchemaError, check, read_json
+from outsize.ranks.collectives import failing_together, gather_values, rank, value_of_first
 
 FORMAT = 2
 WriteFiles = Callable[[Path], Mapping[str, Mapping[str, Any]]]

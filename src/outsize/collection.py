@@ -21,7 +21,7 @@ from outsize.contracts import (
     RowStore,
     pool_rows,
 )
-from outsize.contracts.selection import FeatureInput as FeatureInput
+from outsize.contracts.features import FeatureInput as FeatureInput
 from outsize.errors import ConfigError, DataError, IdError
 from outsize.spec import FeatureSpec, MemoryUse, TableSpec
 from outsize.suggestions import few

@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 
 from outsize.contracts import RowStore, RowUpdate
 from outsize.errors import ConfigError, NonFiniteError
-from outsize.kernels.row_updates import AdagradRule, AdamRule, SGDRule, UpdateRule
+from outsize.kernels.rows.updates import AdagradRule, AdamRule, SGDRule, UpdateRule
 
 
 class RowOptimizer(Optimizer, ABC):

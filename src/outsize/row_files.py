@@ -24,10 +24,16 @@ from outsize.checkpoint import (
     require_whole,
     write_together,
 )
-from outsize.collectives import failing_together, gather_values, rank, value_of_first, world_size
 from outsize.contracts import RowStore, TablePart
 from outsize.errors import CheckpointError, ConfigError
 from outsize.files import write_json, write_tensors
+from outsize.ranks.collectives import (
+    failing_together,
+    gather_values,
+    rank,
+    value_of_first,
+    world_size,
+)
 from outsize.row_index import (
     INDEX,
     common_rows,

@@ -15,7 +15,7 @@ from outsize.bench.cached_descent import Way, train_in_turns
 from outsize.bench.descent_results import as_good, mean_rows, run_row, slopes
 from outsize.bench.estimator_spread import make_setting, spread_row
 from outsize.bench.small_towers import TwoTowers, expected_gradient, make_pairs
-from outsize.negatives import ESTIMATORS, ExactLoss, NegativeCacheLoss, Temperature, losses
+from outsize.negatives import ESTIMATORS, ExactLoss, NegativeCacheLoss, Temperature, estimators
 
 
 @pytest.mark.usefixtures("unchecked_shapes")
@@ -63,7 +63,7 @@ def test_estimators_spread_as_they_should():
 
 
 def test_an_estimator_that_forgets_the_positive_is_found_out(monkeypatch):
-    monkeypatch.setattr(losses.torch, "logaddexp", lambda fresh, cached: cached + 0 * fresh)
+    monkeypatch.setattr(estimators.torch, "logaddexp", lambda fresh, cached: cached + 0 * fresh)
     row = spread_row(make_setting(0.0), "weighted", 4, turns=200)
     assert row["largest_z"] > 5
 

@@ -11,8 +11,8 @@ import pytest
 from rich.console import Console
 
 from outsize.compare import Grid, compare, pool, read_budgets, read_methods, run_cell
+from outsize.compare.cell_progress import GridProgress
 from outsize.compare.grid import tables_config
-from outsize.compare.progress import GridProgress
 from outsize.errors import CellError, ConfigError, DataError
 from outsize.tables import TABLES
 from outsize.training import train

@@ -2,7 +2,7 @@ import pytest
 
 from outsize.data import AvazuConfig
 from outsize.data.avazu import CATEGORICAL
-from outsize.data.clicks import SPLITS
+from outsize.data.click_data import SPLITS
 from outsize.errors import DataError
 
 

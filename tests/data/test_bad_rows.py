@@ -1,7 +1,7 @@
 import pytest
 
 from outsize.data import TabularConfig
-from outsize.data.clicks import SPLITS
+from outsize.data.click_data import SPLITS
 from outsize.data.encoding import sources
 from outsize.data.encoding.splits import HashSplit
 from outsize.errors import DataError

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from outsize.data import EncodedClicks, TabularConfig
-from outsize.data.clicks import SPLITS
-from outsize.data.encoding import cache, verification
+from outsize.data.click_data import SPLITS
 from outsize.data.encoding import encode as passes
+from outsize.data.encoding import encoded_folder, verification
 from outsize.data.encoding.splits import LastOfEachSplit
 from outsize.errors import DataError, WriteError
 
@@ -30,13 +30,13 @@ def path(tmp_path):
 def encodings(monkeypatch):
     """How often data was encoded, as the length of a list."""
     calls = []
-    encode = cache.encode
+    encode = encoded_folder.encode
 
     def counted(*arguments):
         calls.append(arguments)
         return encode(*arguments)
 
-    monkeypatch.setattr(cache, "encode", counted)
+    monkeypatch.setattr(encoded_folder, "encode", counted)
     return calls
 
 

@@ -4,7 +4,7 @@ import torch
 
 from outsize.contracts import Bag
 from outsize.data import ClickBatch, ClickData
-from outsize.data import clicks as clicks_module
+from outsize.data import click_data as clicks_module
 
 
 class Counted(ClickData):

@@ -9,7 +9,7 @@ import pytest
 
 from outsize.bench.encode import write_criteo_like
 from outsize.data import CriteoConfig
-from outsize.data.clicks import SPLITS
+from outsize.data.click_data import SPLITS
 from outsize.data.encoding import VocabularyConfig
 from outsize.errors import ConfigError
 

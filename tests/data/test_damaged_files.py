@@ -4,7 +4,7 @@ import damaged_files as files
 import numpy as np
 import pytest
 
-from outsize.data.clicks import SPLITS
+from outsize.data.click_data import SPLITS
 from outsize.errors import OutsizeError
 
 DAMAGES = {

@@ -12,8 +12,8 @@ import pytest
 
 import outsize
 from outsize.data import TabularConfig
-from outsize.data.clicks import SPLITS
-from outsize.data.encoding import VocabularyConfig, cache
+from outsize.data.click_data import SPLITS
+from outsize.data.encoding import VocabularyConfig, encoded_folder
 from outsize.data.encoding import encode as passes
 from outsize.data.encoding.splits import HashSplit, LastDaySplit, LastOfEachSplit, TimeSplit
 from outsize.errors import DataError, WriteError
@@ -32,13 +32,13 @@ def path(tmp_path):
 def encodings(monkeypatch):
     """How often data was encoded, as the length of a list."""
     calls = []
-    encode = cache.encode
+    encode = encoded_folder.encode
 
     def counted(*arguments):
         calls.append(arguments)
         return encode(*arguments)
 
-    monkeypatch.setattr(cache, "encode", counted)
+    monkeypatch.setattr(encoded_folder, "encode", counted)
     return calls
 
 
@@ -109,14 +109,14 @@ def test_the_manifest_names_every_file_with_its_size(path):
 
 
 def test_a_source_that_changes_while_it_is_read_is_refused(path, monkeypatch):
-    encode = cache.encode
+    encode = encoded_folder.encode
 
     def interfered(*arguments):
         manifest = encode(*arguments)
         path.write_text("label,price,city\n1,1,x\n")
         return manifest
 
-    monkeypatch.setattr(cache, "encode", interfered)
+    monkeypatch.setattr(encoded_folder, "encode", interfered)
     with pytest.raises(DataError, match="changed while it was read"):
         build(path)
     assert not list(path.parent.glob(".outsize-cache/*/"))
@@ -222,8 +222,8 @@ def test_what_was_learned_from_another_source_is_learned_again(path, tmp_path):
 
 
 def test_processes_that_want_the_same_data_encode_it_once(path, encodings, monkeypatch):
-    counted = cache.encode
-    monkeypatch.setattr(cache, "encode", lambda *a: (time.sleep(0.3), counted(*a))[1])
+    counted = encoded_folder.encode
+    monkeypatch.setattr(encoded_folder, "encode", lambda *a: (time.sleep(0.3), counted(*a))[1])
     threads = [threading.Thread(target=build, args=(path,)) for _ in range(3)]
     for thread in threads:
         thread.start()

@@ -3,7 +3,7 @@ import fcntl
 import pytest
 
 from outsize.data import InteractionsConfig, TabularConfig
-from outsize.data.clicks import SPLITS
+from outsize.data.click_data import SPLITS
 from outsize.data.encoding import encode as passes
 from outsize.data.encoding import sources, verification
 from outsize.interrupts import StopRequested, stopping_when

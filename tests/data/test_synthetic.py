@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from outsize.data.clicks import SPLITS
+from outsize.data.click_data import SPLITS
 from outsize.data.synthetic import SyntheticConfig
 from outsize.data.zipf import Zipf
 from outsize.errors import ConfigError

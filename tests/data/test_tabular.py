@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from outsize.contracts import Bag
 from outsize.data import TabularConfig
-from outsize.data.clicks import SPLITS
+from outsize.data.click_data import SPLITS
 from outsize.data.encoding import VocabularyConfig
 from outsize.data.encoding.splits import ColumnSplit, HashSplit
 from outsize.errors import ConfigError, DataError

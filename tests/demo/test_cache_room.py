@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from outsize.demo import ROOMS
-from outsize.demo.cache import summarize, train_on_ranks
+from outsize.demo.cache_stop import summarize, train_on_ranks
 from outsize.errors import LostRanksError
 from outsize.training import load_config
 from outsize.training.embeddings_config import CacheConfig

@@ -8,13 +8,14 @@ import triton.language as tl
 from draw_checks import assert_drawn_from, exact_logits, held_keys, normal, scored_items
 from triton.runtime import interpreter
 
-from outsize.kernels import softmax_mean_triton, softmax_tuning
-from outsize.kernels.held_rows import keys_and_ages, rows_holding
-from outsize.kernels.held_rows_triton import keys_and_ages_by_triton, rows_holding_by_triton
-from outsize.kernels.softmax_draws import ScoredItems, softmax_mean
-from outsize.kernels.softmax_draws_triton import draw_by_triton
-from outsize.kernels.softmax_mean_triton import mean_by_triton
-from outsize.kernels.softmax_tuning import SoftmaxTuning
+from outsize.kernels.directory.lookup import keys_and_ages, rows_holding
+from outsize.kernels.directory.lookup_triton import keys_and_ages_by_triton, rows_holding_by_triton
+from outsize.kernels.softmax import tuning
+from outsize.kernels.softmax.draws import ScoredItems, softmax_mean
+from outsize.kernels.softmax.triton import mean_launches
+from outsize.kernels.softmax.triton.draw_launches import draw_by_triton
+from outsize.kernels.softmax.triton.mean_launches import mean_by_triton
+from outsize.kernels.softmax.tuning import SoftmaxTuning
 
 SMALL = SoftmaxTuning(query_tile=16, item_tile=64, depth=16, block=16, draw_depth=16)
 IN_TURNS = replace(SMALL, programs_per_processor=1, flatten=True)
@@ -82,10 +83,10 @@ def check_draws(num=300):
 
 def check_many_queries():
     """More queries than are asked at a time; draws and log-partitions stay in their lines."""
-    softmax_tuning._MAX_MASS_BYTES, kept = 4 * 20, softmax_tuning._MAX_MASS_BYTES
-    assert softmax_tuning.queries_at_a_time(300, SMALL) == 16
+    tuning._MAX_MASS_BYTES, kept = 4 * 20, tuning._MAX_MASS_BYTES
+    assert tuning.queries_at_a_time(300, SMALL) == 16
     check_logits(300, 8, torch.float32, SMALL, num_queries=40)
-    softmax_tuning._MAX_MASS_BYTES = kept
+    tuning._MAX_MASS_BYTES = kept
 
 
 def check_nothing_to_draw():
@@ -149,7 +150,7 @@ if __name__ == "__main__":
     check_logits(200, 37, torch.int8, SMALL)
     check_logits(100, 32, torch.bfloat16, replace(IN_TURNS, descriptors=True))
     check_logits(100, 32, torch.int8, replace(SMALL, descriptors=True))
-    softmax_mean_triton._SHARES_AT_A_TIME = 20 * 1024
+    mean_launches._SHARES_AT_A_TIME = 20 * 1024
     check_mean(torch.bfloat16)
     check_mean(torch.int8)
     check_held_rows()

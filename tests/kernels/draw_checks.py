@@ -7,8 +7,8 @@ from functools import partial
 import torch
 from scipy.stats import chi2
 
-from outsize.kernels.held_rows import NO_KEY, SortedKeys
-from outsize.kernels.softmax_draws import ScoredItems, SoftmaxDraws
+from outsize.kernels.directory.lookup import NO_KEY, SortedKeys
+from outsize.kernels.softmax.draws import ScoredItems, SoftmaxDraws
 
 DTYPES = [torch.float32, torch.bfloat16, torch.int8]
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 from draw_checks import held_keys, no_waiting, on_cuda
 
-from outsize.kernels.held_rows import NO_KEY, keys_and_ages, rows_holding
+from outsize.kernels.directory.lookup import NO_KEY, keys_and_ages, rows_holding
 
 gpu = pytest.mark.gpu
 FINDS = [

@@ -4,7 +4,7 @@ import pytest
 import torch
 from draw_checks import normal, surprise
 
-from outsize.kernels.inversion import pick
+from outsize.kernels.softmax.inversion import pick
 
 LAST_UNIFORM = 1 - 2.0**-53
 INF = math.inf

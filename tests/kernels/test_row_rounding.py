@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from outsize.kernels.row_rounding import round_at_random, rounding_keys
+from outsize.kernels.rows.rounding import round_at_random, rounding_keys
 
 HALF = [torch.bfloat16, torch.float16]
 

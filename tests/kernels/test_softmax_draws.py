@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outsize.errors import ConfigError
-from outsize.kernels.softmax_draws import ScoredItems, draw_from_softmax, softmax_mean
-from outsize.kernels.softmax_draws_chunks import draw_by_chunks
-from outsize.kernels.softmax_draws_reference import draw_by_gumbel_max
+from outsize.kernels.softmax.chunks import draw_by_chunks
+from outsize.kernels.softmax.draws import ScoredItems, draw_from_softmax, softmax_mean
+from outsize.kernels.softmax.reference import draw_by_gumbel_max
 
 gpu = pytest.mark.gpu
 PATHS = [

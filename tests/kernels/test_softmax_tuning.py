@@ -4,7 +4,7 @@ from draw_checks import DTYPES
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outsize.kernels.softmax_tuning import DeviceLimits, default_tuning, queries_at_a_time
+from outsize.kernels.softmax.tuning import DeviceLimits, default_tuning, queries_at_a_time
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -6,8 +6,8 @@ from draw_checks import DTYPES, exact_logits, normal, on_cuda, scored_items
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outsize.kernels.softmax_draws import ScoredItems
-from outsize.kernels.top_items import _first_highest, top_items
+from outsize.kernels.softmax.best_items import _first_highest, top_items
+from outsize.kernels.softmax.draws import ScoredItems
 
 TOPS = [
     pytest.param(top_items, id="cpu"),

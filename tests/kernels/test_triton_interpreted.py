@@ -22,7 +22,7 @@ def test_the_triton_path_means_the_same_under_the_interpreter():
 def test_triton_is_not_imported_before_it_is_used():
     code = (
         "import sys, torch; sys.modules.pop('triton', None);"
-        "import outsize.kernels.softmax_draws as s;"
+        "import outsize.kernels.softmax.draws as s;"
         "s.draw_from_softmax(torch.ones(1, 2), s.ScoredItems(torch.ones(3, 2), None,"
         " torch.zeros(3)), 1, torch.Generator());"
         "sys.exit('triton' in sys.modules)"

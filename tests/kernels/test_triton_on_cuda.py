@@ -6,7 +6,7 @@ import pytest
 import torch
 from draw_checks import DTYPES, exact_logits, normal, on_cuda, scored_items
 
-from outsize.kernels.softmax_tuning import SoftmaxTuning
+from outsize.kernels.softmax.tuning import SoftmaxTuning
 
 SMALL = SoftmaxTuning(query_tile=64, item_tile=128, num_warps=4, num_stages=2)
 
@@ -26,7 +26,7 @@ SMALL = SoftmaxTuning(query_tile=64, item_tile=128, num_warps=4, num_stages=2)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_setting_gives_the_same_log_partition(dtype, tuning, block):
     pytest.importorskip("triton")
-    from outsize.kernels.softmax_draws_triton import draw_by_triton
+    from outsize.kernels.softmax.triton.draw_launches import draw_by_triton
 
     queries, items = normal(150, 96, seed=5), scored_items(70_001, 96, dtype)
     excluded = torch.randint(-1, 70_001, (150, 3))

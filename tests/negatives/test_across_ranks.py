@@ -16,8 +16,8 @@ from outsize.negatives import (
     Temperature,
     Upkeep,
 )
-from outsize.negatives.across_ranks import gather_keys, gather_lines, gather_lists
-from outsize.testing.thread_ranks import run_as_ranks
+from outsize.ranks.gathering import gather_keys, gather_lines, gather_lists
+from outsize.ranks.thread_ranks import run_as_ranks
 
 NUM_ITEMS, DIM = 12, 4
 SIZES = (3, 0, 5)

@@ -7,8 +7,8 @@ from item_sources import Towers
 from outsize.errors import DataError
 from outsize.negatives import NEGATIVES, HeldItems, NegativeCache, NegativeCacheLoss
 from outsize.negatives.batch_items import encode_distinct, require_items
-from outsize.negatives.sharded import ShardedNegativeCache
-from outsize.testing.thread_ranks import run_as_ranks
+from outsize.negatives.cache.sharded_cache import ShardedNegativeCache
+from outsize.ranks.thread_ranks import run_as_ranks
 
 ID = {"id": ((), torch.int64)}
 

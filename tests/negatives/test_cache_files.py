@@ -21,8 +21,8 @@ from outsize.negatives import (
     save_cache,
     write_cache,
 )
-from outsize.negatives.item_cache import UNKNOWN_PUSHED
-from outsize.testing.thread_ranks import run_as_ranks
+from outsize.negatives.cache.contract import UNKNOWN_PUSHED
+from outsize.ranks.thread_ranks import run_as_ranks
 
 FEATURES = {"id": ((), torch.int64), "tokens": ((2,), torch.uint16)}
 
@@ -186,7 +186,7 @@ def test_an_empty_cache_is_saved_and_loaded(tmp_path):
 
 
 def test_large_lines_are_copied_a_piece_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr("outsize.negatives.cache_files._CHUNK_BYTES", 40)
+    monkeypatch.setattr("outsize.negatives.cache.cache_files._CHUNK_BYTES", 40)
     saved = save(tmp_path / "a", 3, lambda cache: live(cache, 0, 4), num_items=30)
     cache = make(num_items=30)
     load_cache(cache, tmp_path / "a")

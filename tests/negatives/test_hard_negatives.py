@@ -17,7 +17,7 @@ from outsize.negatives import (
     Upkeep,
 )
 from outsize.negatives.batch_items import hard_that_count
-from outsize.testing.thread_ranks import run_as_ranks
+from outsize.ranks.thread_ranks import run_as_ranks
 
 ROWS, KEYS = torch.tensor([0, 1, 2]), torch.tensor([3, 7, 3])
 KNOWN = torch.tensor([[5, -1], [9, 4], [-1, -1]])

@@ -16,8 +16,8 @@ from outsize.negatives import (
     Upkeep,
     in_batch_logits,
 )
-from outsize.negatives.in_batch import items_to_queries
-from outsize.testing.thread_ranks import run_as_ranks
+from outsize.negatives.ways.in_batch import items_to_queries
+from outsize.ranks.thread_ranks import run_as_ranks
 
 NUM_ITEMS = 30
 KEYS = torch.tensor([3, 7, 3, 20, 11])

@@ -7,8 +7,8 @@ import torch
 
 from outsize.errors import ConfigError
 from outsize.negatives import ESTIMATORS, NegativeCache, cached_softmax, in_batch_logits
-from outsize.negatives.draw import Draw
-from outsize.negatives.in_batch import items_to_queries
+from outsize.negatives.cache.draw import Draw
+from outsize.negatives.ways.in_batch import items_to_queries
 
 QUERIES = torch.tensor([[-1.0], [1.0], [3.0]])
 POSITIVES = torch.tensor([[2.0], [2.0], [1.0]])

@@ -14,7 +14,7 @@ from outsize.negatives import (
     ShardedNegativeCache,
     cached_softmax,
 )
-from outsize.testing.thread_ranks import run_as_ranks
+from outsize.ranks.thread_ranks import run_as_ranks
 
 ID = {"id": ((), torch.int64)}
 

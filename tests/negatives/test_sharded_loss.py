@@ -18,9 +18,9 @@ from outsize.negatives import (
     StreamFeed,
     Upkeep,
 )
+from outsize.ranks.thread_ranks import run_as_ranks
 from outsize.spec import FeatureSpec, TableSpec
 from outsize.stores import ShardedStore
-from outsize.testing.thread_ranks import run_as_ranks
 
 NUM_ITEMS, DIM = 23, 4
 ID = {"id": ((), torch.int64)}
@@ -65,7 +65,7 @@ def test_all_ranks_encode_as_many_chunks():
 
 def test_ranks_with_nothing_to_encode_meet_the_others_where_rows_are_shared(monkeypatch):
     """Of 23 items on 3 ranks one keeps 7: none for the last piece, and seldom one due."""
-    monkeypatch.setattr("outsize.negatives.feeds._FILL_SIZE", 7)
+    monkeypatch.setattr("outsize.negatives.cache.feeds._FILL_SIZE", 7)
 
     def work(ranks):
         store = ShardedStore([TableSpec("id", NUM_ITEMS, DIM)], group=ranks)
@@ -124,7 +124,7 @@ def test_each_rank_encodes_what_it_keeps_of_a_corpus_and_all_of_it_is_held():
 
 
 def test_a_corpus_that_comes_in_pieces_is_held_whole(monkeypatch):
-    monkeypatch.setattr("outsize.negatives.feeds._FILL_SIZE", 4)
+    monkeypatch.setattr("outsize.negatives.cache.feeds._FILL_SIZE", 4)
 
     def work(ranks):
         cache, encoder = make(ranks, 24), Encoder(17)  # 9 on one rank, so in three pieces, and 8

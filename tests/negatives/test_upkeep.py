@@ -17,7 +17,7 @@ from outsize.negatives import (
     StreamFeed,
     Upkeep,
 )
-from outsize.testing.thread_ranks import run_as_ranks
+from outsize.ranks.thread_ranks import run_as_ranks
 
 ROWS, KEYS = torch.tensor([0, 1, 2]), torch.tensor([3, 7, 3])
 ID = {"id": ((), torch.int64)}
@@ -103,7 +103,7 @@ def test_a_stream_that_cannot_be_encoded_changes_nothing():
 
 
 def test_a_fill_at_the_end_of_warming_up_is_kept_whole_or_not_at_all(monkeypatch):
-    monkeypatch.setattr("outsize.negatives.feeds._FILL_SIZE", 8)
+    monkeypatch.setattr("outsize.negatives.cache.feeds._FILL_SIZE", 8)
     towers = Towers()
     loss = make(towers, warmup_steps=1)
     report, before = run(loss, towers), everything(loss.cache)

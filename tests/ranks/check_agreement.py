@@ -6,8 +6,8 @@ from functools import partial
 import torch
 
 import outsize
-from outsize.collectives import gather_values, process_group, rank
 from outsize.errors import IdError, RanksError
+from outsize.ranks.collectives import gather_values, process_group, rank
 from outsize.stores import ServedStore
 from outsize.testing.refusal import refusal
 

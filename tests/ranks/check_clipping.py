@@ -5,7 +5,7 @@ import os
 import torch
 
 import outsize
-from outsize.collectives import gather_rows, process_group, rank, world_size
+from outsize.ranks.collectives import gather_rows, process_group, rank, world_size
 from outsize.training import RunConfig
 from outsize.training.strict_toml import decode
 

@@ -6,7 +6,10 @@ import torch
 import torch.distributed as dist
 
 import outsize
-from outsize.collectives import (
+from outsize.errors import CheckpointError
+from outsize.interrupts import StopRequested, check_stop, stopping_when
+from outsize.metrics import ClickMetrics
+from outsize.ranks.collectives import (
     any_rank,
     check_stop_together,
     failing_together,
@@ -19,9 +22,6 @@ from outsize.collectives import (
     value_of_first,
     world_size,
 )
-from outsize.errors import CheckpointError
-from outsize.interrupts import StopRequested, check_stop, stopping_when
-from outsize.metrics import ClickMetrics
 
 
 def check_uneven_rows_are_gathered_in_rank_order():

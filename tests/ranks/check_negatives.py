@@ -7,7 +7,6 @@ from pathlib import Path
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from outsize.collectives import gather_rows, gather_values, process_group, rank, world_size
 from outsize.errors import CheckpointError
 from outsize.negatives import (
     ItemSource,
@@ -17,6 +16,7 @@ from outsize.negatives import (
     load_cache,
     save_cache,
 )
+from outsize.ranks.collectives import gather_rows, gather_values, process_group, rank, world_size
 
 ID = {"id": ((), torch.int64), "tokens": ((3,), torch.int16)}
 NUM_ITEMS, DIM = 12, 4

@@ -7,10 +7,10 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 import outsize
-from outsize.collectives import gather_rows, process_group, rank, world_size
 from outsize.errors import NonFiniteError, OutsizeError, ReclusterError
 from outsize.interrupts import StopRequested, stopping_when
-from outsize.tables import first_rank
+from outsize.ranks import first_rank
+from outsize.ranks.collectives import gather_rows, process_group, rank, world_size
 from outsize.testing.refusal import refusal
 
 

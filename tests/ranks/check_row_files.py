@@ -10,9 +10,9 @@ import torch
 
 import outsize
 from outsize.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
-from outsize.collectives import barrier, gather_values, process_group, rank, world_size
 from outsize.contracts import RowUpdate, Shard
 from outsize.errors import CheckpointError
+from outsize.ranks.collectives import barrier, gather_values, process_group, rank, world_size
 from outsize.row_files import rows_writer
 
 SPECS = [outsize.TableSpec("wide", 1003, 4), outsize.TableSpec("thin", 20, 2)]

@@ -7,10 +7,10 @@ import torch
 import torch.distributed as dist
 
 import outsize
-from outsize.collectives import barrier, gather_rows, process_group, rank, world_size
 from outsize.contracts import RowUpdate
 from outsize.errors import ConfigError, OwnerError
-from outsize.kernels.row_updates import AdagradRule, SGDRule
+from outsize.kernels.rows.updates import AdagradRule, SGDRule
+from outsize.ranks.collectives import barrier, gather_rows, process_group, rank, world_size
 from outsize.stores import WIRES, CachedStore, ServedStore
 from outsize.testing.refusal import refusal
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch.distributed as dist
 
 from outsize.errors import OwnerError
-from outsize.stores.request_channel import RequestChannel
+from outsize.stores.served.request_channel import RequestChannel
 from outsize.testing.refusal import refusal
 
 folder, number = Path(sys.argv[1]), int(sys.argv[2])

@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 import outsize
 from outsize.errors import OwnerError
-from outsize.kernels.row_updates import SGDRule
+from outsize.kernels.rows.updates import SGDRule
 from outsize.stores import ServedStore
 from outsize.testing.refusal import refusal
 

@@ -5,7 +5,7 @@ import os
 import torch
 from torch.nn.utils import parameters_to_vector
 
-from outsize.collectives import gather_rows, process_group, rank, world_size
+from outsize.ranks.collectives import gather_rows, process_group, rank, world_size
 from outsize.training.served_weights import ServedWeights
 
 

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import outsize
-from outsize.collectives import ProcessRanks, gather_rows, process_group, rank, world_size
 from outsize.contracts import RowUpdate
-from outsize.kernels.row_updates import AdagradRule, AdamRule, SGDRule
+from outsize.kernels.rows.updates import AdagradRule, AdamRule, SGDRule
+from outsize.ranks.collectives import ProcessRanks, gather_rows, process_group, rank, world_size
 from outsize.testing.ranks import (
     evaluation_reads_leave_training_as_it_is,
     nothing_is_lost_and_no_read_misses_more_than_its_bounds,

@@ -10,8 +10,8 @@ import outsize
 from outsize.data.synthetic import SyntheticConfig
 from outsize.metrics import exact_auc
 from outsize.models import DeepFM
+from outsize.ranks.thread_ranks import run_as_ranks
 from outsize.stores import CachedStore, ShardedStore
-from outsize.testing.thread_ranks import run_as_ranks
 
 NUM_STEPS, BATCH_SIZE, SEEDS = 300, 256, (0, 1, 2)
 

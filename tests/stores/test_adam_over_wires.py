@@ -6,10 +6,10 @@ from torch import Generator
 
 import outsize
 from outsize.contracts import RowUpdate
-from outsize.kernels.row_updates import AdagradRule, AdamRule
+from outsize.kernels.rows.updates import AdagradRule, AdamRule
+from outsize.ranks.thread_ranks import run_as_ranks
 from outsize.stores import WIRES, CachedStore, LocalStore, ShardedStore
 from outsize.testing.ranks import draw_trace
-from outsize.testing.thread_ranks import run_as_ranks
 
 SPEC = outsize.TableSpec("rows", 30, 8)
 RULE = AdamRule(0.01)

@@ -10,11 +10,11 @@ import torch
 from outsize import EmbeddingCollection, ShardedNegativeCache
 from outsize.contracts import RowUpdate
 from outsize.errors import IdError, NonFiniteError, RanksError
-from outsize.kernels.row_updates import AdagradRule, SGDRule
+from outsize.kernels.rows.updates import AdagradRule, SGDRule
 from outsize.optimizers import RowSGD
+from outsize.ranks.thread_ranks import run_as_ranks
 from outsize.spec import FeatureSpec, TableSpec
 from outsize.stores import CachedStore, ShardedStore
-from outsize.testing.thread_ranks import run_as_ranks
 
 WIDE, THIN = TableSpec("wide", 30, 4), TableSpec("thin", 20, 4)
 IDS = torch.arange(0, 40, 3)

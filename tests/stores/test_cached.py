@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 import outsize
 from outsize.contracts import RowUpdate
 from outsize.errors import ConfigError
-from outsize.kernels.row_updates import AdagradRule, AdamRule, SGDRule
+from outsize.kernels.rows.updates import AdagradRule, AdamRule, SGDRule
+from outsize.ranks.thread_ranks import run_as_ranks
 from outsize.stores import EVICTION, WIRES, CachedStore, LocalStore, ShardedStore
 from outsize.testing import STORE_CHECKS
 from outsize.testing.ranks import (
@@ -20,7 +21,6 @@ from outsize.testing.ranks import (
     trained_rows,
     without_staleness_a_cache_changes_no_bit,
 )
-from outsize.testing.thread_ranks import run_as_ranks
 
 SPEC = outsize.TableSpec("rows", 20, 3)
 RULES = [SGDRule(0.3), AdagradRule(0.3), AdagradRule(0.3, row_wise=True), AdamRule(0.3)]

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from outsize.errors import ConfigError
-from outsize.stores import eviction_fading
-from outsize.stores.eviction import EVICTION, LFU, LRU
-from outsize.stores.eviction_fading import CountMinSketch, FadingLFU
-from outsize.stores.eviction_policy import EvictionPolicy, lowest_slots
+from outsize.stores.eviction import EVICTION, LFU, LRU, fading_lfu
+from outsize.stores.eviction.fading_lfu import CountMinSketch, FadingLFU
+from outsize.stores.eviction.policy import EvictionPolicy, lowest_slots
 
 NUM_IDS = 12
 every_policy = pytest.mark.parametrize("name", EVICTION)
@@ -284,7 +283,7 @@ def test_scaling_down_changes_no_decision(monkeypatch):
     trace = make_trace(seed=3, max_ids=6, num_steps=120)
     rare = Cache(FadingLFU(4, half_life=2.0))
     expected = [rare.step(ids) for ids in trace]
-    monkeypatch.setattr(eviction_fading, "_HALVINGS_PER_SCALING", 1)
+    monkeypatch.setattr(fading_lfu, "_HALVINGS_PER_SCALING", 1)
     often = Cache(FadingLFU(4, half_life=2.0))
     assert [often.step(ids) for ids in trace] == expected
     assert sum(len(victims) for _, victims in expected) > 10

@@ -6,13 +6,13 @@ from torch import Generator
 
 import outsize
 from outsize.contracts import RowUpdate
-from outsize.kernels.row_updates import AdagradRule, AdamRule, SGDRule
+from outsize.kernels.rows.updates import AdagradRule, AdamRule, SGDRule
+from outsize.ranks.thread_ranks import run_as_ranks
 from outsize.stores import STORES, CachedStore, LocalStore, ShardedStore
 from outsize.testing.ranks import (
     owners_make_no_difference,
     without_staleness_a_cache_changes_no_bit,
 )
-from outsize.testing.thread_ranks import run_as_ranks
 
 HALF = [torch.bfloat16, torch.float16]
 

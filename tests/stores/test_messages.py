@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from outsize.contracts import RowLayout, RowReply, RowUpdate
 from outsize.contracts.messages import take_lines
 from outsize.errors import ConfigError
-from outsize.kernels.row_updates import AdagradRule, SGDRule
+from outsize.kernels.rows.updates import AdagradRule, SGDRule
 from outsize.spec import TableSpec
 from outsize.stores.merging import average_over_workers, merge_updates, no_update
 from outsize.stores.packing import MessageReader, MessageWriter, Packing, RowRequest

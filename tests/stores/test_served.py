@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outsize.contracts import RowLayout, RowUpdate, Shard
-from outsize.kernels.row_updates import AdagradRule, SGDRule
+from outsize.kernels.rows.updates import AdagradRule, SGDRule
 from outsize.spec import TableSpec
 from outsize.stores import LocalStore, ServedStore
 from outsize.stores.owners import join_replies

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from outsize.contracts import RowUpdate, Shard
 from outsize.errors import ConfigError
-from outsize.kernels.row_updates import AdagradRule
+from outsize.kernels.rows.updates import AdagradRule
 from outsize.spec import TableSpec
 from outsize.stores import LocalStore
 

@@ -17,7 +17,7 @@ from jaxtyping import Float, Float64
 from torch import Generator, Tensor
 
 from outsize.negatives import ESTIMATORS, NegativeCache, cached_softmax
-from outsize.negatives.losses import Estimator
+from outsize.negatives.estimators import Estimator
 
 _BETA = 3.0
 _ROUNDING = 3e-7  # of the largest gradient: what float32 may be off in an estimate without variance

@@ -20,11 +20,11 @@ from jaxtyping import Float32, Int64
 from torch import Tensor
 
 from outsize.bench.timing import time_in_turns
-from outsize.kernels.logit_tiles import as_factors, items_of_a_tile
-from outsize.kernels.softmax_draws import ScoredItems, draw_from_softmax, softmax_mean
+from outsize.kernels.softmax.draws import ScoredItems, draw_from_softmax, softmax_mean
+from outsize.kernels.softmax.logit_tiles import as_factors, items_of_a_tile
 from outsize.negatives import NegativeCache
-from outsize.negatives.draw import Draw
-from outsize.negatives.kept import PRECISIONS
+from outsize.negatives.cache.draw import Draw
+from outsize.negatives.cache.precision import PRECISIONS
 
 ABOUT = "time and memory of draws from a softmax over many items, beside the bare product"
 _BETA = 20.0

@@ -11,10 +11,10 @@ from torch import Generator, Tensor
 
 from outsize.bench.stale_training import run_in_turns
 from outsize.contracts import RowUpdate
-from outsize.kernels.row_updates import SGDRule
+from outsize.kernels.rows.updates import SGDRule
+from outsize.ranks.thread_ranks import ThreadRanks
 from outsize.spec import Init, TableSpec
 from outsize.stores import CachedStore, ShardedStore
-from outsize.testing.thread_ranks import ThreadRanks
 
 
 def push_intervals(

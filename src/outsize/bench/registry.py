@@ -24,7 +24,7 @@ from outsize.bench import (
 )
 from outsize.errors import ConfigError
 from outsize.files import write_text_atomically
-from outsize.training.environment import environment
+from outsize.reporting.environment import environment
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,11 @@ from jaxtyping import Float32, Float64, Int64
 from torch import Generator, Tensor
 
 from outsize.contracts import RowStore, RowUpdate
-from outsize.kernels.row_updates import SGDRule
+from outsize.kernels.rows.updates import SGDRule
+from outsize.ranks.thread_ranks import ThreadRanks, run_as_ranks
 from outsize.spec import Init, TableSpec
 from outsize.stores import CachedStore, LocalStore, ShardedStore
 from outsize.stores.merging import average_over_workers
-from outsize.testing.thread_ranks import ThreadRanks, run_as_ranks
 
 Result = TypeVar("Result")
 

@@ -11,23 +11,23 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from outsize.collectives import is_launched_as_rank
+from outsize.compare.cell_progress import GridProgress
+from outsize.compare.comparison_page import comparison_page
 from outsize.compare.factors import factors_of
 from outsize.compare.files import to_csv, to_plain
 from outsize.compare.grid import Grid
 from outsize.compare.markdown import to_markdown
 from outsize.compare.outcome import Outcome
-from outsize.compare.page import comparison_page
 from outsize.compare.pool import default_workers, run_cells
-from outsize.compare.progress import GridProgress
 from outsize.compare.results import Comparison, best_at_each_budget
 from outsize.compare.run_cell import kept_outcome
 from outsize.compare.words import Text, best_lines, factors_table, kind_lines, losses_table
 from outsize.errors import CellError, ConfigError, WriteError
 from outsize.files import reason_of, write_text_atomically
+from outsize.ranks.collectives import is_launched_as_rank
+from outsize.reporting.environment import environment
 from outsize.suggestions import few
 from outsize.training.build import build_device
-from outsize.training.environment import environment
 
 
 def compare(

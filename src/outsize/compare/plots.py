@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from outsize.compare.results import Comparison, Point, Spread
-from outsize.training.page import figure_and_axes, svg_of
+from outsize.reporting.page import figure_and_axes, svg_of
 from outsize.training.report import format_bytes
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from concurrent.futures.process import BrokenProcessPool
 
 import torch
 
+from outsize.compare.cell_progress import GridProgress
 from outsize.compare.grid import Cell
 from outsize.compare.outcome import Outcome
-from outsize.compare.progress import GridProgress
 from outsize.compare.run_cell import run_cell
 
 

@@ -3,15 +3,15 @@
 from outsize.contracts.bags import Bag, pool_rows
 from outsize.contracts.codes import Codes
 from outsize.contracts.counts import RowCounts
+from outsize.contracts.features import FeatureInput, FeatureSelection
 from outsize.contracts.ids import IdGuard
 from outsize.contracts.layout import RowLayout
 from outsize.contracts.messages import RowReply, RowUpdate
 from outsize.contracts.parts import TablePart
 from outsize.contracts.recluster import PlannedRecluster, ReclusterReport
-from outsize.contracts.selection import FeatureInput, FeatureSelection
-from outsize.contracts.shard import Shard
 from outsize.contracts.store import RowStore
 from outsize.contracts.table import EmbeddingTable
+from outsize.ranks.shard import Shard
 
 __all__ = [
     "Bag",

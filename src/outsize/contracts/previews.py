@@ -8,8 +8,8 @@ from torch import Tensor
 
 from outsize.contracts.layout import RowLayout
 from outsize.contracts.messages import RowReply, RowUpdate
-from outsize.kernels.row_rounding import is_half_precision, round_at_random, rounding_keys
-from outsize.kernels.row_updates import UpdateRule
+from outsize.kernels.rows.rounding import is_half_precision, round_at_random, rounding_keys
+from outsize.kernels.rows.updates import UpdateRule
 
 
 def rows_after(

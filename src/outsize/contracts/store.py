@@ -23,7 +23,7 @@ from outsize.contracts.parts import TablePart
 from outsize.contracts.pending import PendingGradients
 from outsize.contracts.previews import rows_after
 from outsize.errors import ConfigError, DataError, NonFiniteError
-from outsize.kernels.row_updates import UpdateRule
+from outsize.kernels.rows.updates import UpdateRule
 from outsize.spec import MemoryUse, TableSpec
 from outsize.suggestions import few
 
@@ -40,7 +40,7 @@ class RowStore(nn.Module, ABC):
     later exchange, and are entered by all ranks together where `exchange` is.
 
     Rows of bfloat16 and float16 are updated in float32 and rounded at random, right in the mean
-    (`outsize.kernels.row_rounding`); every draw is a function of (seed, row, its clock, column).
+    (`outsize.kernels.rows.rounding`); every draw is a function of (seed, row, its clock, column).
 
     A store is a module: its rows, clocks and optimizer state are buffers. Moving it between
     devices moves them; a change of floating-point type leaves them as they are, because a

@@ -1,13 +1,13 @@
 """Data for each kind of task: logs read from files, and data made on the fly."""
 
 from outsize.data.avazu import AvazuConfig
-from outsize.data.clicks import ClickBatch, ClickData, ClickDataConfig
+from outsize.data.click_data import ClickBatch, ClickData, ClickDataConfig
 from outsize.data.criteo import CriteoConfig
 from outsize.data.encoded import EncodedClicks
 from outsize.data.interactions import InteractionsConfig
 from outsize.data.item_lists import ItemLists
 from outsize.data.movielens import MovieLensConfig
-from outsize.data.retrieval import Entities, PairBatch, RetrievalData, RetrievalDataConfig
+from outsize.data.retrieval_data import Entities, PairBatch, RetrievalData, RetrievalDataConfig
 from outsize.data.synthetic import SyntheticClicks, SyntheticConfig
 from outsize.data.synthetic_interactions import SyntheticInteractionsConfig
 from outsize.data.tabular import TabularConfig

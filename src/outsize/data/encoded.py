@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outsize.contracts import Bag
-from outsize.data.clicks import SPLITS, ClickBatch, ClickData, Split
+from outsize.data.click_data import SPLITS, ClickBatch, ClickData, Split
 from outsize.data.encoding.ids import runs
 from outsize.data.encoding.manifest import read_manifest, values_file
 from outsize.data.shuffle import BlockShuffle

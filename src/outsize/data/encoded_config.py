@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass, field
 
-from outsize.data.clicks import ClickDataConfig
+from outsize.data.click_data import ClickDataConfig
 from outsize.data.encoded import EncodedClicks
 from outsize.data.encoding import Recipe, VocabularyConfig, open_encoded
 from outsize.errors import ConfigError

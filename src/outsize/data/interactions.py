@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outsize.bounds import require_text
-from outsize.data.clicks import SPLITS, Split
+from outsize.data.click_data import SPLITS, Split
 from outsize.data.encoding.bad_rows import BadRows
 from outsize.data.encoding.good_rows import Rows
 from outsize.data.encoding.ids import CodedText
@@ -27,7 +27,7 @@ from outsize.data.encoding.splits import (
     TimeSplit,
 )
 from outsize.data.encoding.splits.base import TEST, TRAIN, VALIDATION
-from outsize.data.retrieval import Entities, Pairs, RetrievalData, RetrievalDataConfig
+from outsize.data.retrieval_data import Entities, Pairs, RetrievalData, RetrievalDataConfig
 from outsize.errors import ConfigError, DataError
 from outsize.hashing import derive_seed, mix_bits, uniform_at
 from outsize.interrupts import check_stop

@@ -28,7 +28,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from outsize.bounds import require_at_least, require_between
-from outsize.data.clicks import ClickBatch, ClickData, ClickDataConfig, Split
+from outsize.data.click_data import ClickBatch, ClickData, ClickDataConfig, Split
 from outsize.data.zipf import Zipf
 from outsize.errors import ConfigError
 from outsize.hashing import derive_seed, mix_bits, normal_at, uniform_at

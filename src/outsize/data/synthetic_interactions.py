@@ -24,8 +24,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from outsize.bounds import require_at_least, require_between
-from outsize.data.clicks import Split
-from outsize.data.retrieval import Entities, Pairs, RetrievalData, RetrievalDataConfig
+from outsize.data.click_data import Split
+from outsize.data.retrieval_data import Entities, Pairs, RetrievalData, RetrievalDataConfig
 from outsize.errors import ConfigError
 from outsize.hashing import derive_seed
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from rich.console import Console
 
-from outsize.demo.cache import cache_room
-from outsize.demo.click import click_room
-from outsize.demo.compress import compress_room
-from outsize.demo.negatives import negatives_room
+from outsize.demo.cache_stop import cache_room
+from outsize.demo.click_stop import click_room
+from outsize.demo.compress_stop import compress_room
+from outsize.demo.negatives_stop import negatives_room
 from outsize.errors import ConfigError, WriteError
 from outsize.files import reason_of, write_text_atomically
 

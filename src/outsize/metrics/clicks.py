@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from outsize.collectives import gather_rows, sum_over_ranks, world_size
+from outsize.ranks.collectives import gather_rows, sum_over_ranks, world_size
 
 EXACT_EXAMPLES = 1 << 22
 NUM_BINS = 1 << 16

@@ -21,8 +21,8 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from outsize.collectives import sum_over_ranks
 from outsize.errors import ConfigError, DataError
+from outsize.ranks.collectives import sum_over_ranks
 
 _ITEM_BITS = 32
 

@@ -1,13 +1,13 @@
 """Models that read an `EmbeddingCollection`, whatever its rows are made of."""
 
-from outsize.models.click import ClickModel, ClickModelConfig
+from outsize.models.click_model import ClickModel, ClickModelConfig
 from outsize.models.dcn import DCN, DCNConfig
 from outsize.models.dcnv2 import DCNv2, DCNv2Config
 from outsize.models.deepfm import DeepFM, DeepFMConfig
 from outsize.models.dlrm import DLRM, DLRMConfig
 from outsize.models.gmf import GMF, GMFConfig
 from outsize.models.logistic import Logistic, LogisticConfig
-from outsize.models.retrieval import RetrievalModel, RetrievalModelConfig
+from outsize.models.retrieval_model import RetrievalModel, RetrievalModelConfig
 from outsize.models.two_tower import TwoTower, TwoTowerConfig
 from outsize.models.wide_deep import WideDeep, WideDeepConfig
 

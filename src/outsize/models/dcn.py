@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from outsize.collection import EmbeddingCollection, FeatureInput
-from outsize.models.click import ClickModel, ClickModelConfig
+from outsize.models.click_model import ClickModel, ClickModelConfig
 from outsize.models.cross import VectorCross
 from outsize.models.cross_and_deep import CrossAndDeep
 from outsize.models.requirements import require_layers, require_widths

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from outsize.collection import EmbeddingCollection, FeatureInput
 from outsize.errors import ConfigError
-from outsize.models.click import ClickModel, ClickModelConfig
+from outsize.models.click_model import ClickModel, ClickModelConfig
 from outsize.models.cross import MatrixCross
 from outsize.models.cross_and_deep import CrossAndDeep, Structure
 from outsize.models.requirements import (

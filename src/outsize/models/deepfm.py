@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from outsize.collection import EmbeddingCollection, FeatureInput
-from outsize.models.click import ClickModel, ClickModelConfig
+from outsize.models.click_model import ClickModel, ClickModelConfig
 from outsize.models.id_weights import split_weights, vector_dim
 from outsize.models.mlp import linear, mlp
 from outsize.models.requirements import require_one_of, require_widths

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from outsize.collection import EmbeddingCollection, FeatureInput
 from outsize.errors import ConfigError
-from outsize.models.click import ClickModel, ClickModelConfig
+from outsize.models.click_model import ClickModel, ClickModelConfig
 from outsize.models.mlp import mlp
 from outsize.models.requirements import require_widths
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from outsize.collection import EmbeddingCollection, FeatureInput
 from outsize.errors import ConfigError
-from outsize.models.click import ClickModel, ClickModelConfig
+from outsize.models.click_model import ClickModel, ClickModelConfig
 from outsize.models.mlp import linear
 from outsize.suggestions import few
 

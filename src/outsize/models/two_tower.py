@@ -22,7 +22,7 @@ from outsize.collection import EmbeddingCollection, FeatureInput
 from outsize.errors import ConfigError, DataError
 from outsize.models.mlp import mlp
 from outsize.models.requirements import require_positive, require_widths
-from outsize.models.retrieval import RetrievalModel, RetrievalModelConfig
+from outsize.models.retrieval_model import RetrievalModel, RetrievalModelConfig
 from outsize.suggestions import few
 
 

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from outsize.collection import EmbeddingCollection, FeatureInput
 from outsize.errors import ConfigError
-from outsize.models.click import ClickModel, ClickModelConfig
+from outsize.models.click_model import ClickModel, ClickModelConfig
 from outsize.models.id_weights import split_weights, vector_dim
 from outsize.models.mlp import linear, mlp
 from outsize.models.requirements import require_one_of, require_widths

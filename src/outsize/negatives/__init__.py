@@ -3,25 +3,25 @@
 `NEGATIVES` names every way; all keep the contract of `NegativesLoss`.
 """
 
-from outsize.negatives.cache import NegativeCache
-from outsize.negatives.cache_config import NegativeCacheConfig
-from outsize.negatives.cache_files import load_cache, save_cache, write_cache
-from outsize.negatives.cache_loss import CacheLossReport, Comparison, NegativeCacheLoss
+from outsize.negatives.cache.cache_files import load_cache, save_cache, write_cache
+from outsize.negatives.cache.contract import ItemCache, PushReport
+from outsize.negatives.cache.draw import Draw, HeldItems
+from outsize.negatives.cache.feeds import CorpusFeed, Feed, PositivesFeed, StreamFeed
+from outsize.negatives.cache.negative_cache import NegativeCache
+from outsize.negatives.cache.sharded_cache import ShardedNegativeCache
+from outsize.negatives.cache.upkeep import Upkeep
 from outsize.negatives.chunked import in_chunks
 from outsize.negatives.contract import ItemSource, LossReport, NegativesConfig, NegativesLoss
-from outsize.negatives.draw import Draw, HeldItems
-from outsize.negatives.exact import ExactConfig, ExactLoss
-from outsize.negatives.feeds import CorpusFeed, Feed, PositivesFeed, StreamFeed
-from outsize.negatives.hard import TopItemsConfig, TopItemsLoss
-from outsize.negatives.in_batch import InBatchConfig, InBatchLoss, in_batch_logits
+from outsize.negatives.estimators import ESTIMATORS, CachedSoftmax, cached_softmax
 from outsize.negatives.inclusion import log_inclusion
-from outsize.negatives.item_cache import ItemCache, PushReport
-from outsize.negatives.losses import ESTIMATORS, CachedSoftmax, cached_softmax
-from outsize.negatives.queue import QueueConfig, QueueLoss
-from outsize.negatives.sharded import ShardedNegativeCache
 from outsize.negatives.temperature import Temperature
-from outsize.negatives.uniform import UniformConfig, UniformLoss
-from outsize.negatives.upkeep import Upkeep
+from outsize.negatives.ways.cache import CacheLossReport, Comparison, NegativeCacheLoss
+from outsize.negatives.ways.cache_config import NegativeCacheConfig
+from outsize.negatives.ways.exact import ExactConfig, ExactLoss
+from outsize.negatives.ways.in_batch import InBatchConfig, InBatchLoss, in_batch_logits
+from outsize.negatives.ways.queue import QueueConfig, QueueLoss
+from outsize.negatives.ways.top_items import TopItemsConfig, TopItemsLoss
+from outsize.negatives.ways.uniform import UniformConfig, UniformLoss
 
 NEGATIVES: dict[str, type[NegativesConfig]] = {
     "cache": NegativeCacheConfig,

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from outsize.errors import DataError
 from outsize.kernels.ragged import Ragged
+from outsize.negatives.cache.draw import HeldItems
+from outsize.negatives.cache.item_rows import as_signed
+from outsize.negatives.cache.key_index import NO_KEY, is_among, is_repeated
 from outsize.negatives.contract import EncodeItems
-from outsize.negatives.draw import HeldItems
-from outsize.negatives.item_rows import as_signed
-from outsize.negatives.key_index import NO_KEY, is_among, is_repeated
 
 
 def require_items(positives: HeldItems, hard: HeldItems | None = None) -> None:

@@ -11,11 +11,11 @@ from jaxtyping import Float, Float32, Int64
 from torch import Tensor, nn
 
 from outsize.bounds import MAX_RATE, require_at_least, require_between
-from outsize.collectives import check_stop_together
 from outsize.errors import ConfigError
 from outsize.kernels.ragged import Ragged
 from outsize.negatives.evaluation_mode import evaluation_mode
 from outsize.negatives.temperature import Temperature
+from outsize.ranks.collectives import check_stop_together
 
 EncodeItems = Callable[[Mapping[str, Tensor]], Tensor]
 ENCODED_AT_ONCE = 8192  # items that are encoded between two looks whether to stop

@@ -8,7 +8,7 @@ from outsize.stores.cached import CachedStore
 from outsize.stores.eviction import EVICTION
 from outsize.stores.local import LocalStore
 from outsize.stores.replicated import ReplicatedStore
-from outsize.stores.served import ServedStore
+from outsize.stores.served.served_store import ServedStore
 from outsize.stores.sharded import ShardedStore
 from outsize.stores.wire import WIRES
 

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from outsize.contracts import RowCounts, RowReply, RowStore, RowUpdate, TablePart
 from outsize.errors import ConfigError
-from outsize.kernels.row_updates import UpdateRule
+from outsize.kernels.rows.updates import UpdateRule
 from outsize.spec import MemoryUse
 from outsize.stores.copies import NEVER_COPIED, PendingRows, RowCopies, under
 from outsize.stores.eviction import EVICTION

@@ -21,9 +21,9 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
 from outsize.contracts.layout import RowGroup
-from outsize.kernels.row_rounding import is_half_precision, round_at_random, rounding_keys
-from outsize.kernels.row_updates import UpdateRule
-from outsize.stores.eviction_policy import EvictionPolicy
+from outsize.kernels.rows.rounding import is_half_precision, round_at_random, rounding_keys
+from outsize.kernels.rows.updates import UpdateRule
+from outsize.stores.eviction.policy import EvictionPolicy
 from outsize.stores.merging import squares_for
 
 _NOT_HERE = -1

@@ -11,8 +11,8 @@ from torch import Tensor
 from outsize.contracts import RowReply, RowStore, RowUpdate, Shard, TablePart
 from outsize.errors import ConfigError
 from outsize.initialization import fill_initial_rows
-from outsize.kernels.row_rounding import is_half_precision, round_at_random, rounding_keys
-from outsize.kernels.row_updates import UpdateRule
+from outsize.kernels.rows.rounding import is_half_precision, round_at_random, rounding_keys
+from outsize.kernels.rows.updates import UpdateRule
 from outsize.spec import MemoryUse, TableSpec
 
 

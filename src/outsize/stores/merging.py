@@ -9,7 +9,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from outsize.contracts import RowLayout, RowUpdate
-from outsize.kernels.row_updates import UpdateRule
+from outsize.kernels.rows.updates import UpdateRule
 
 
 def no_update(layout: RowLayout, device: torch.device) -> RowUpdate:

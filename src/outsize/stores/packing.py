@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int64, UInt8
 from torch import Tensor
 
 from outsize.contracts import RowLayout, RowReply, RowUpdate
-from outsize.kernels.row_updates import UpdateRule
+from outsize.kernels.rows.updates import UpdateRule
 from outsize.stores.merging import merge_updates
 from outsize.stores.wire import Float32Wire, Wire
 

@@ -8,10 +8,10 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from outsize.agreement import require_alike
-from outsize.collectives import gather_rows, rank, world_size
 from outsize.contracts import RowReply, RowStore, RowUpdate, TablePart
-from outsize.kernels.row_updates import UpdateRule
+from outsize.kernels.rows.updates import UpdateRule
+from outsize.ranks.agreement import require_alike
+from outsize.ranks.collectives import gather_rows, rank, world_size
 from outsize.spec import MemoryUse
 from outsize.stores.merging import no_update
 

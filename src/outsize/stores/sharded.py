@@ -11,11 +11,11 @@ import torch.distributed as dist
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from outsize.agreement import swap_headers, tell_failure
-from outsize.collectives import ProcessRanks, RankGroup
 from outsize.contracts import RowCounts, RowReply, RowStore, RowUpdate, Shard, TablePart
 from outsize.errors import ConfigError
-from outsize.kernels.row_updates import UpdateRule
+from outsize.kernels.rows.updates import UpdateRule
+from outsize.ranks.agreement import swap_headers, tell_failure
+from outsize.ranks.collectives import ProcessRanks, RankGroup
 from outsize.spec import MemoryUse, TableSpec
 from outsize.stores.local import LocalStore
 from outsize.stores.merging import average_over_workers, merge_updates, no_update

@@ -13,13 +13,13 @@ from torch.func import functional_call
 from torch.optim import Optimizer
 
 from outsize.clustering import CHUNK_POINTS, draw_distinct, kmeans, nearest
-from outsize.collectives import broadcast_first, failing_together, value_of_first
 from outsize.contracts import EmbeddingTable, PlannedRecluster, ReclusterReport
 from outsize.errors import DataError, NonFiniteError, ReclusterError
 from outsize.hashing import derive_seed
+from outsize.ranks.collectives import broadcast_first, failing_together, value_of_first
+from outsize.ranks.first_rank import on_first_rank
 from outsize.spec import TableSpec
 from outsize.tables.diagnosis import diagnose_pointers, spread_ids
-from outsize.tables.first_rank import on_first_rank
 from outsize.tables.moments import require_resettable, reset_moments
 from outsize.tables.pointer_table import PointerTable
 from outsize.tables.pointers import pack, unpack

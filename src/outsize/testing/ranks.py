@@ -1,8 +1,8 @@
 """What stores that several ranks share must do, checked by every rank of a group together.
 
-The ranks may be processes (`outsize.collectives.ProcessRanks`) or threads (`run_as_ranks`). Every
-rank draws what all ranks do from seeds, so that each can check its own reads against the writes of
-the others without another message.
+The ranks may be processes (`outsize.ranks.collectives.ProcessRanks`) or threads (`run_as_ranks`).
+Every rank draws what all ranks do from seeds, so that each can check its own reads against the
+writes of the others without another message.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Generator, Tensor
 
-from outsize.collectives import RankGroup
 from outsize.contracts import RowCounts, RowStore, RowUpdate
-from outsize.kernels.row_updates import SGDRule, UpdateRule
+from outsize.kernels.rows.updates import SGDRule, UpdateRule
+from outsize.ranks.collectives import RankGroup
 from outsize.spec import Init, TableSpec
 from outsize.stores import CachedStore, ShardedStore
 

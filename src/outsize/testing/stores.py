@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 from outsize.contracts import RowCounts, RowStore, RowUpdate
 from outsize.errors import ConfigError, OutsizeError
 from outsize.initialization import initial_rows
-from outsize.kernels.row_updates import AdagradRule, AdamRule, SGDRule, UpdateRule
+from outsize.kernels.rows.updates import AdagradRule, AdamRule, SGDRule, UpdateRule
 from outsize.spec import TableSpec
 from outsize.testing.refusal import refusal
 

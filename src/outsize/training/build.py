@@ -10,10 +10,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, Adagrad, AdamW, Optimizer
 
 from outsize.collection import EmbeddingCollection
-from outsize.collectives import first_rank_first, local_rank, world_size
 from outsize.contracts import RowStore
 from outsize.data import ClickData, ClickDataConfig, RetrievalData, RetrievalDataConfig
-from outsize.data.clicks import SPLITS
+from outsize.data.click_data import SPLITS
 from outsize.errors import ConfigError
 from outsize.models import (
     ClickModel,
@@ -22,6 +21,7 @@ from outsize.models import (
     RetrievalModelConfig,
 )
 from outsize.optimizers import ROW_OPTIMIZERS, RowOptimizer
+from outsize.ranks.collectives import first_rank_first, local_rank, world_size
 from outsize.spec import FeatureSpec, Init, TableSpec
 from outsize.stores import (
     CachedStore,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from outsize.collectives import sum_over_ranks
+from outsize.ranks.collectives import sum_over_ranks
 
 _norm = torch.nn.utils.get_total_norm
 

@@ -19,17 +19,17 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from outsize.checkpoint import WriteFiles, load_checkpoint, save_checkpoint
-from outsize.collectives import (
+from outsize.contracts import RowStore
+from outsize.data.click_data import Split
+from outsize.errors import CheckpointError, NonFiniteError
+from outsize.interrupts import StopRequested, also_stopping_when
+from outsize.ranks.collectives import (
     any_rank,
     failing_together,
     gather_values,
     sum_over_ranks,
     world_size,
 )
-from outsize.contracts import RowStore
-from outsize.data.clicks import Split
-from outsize.errors import CheckpointError, NonFiniteError
-from outsize.interrupts import StopRequested, also_stopping_when
 from outsize.row_files import load_rows, rows_writer
 from outsize.training.config import RunConfig
 from outsize.training.embeddings_config import recluster_steps

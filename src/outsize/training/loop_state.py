@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from outsize.collectives import world_size
 from outsize.contracts import RowStore
 from outsize.errors import ConfigError
+from outsize.ranks.collectives import world_size
 from outsize.training.metric_names import Metrics
 
 

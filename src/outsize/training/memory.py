@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from outsize.collection import EmbeddingCollection
-from outsize.collectives import gather_values
+from outsize.ranks.collectives import gather_values
 from outsize.spec import MemoryUse
 
 

@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from outsize.collection import EmbeddingCollection
-from outsize.collectives import failing_together, world_size
 from outsize.errors import NotEnoughMemoryError, OutsizeError
 from outsize.models import ClickModelConfig, RetrievalModel
 from outsize.optimizers import ROW_OPTIMIZERS
+from outsize.ranks.collectives import failing_together, world_size
 from outsize.spec import Budget, FeatureSpec, TableSpec
 from outsize.stores import LocalStore
 from outsize.training.available_memory import available_bytes

@@ -14,11 +14,11 @@ from typing import Any
 
 from outsize.contracts.counts import BYTE_KINDS
 from outsize.files import write_text_atomically
+from outsize.reporting.environment import environment
+from outsize.reporting.page import card, facts_table, figure_and_axes, page, svg_of
 from outsize.spec import MEMORY_KINDS, MemoryUse
 from outsize.training.config import RunConfig
-from outsize.training.environment import environment
 from outsize.training.metric_names import label_of, number_of, own_names, quality_names
-from outsize.training.page import card, facts_table, figure_and_axes, page, svg_of
 from outsize.training.row_counts import sent_bytes
 from outsize.training.run_folder import RunFolder
 from outsize.training.strict_toml import encode, to_toml

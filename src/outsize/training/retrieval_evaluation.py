@@ -9,18 +9,18 @@ import torch.nn.functional as F
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
-from outsize.collectives import (
+from outsize.data import RetrievalData
+from outsize.data.click_data import Split
+from outsize.kernels.softmax.best_items import top_items
+from outsize.kernels.softmax.draws import ScoredItems, draw_from_softmax
+from outsize.metrics import RankingMetrics
+from outsize.ranks.collectives import (
     check_stop_together,
     gather_rows,
     rank,
     sum_over_ranks,
     world_size,
 )
-from outsize.data import RetrievalData
-from outsize.data.clicks import Split
-from outsize.kernels.softmax_draws import ScoredItems, draw_from_softmax
-from outsize.kernels.top_items import top_items
-from outsize.metrics import RankingMetrics
 from outsize.training.metric_names import Metrics
 
 Encode = Callable[[Int64[Tensor, " n"]], Tensor]

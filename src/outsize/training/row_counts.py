@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from outsize.collectives import gather_values
 from outsize.contracts import RowStore
 from outsize.contracts.counts import BYTE_KINDS
+from outsize.ranks.collectives import gather_values
 
 
 def add_counts(store: RowStore | None, known: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,9 @@ from typing import Any
 import torch
 
 from outsize.checkpoint import latest_checkpoint
-from outsize.collectives import (
+from outsize.errors import ConfigError, DataError
+from outsize.interrupts import StopRequested, stopping_when
+from outsize.ranks.collectives import (
     failing_together,
     gather_values,
     is_restarted,
@@ -23,8 +25,6 @@ from outsize.collectives import (
     rank,
     value_of_first,
 )
-from outsize.errors import ConfigError, DataError
-from outsize.interrupts import StopRequested, stopping_when
 from outsize.spec import MemoryUse
 from outsize.stores import CachedStore, ServedStore
 from outsize.training.build import build_device, build_optimizer
@@ -33,8 +33,8 @@ from outsize.training.loop import Loop, Watcher
 from outsize.training.memory import memory_of_all_ranks
 from outsize.training.memory_needs import refusing_what_memory_cannot_hold
 from outsize.training.metric_names import Metrics
-from outsize.training.progress import TrainingProgress
 from outsize.training.run_folder import RunFolder
+from outsize.training.step_progress import TrainingProgress
 from outsize.training.tasks import TASKS
 
 

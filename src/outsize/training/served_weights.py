@@ -10,10 +10,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from outsize.collectives import broadcast_first
 from outsize.contracts import RowUpdate
 from outsize.errors import ConfigError
-from outsize.kernels.row_updates import AdagradRule, SGDRule, UpdateRule
+from outsize.kernels.rows.updates import AdagradRule, SGDRule, UpdateRule
+from outsize.ranks.collectives import broadcast_first
 from outsize.spec import TableSpec
 from outsize.stores import ServedStore
 

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from outsize.data.clicks import SPLITS
+from outsize.data.click_data import SPLITS
 from outsize.data.encoding.bad_rows import BadRows
+from outsize.data.encoding.encoding_progress import Advance
 from outsize.data.encoding.good_rows import Rows
 from outsize.data.encoding.id_counts import limit_held
 from outsize.data.encoding.ids import (
@@ -25,7 +26,6 @@ from outsize.data.encoding.ids import (
 from outsize.data.encoding.learned import load_learned, save_learned
 from outsize.data.encoding.manifest import values_file
 from outsize.data.encoding.moments import Moments
-from outsize.data.encoding.progress import Advance
 from outsize.data.encoding.recipe import Recipe, feature_name
 from outsize.data.encoding.rows import read_rows
 from outsize.data.encoding.sources import first_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from outsize.data.clicks import SPLITS
+from outsize.data.click_data import SPLITS
 from outsize.data.encoding.recipe import Recipe, feature_name
 from outsize.data.encoding.sealed import read_sealed
 from outsize.errors import DataError

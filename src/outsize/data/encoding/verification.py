@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from outsize.data.encoding.encoding_progress import Advance, encoding_progress
 from outsize.data.encoding.manifest import (
     MANIFEST,
     load_manifest,
@@ -22,7 +23,6 @@ from outsize.data.encoding.manifest import (
     require_named,
     values_file,
 )
-from outsize.data.encoding.progress import Advance, encoding_progress
 from outsize.data.encoding.recipe import Recipe
 from outsize.errors import WriteError
 from outsize.files import reason_of, write_text_atomically

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from outsize.collection import EmbeddingCollection
 from outsize.contracts import ReclusterReport
-from outsize.data.clicks import Split
+from outsize.data.click_data import Split
 from outsize.errors import DataError
 from outsize.optimizers import RowOptimizer
 from outsize.spec import MemoryUse

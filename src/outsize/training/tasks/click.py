@@ -11,14 +11,14 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from outsize.collection import EmbeddingCollection
-from outsize.collectives import check_stop_together, failing_together, rank, world_size
 from outsize.contracts import ReclusterReport
 from outsize.data import ClickBatch, ClickData
-from outsize.data.clicks import SPLITS, Split
+from outsize.data.click_data import SPLITS, Split
 from outsize.data.prefetch import prefetch
 from outsize.errors import ConfigError, DataError, ReclusterError
 from outsize.metrics import ClickMetrics
 from outsize.models import ClickModel
+from outsize.ranks.collectives import check_stop_together, failing_together, rank, world_size
 from outsize.training.build import (
     build_click_data,
     build_device,

@@ -14,10 +14,9 @@ from torch.optim import Optimizer
 
 from outsize.checkpoint import open_tensors, read_manifest, require_whole
 from outsize.collection import EmbeddingCollection
-from outsize.collectives import failing_together, gather_values, rank, world_size
 from outsize.contracts import ReclusterReport
 from outsize.data import PairBatch
-from outsize.data.clicks import SPLITS, Split
+from outsize.data.click_data import SPLITS, Split
 from outsize.errors import CheckpointError, ConfigError, DataError, ReclusterError
 from outsize.files import write_tensors
 from outsize.hashing import derive_seed
@@ -32,6 +31,7 @@ from outsize.negatives import (
     write_cache,
 )
 from outsize.negatives.evaluation_mode import evaluation_mode
+from outsize.ranks.collectives import failing_together, gather_values, rank, world_size
 from outsize.spec import MemoryUse
 from outsize.training.build import (
     build_device,

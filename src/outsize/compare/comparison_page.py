@@ -1,0 +1,101 @@
+"""`compare.html`: one file to look at, with nothing to download."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from string import Template
+
+from outsize.compare.factors import Factors
+from outsize.compare.plots import size_svg
+from outsize.compare.results import Best, Comparison
+from outsize.compare.words import Text, best_lines, factors_table, kind_lines, losses_table
+from outsize.reporting.page import card, facts_table, page
+from outsize.training.strict_toml import encode, to_toml
+
+
+def comparison_page(
+    title: str,
+    comparison: Comparison,
+    best: Sequence[Best],
+    factors: Mapping[str, Factors],
+    environment: Mapping[str, str],
+) -> str:
+    """The whole page."""
+    losses = losses_table(comparison)
+    body = _BODY.substitute(
+        cards="".join(card(name, value) for name, value in _headline(comparison).items()),
+        loss_params=size_svg(comparison, "loss", "params"),
+        loss_bytes=size_svg(comparison, "loss", "total_bytes"),
+        auc_params=size_svg(comparison, "auc", "params"),
+        auc_bytes=size_svg(comparison, "auc", "total_bytes"),
+        best=_list(best_lines(comparison, best)),
+        factors=_table(factors_table(factors)) if factors else "<p>No cell of full tables.</p>",
+        kinds=_list(kind_lines(factors)),
+        losses_title=html.escape(losses.title),
+        losses=_table(losses),
+        unfinished=_unfinished(comparison),
+        environment=facts_table(environment),
+        config=html.escape(to_toml(encode(comparison.grid.run))),
+    )
+    return page(title, body)
+
+
+def _headline(comparison: Comparison) -> dict[str, str]:
+    facts = {}
+    if comparison.full is not None:
+        facts["test BCE of full tables"] = f"{comparison.full.loss.mean:.5f}"
+        facts["their parameters"] = f"{comparison.full.params:,}"
+    if "loss" in comparison.bayes:
+        facts["best reachable (Bayes)"] = f"{comparison.bayes['loss']:.5f}"
+    facts["methods"] = str(len(comparison.grid.methods))
+    facts["budgets"] = str(len(comparison.grid.budgets))
+    facts["seeds"] = str(comparison.grid.num_seeds)
+    return facts
+
+
+def _unfinished(comparison: Comparison) -> str:
+    lines = [
+        f"{outcome.cell.name}: {outcome.status}: {outcome.reason}"
+        for outcome in comparison.outcomes
+        if outcome.status != "finished"
+    ]
+    return f"<section><h2>Without a result</h2>{_list(lines)}</section><br>" if lines else ""
+
+
+def _table(text: Text) -> str:
+    head = "".join(f"<th>{html.escape(column)}</th>" for column in text.columns)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(value)}</td>" for value in row) + "</tr>"
+        for row in text.rows
+    )
+    return f"<table><tr>{head}</tr>{body}</table>"
+
+
+def _list(lines: Sequence[str]) -> str:
+    return f"<ul>{''.join(f'<li>{html.escape(line)}</li>' for line in lines)}</ul>"
+
+
+_BODY = Template("""<div class="cards">$cards</div>
+<div class="grid">
+<section><h2>Loss by parameters</h2>$loss_params</section>
+<section><h2>Loss by bytes</h2>$loss_bytes</section>
+<section><h2>AUC by parameters</h2>$auc_params</section>
+<section><h2>AUC by bytes</h2>$auc_bytes</section>
+</div>
+<p>Lines are means over seeds; bars and the band of full tables run from the lowest to the highest
+seed; methods of one size are drawn side by side. Test metrics are those at the best validation.</p>
+<section><h2>Best at each budget</h2>$best</section><br>
+<section><h2>Compression at the loss of full tables</h2>
+<p>At which cap a method's mean BCE meets that of full tables, by a line and by a parabola in the
+logarithm of the cap. By rows: Σ vocabulary / Σ min(vocabulary, rows that the cap pays for);
+largest: the same of the largest table alone. By bytes: bytes of full tables over all bytes of the
+method's, index maps included.</p>
+$factors$kinds</section><br>
+<section><h2>Every method and budget</h2>
+<p>$losses_title.</p>$losses</section><br>
+$unfinished<div class="grid">
+<section><h2>Run</h2><pre>$config</pre></section>
+<section><h2>Environment</h2>$environment</section>
+</div>
+""")

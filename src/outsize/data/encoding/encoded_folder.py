@@ -1,0 +1,154 @@
+"""Encoded data on disk: complete or absent, and made anew when its source or recipe changes.
+
+A folder is written under another name, synced and renamed, so that a process that is killed leaves
+no folder that could be taken for a complete one; the next goes on after the last pass that was
+finished. Its name holds a hash of the recipe, its manifest the sizes and times of the source files
+and the size and SHA-256 of each file. What is damaged is made anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from outsize.data.encoding import learned
+from outsize.data.encoding.bad_rows import BadRows
+from outsize.data.encoding.encode import encode
+from outsize.data.encoding.encoding_progress import encoding_progress, say
+from outsize.data.encoding.manifest import MANIFEST, read_manifest
+from outsize.data.encoding.recipe import Recipe
+from outsize.data.encoding.sealed import sealed
+from outsize.data.encoding.sources import find_files, source_facts
+from outsize.data.encoding.verification import EncodedFolder
+from outsize.errors import DataError, WriteError
+from outsize.files import reason_of, sync_folder, write_text_atomically
+from outsize.interrupts import StopRequested, check_stop
+
+_FOLDER = ".outsize-cache"
+_POLL_S = 0.1
+
+
+def open_encoded(recipe: Recipe, cache: str = "", verify: bool = False) -> Path:
+    """The folder of a recipe's encoded data, made first where there is none that is whole and fits.
+
+    Files that have changed since their bytes were last compared with their checksums are compared
+    by one process at a time, which lets the others know; what is damaged is made anew.
+
+    Args:
+        recipe: What to read, and how to encode it.
+        cache: Folder for encoded data; by default `.outsize-cache` beside the first source file.
+        verify: Compare every byte with its checksum, whether or not its file has changed.
+    """
+    files = find_files(recipe.paths)
+    root = Path(cache) if cache else files[0].parent / _FOLDER
+    final = root / f"{files[0].name.split('.')[0]}-{recipe.digest()[:16]}"
+    facts = source_facts(files)
+    encoded = EncodedFolder(final, facts, recipe)
+    # Every process reads what it is told to verify; none waits for another to have done so.
+    if not (_is_whole(encoded) if verify else encoded.is_verified()):
+        try:
+            _verify_or_make(encoded, files, facts, recipe, verify)
+        except OSError as error:
+            raise WriteError(
+                f"could not write encoded data to {final}: {reason_of(error)}; "
+                "name another folder as cache"
+            ) from error
+    _report_bad(final)
+    return final
+
+
+def _is_whole(encoded: EncodedFolder) -> bool:
+    return not encoded.is_outdated() and encoded.flaw(everything=True) is None
+
+
+def _verify_or_make(
+    encoded: EncodedFolder,
+    files: list[Path],
+    facts: list[dict[str, Any]],
+    recipe: Recipe,
+    verify: bool,
+) -> None:
+    final = encoded.path
+    with contextlib.ExitStack() as stack:
+        try:
+            final.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(_lock(final.with_name(f"{final.name}.lock")))
+        except OSError as error:  # nothing can be written there: no lock, and no stamp
+            if encoded.is_outdated():
+                raise
+            if flaw := encoded.flaw(everything=verify):
+                raise WriteError(
+                    f"encoded data in {final} is damaged ({flaw}) and cannot be made anew there: "
+                    f"{reason_of(error)}; name another folder as cache"
+                ) from error
+            return
+        if not encoded.is_outdated():
+            flaw = encoded.flaw(everything=verify)
+            if flaw is None:
+                encoded.stamp()
+                return
+            say(f"encoded data in {final} is damaged ({flaw}): encoding it anew")
+        manifest = _make(files, facts, recipe, final)
+        encoded.stamp_as_written(manifest["files"])
+
+
+def _make(
+    files: list[Path], facts: list[dict[str, Any]], recipe: Recipe, final: Path
+) -> dict[str, Any]:
+    partial = final.with_name(f"{final.name}.partial")
+    _clear(partial, learned.FILES)
+    try:
+        with encoding_progress(2 * sum(fact["bytes"] for fact in facts)) as advance:
+            manifest = encode(files, recipe, partial, advance, facts)
+        if source_facts(files) != facts:
+            raise DataError(f"{recipe.paths[0]} changed while it was read: wait until it is whole")
+        _clear(partial, tuple(manifest["files"]))
+        manifest = {"recipe": recipe.digest(), "sources": facts, **manifest}
+        write_text_atomically(partial / MANIFEST, sealed(manifest))
+        sync_folder(partial)
+    except (StopRequested, KeyboardInterrupt):
+        _clear(partial, learned.FILES)  # for the next to go on with
+        with contextlib.suppress(OSError):
+            partial.rmdir()
+        raise
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    shutil.rmtree(final, ignore_errors=True)
+    partial.rename(final)
+    sync_folder(final.parent)
+    return manifest
+
+
+def _clear(folder: Path, kept: tuple[str, ...]) -> None:
+    """An existing folder with nothing in it but these files."""
+    folder.mkdir(exist_ok=True)
+    for path in folder.iterdir():
+        if path.name not in kept:
+            path.unlink()
+
+
+def _report_bad(folder: Path) -> None:
+    bad = BadRows(**read_manifest(folder)["bad_rows"])
+    if bad.total:
+        say(f"skipped malformed rows: {bad.describe()}")
+
+
+@contextlib.contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Wait until no other process verifies or makes the same data."""
+    import fcntl
+
+    with path.open("w") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                check_stop()
+                time.sleep(_POLL_S)
+        yield

@@ -1,0 +1,208 @@
+"""Room 3: rows that live in several processes, with a cache in each."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.panel import Panel
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from outsize.contracts.counts import BYTE_KINDS
+from outsize.demo.shown import html_table, links_to, print_table
+from outsize.errors import LostRanksError
+from outsize.files import write_text_atomically
+from outsize.reporting.page import card, figure_and_axes, page, svg_of
+from outsize.training import load_config
+from outsize.training.metric_names import number_of
+from outsize.training.report import format_bytes
+from outsize.training.row_counts import sent_bytes
+from outsize.training.run_folder import RunFolder
+
+_NUM_RANKS = 2
+_MODES: dict[str, tuple[str, ...]] = {
+    "synchronous": ("embeddings.cache.share=0",),
+    "cache": (),
+    "cache-int8": ("embeddings.wire=int8",),
+}
+_QUICK = ("data.num_train=2_560", "data.num_validation=500", "data.num_test=500",
+          "data.largest_vocabulary=500", "train.batch_size=64", "train.steps=10",
+          "train.log_every=5")  # fmt: skip
+_COLUMNS = ("", "bytes sent", "fewer", "hit rate", "largest lag", "test AUC")
+_COLORS = ("#94a3b8", "#d97706", "#2563eb", "#16a34a")
+_POLL_S = 0.1
+
+
+def cache_room(out: Path, quick: bool, console: Console) -> dict[str, Any]:
+    """A click model trained by two processes that share its rows: without a cache and with one."""
+    console.print(
+        Panel(
+            "Two processes train one click model, and each keeps half of the embedding rows. "
+            "Without a cache every row of a batch that the other one keeps is sent over, and its "
+            "gradient back. Then each keeps copies of a tenth of the rows, the ones it uses most: "
+            "a copy may miss 100 updates of the other process, and 10 batches of own updates may "
+            "wait before they are sent. Last, what is sent is rounded to 8 bits a number.",
+            title="Room 3: rows that live elsewhere",
+            width=min(88, console.width),
+        )
+    )
+    out.mkdir(parents=True, exist_ok=True)
+    settings = _QUICK if quick else ()
+    with as_file(files("outsize.demo") / "cache.toml") as path:
+        total = load_config(path, settings).train.steps or 0
+        with _bars(console) as bars:
+            for mode, own in _MODES.items():
+                bar = bars.add_task(mode, total=total)
+                for step in train_on_ranks(path, (*settings, *own), out / mode):
+                    bars.update(bar, completed=step)
+                bars.update(bar, completed=total)
+                if not console.is_terminal:
+                    console.print(f"trained: {mode}")
+    found = {mode: summarize(RunFolder(out / mode).metrics()) for mode in _MODES}
+    rows = _in_words(found)
+    print_table(console, _COLUMNS, rows)
+    write_text_atomically(out / "report.html", _page(found, rows))
+    console.print(f"look at: {out / 'report.html'}")
+    return {"out": str(out), "runs": found}
+
+
+def train_on_ranks(run: Path, settings: Sequence[str], out: Path) -> Iterator[int]:
+    """Train a run file in processes of their own; yields the last step in its log, now and then.
+
+    Args:
+        run: The run file.
+        settings: Overrides, `section.key=value`.
+        out: Folder of the run.
+    """
+    words = [
+        sys.executable, "-m", "torch.distributed.run", "--standalone",
+        f"--nproc-per-node={_NUM_RANKS}", "-m", "outsize", "train", str(run), "--out", str(out),
+        "--json", *(word for setting in settings for word in ("--set", setting)),
+    ]  # fmt: skip
+    log = out.with_name(f"{out.name}.log")
+    one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with (
+        log.open("w") as file,
+        _ending(
+            subprocess.Popen(words, env=one_thread, stdout=subprocess.DEVNULL, stderr=file)
+        ) as launcher,
+    ):
+        while launcher.poll() is None:
+            time.sleep(_POLL_S)
+            yield max((line["step"] for line in RunFolder(out).metrics()), default=0)
+    if launcher.returncode:
+        raise LostRanksError(
+            f"the run in {out} failed: {_reason(log.read_text(errors='replace'))}; "
+            f"all that its processes said is in {log}"
+        )
+    log.unlink()
+
+
+def summarize(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What a run sent, how well its copies served, and how good the model is."""
+    trained = [line for line in lines if line["split"] == "train"]
+    lags = [line["largest_lag"] for line in trained if line["largest_lag"] is not None]
+    test = [line for line in lines if line["split"] == "test"][-1]
+    return {
+        "sent_bytes": sent_bytes(lines),
+        "hit_rate": trained[-1]["hit_rate"],
+        "largest_lag": max(lags, default=None),
+        "test": {name: value for name, value in test.items() if name not in ("step", "split")},
+    }
+
+
+def _in_words(found: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """A row for each run, as `_COLUMNS` says."""
+    totals = {mode: sum(run["sent_bytes"].values()) for mode, run in found.items()}
+    rows: list[tuple[str, ...]] = []
+    for mode, run in found.items():
+        is_cached = mode != "synchronous"
+        rows.append(
+            (
+                mode,
+                format_bytes(totals[mode]),
+                f"{1 - totals[mode] / totals['synchronous']:.0%}" if is_cached else "",
+                f"{run['hit_rate']:.3f}" if is_cached else "",
+                f"{run['largest_lag']} of 100" if is_cached else "",
+                number_of(run["test"]["auc"], ".4f"),
+            )
+        )
+    best = found["synchronous"]["test"]["bayes_auc"]
+    rows.append(("best reachable (Bayes)", "", "", "", "", number_of(best, ".4f")))
+    return rows
+
+
+def _page(found: Mapping[str, Mapping[str, Any]], rows: Sequence[Sequence[str]]) -> str:
+    cards = "".join(
+        card(f"{mode}: {fewer} fewer bytes" if fewer else f"{mode}: bytes sent", sent)
+        for mode, sent, fewer, *_ in rows
+        if sent
+    )
+    return page(
+        "Rows that live elsewhere",
+        f'<div class="cards">{cards}</div>\n'
+        f"<section><h2>What two processes sent each other</h2>{_sent_svg(found)}</section><br>\n"
+        f"<section><h2>What it cost</h2>{html_table(_COLUMNS, rows)}\n"
+        "<p>Hit rate: rows of the other process that were read from a copy, at the end of the run. "
+        "Largest lag: how many updates of the other process a copy that was read had missed, and "
+        "the bound.</p></section><br>\n"
+        f"<section><h2>Every run</h2>{links_to(found)}</section>\n",
+    )
+
+
+def _sent_svg(found: Mapping[str, Mapping[str, Any]]) -> str:
+    """Bytes by run and kind, as bars."""
+    figure, axes = figure_and_axes(8.0, 2.4)
+    names = list(found)[::-1]
+    left = [0.0] * len(names)
+    for kind, color in zip(BYTE_KINDS, _COLORS, strict=True):
+        sizes = [found[name]["sent_bytes"][kind] / 1e6 for name in names]
+        axes.barh(names, sizes, left=left, color=color, label=kind)
+        left = [a + b for a, b in zip(left, sizes, strict=True)]
+    axes.set_xlabel("MB")
+    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    return svg_of(figure)
+
+
+def _bars(console: Console) -> Progress:
+    return Progress(
+        TextColumn("[bold]{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        disable=console.quiet or not console.is_terminal,
+    )
+
+
+@contextlib.contextmanager
+def _ending(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that does not outlive the context."""
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        process.wait()
+
+
+def _reason(text: str) -> str:
+    """The line that says why: ours where there is one, or the last error of any kind."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    is_why: tuple[Callable[[str], bool], ...] = (
+        lambda line: line.startswith("outsize: "),
+        lambda line: "Error: " in line,
+    )
+    for matches in is_why:
+        for line in lines:
+            if matches(line):
+                return line.removeprefix("outsize: ")
+    return lines[-1] if lines else "it said nothing"

@@ -1,0 +1,1 @@
+"""Which row holds which key."""

@@ -1,0 +1,116 @@
+"""Where keys are and what rows hold, on CUDA, a kernel for each.
+
+Nothing here waits for the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import no_type_check
+
+import torch
+import triton
+import triton.language as tl
+from jaxtyping import Int64
+from torch import Tensor
+
+from outsize.kernels.directory.lookup import SortedKeys
+from outsize.kernels.softmax.triton.tile_launches import on_device
+
+_AT_A_TIME = 128
+
+
+def rows_holding_by_triton(
+    keys: Int64[Tensor, "*shape"], held: Int64[Tensor, " rows"], lists: Sequence[SortedKeys]
+) -> Int64[Tensor, "*shape"]:
+    """`rows_holding` of one or two lists."""
+    keys = keys.contiguous()
+    found = torch.empty_like(keys)
+    long, short = lists[0], lists[-1]
+    with on_device(keys):
+        rows_holding_kernel[(triton.cdiv(keys.numel(), _AT_A_TIME),)](
+            keys,
+            held,
+            long.keys,
+            long.rows,
+            short.keys,
+            short.rows,
+            found,
+            keys.numel(),
+            len(long.keys),
+            len(short.keys),
+            AT_A_TIME=_AT_A_TIME,
+        )
+    return found
+
+
+def keys_and_ages_by_triton(
+    rows: Int64[Tensor, "*shape"],
+    held: Int64[Tensor, " rows"],
+    encoded_at: Int64[Tensor, " rows"],
+    clock: int,
+) -> tuple[Int64[Tensor, "*shape"], Int64[Tensor, "*shape"]]:
+    """`keys_and_ages`."""
+    rows = rows.contiguous()
+    keys, ages = torch.empty_like(rows), torch.empty_like(rows)
+    with on_device(rows):
+        keys_and_ages_kernel[(triton.cdiv(rows.numel(), _AT_A_TIME),)](
+            rows, held, encoded_at, keys, ages, clock, rows.numel(), AT_A_TIME=_AT_A_TIME
+        )
+    return keys, ages
+
+
+@triton.jit
+@no_type_check
+def _row_in(key, is_key, held, listed, rows, num, found):
+    """The row that a sorted list gives each key and that still holds it, else `found`."""
+    low = tl.zeros_like(key)
+    high = low + num
+    left = num
+    while left > 0:  # as often as the list can be halved
+        middle = (low + high) // 2
+        is_open = is_key & (low < high)
+        passed = tl.load(listed + middle, mask=is_open, other=0) <= key
+        low = tl.where(is_open & passed, middle + 1, low)
+        high = tl.where(is_open & (passed == 0), middle, high)
+        left = left // 2
+    row = tl.load(rows + low - 1, mask=is_key & (low > 0), other=-1)
+    holder = tl.load(held + row, mask=row >= 0, other=-1)
+    return tl.where((row >= 0) & (holder == key), row, found)
+
+
+@triton.jit(do_not_specialize=["num", "num_long", "num_short"])
+@no_type_check
+def rows_holding_kernel(
+    keys,
+    held,
+    long_keys,
+    long_rows,
+    short_keys,
+    short_rows,
+    found,
+    num,
+    num_long,
+    num_short,
+    AT_A_TIME: tl.constexpr,
+):
+    """Look some keys up in a long and a short list."""
+    place = tl.program_id(0).to(tl.int64) * AT_A_TIME + tl.arange(0, AT_A_TIME)
+    key = tl.load(keys + place, mask=place < num, other=-1)
+    is_key = key >= 0
+    row = tl.full((AT_A_TIME,), -1, tl.int64)
+    row = _row_in(key, is_key, held, long_keys, long_rows, num_long, row)
+    row = _row_in(key, is_key, held, short_keys, short_rows, num_short, row)
+    tl.store(found + place, row, mask=place < num)
+
+
+@triton.jit(do_not_specialize=["clock", "num"])
+@no_type_check
+def keys_and_ages_kernel(rows, held, encoded_at, keys, ages, clock, num, AT_A_TIME: tl.constexpr):
+    """Read what some rows hold."""
+    place = tl.program_id(0).to(tl.int64) * AT_A_TIME + tl.arange(0, AT_A_TIME)
+    row = tl.load(rows + place, mask=place < num, other=-1)
+    is_row = row >= 0
+    tl.store(keys + place, tl.load(held + row, mask=is_row, other=-1), mask=place < num)
+    stamp = tl.load(encoded_at + row, mask=is_row, other=0)
+    tl.store(ages + place, tl.where(is_row, clock - stamp, 0), mask=place < num)

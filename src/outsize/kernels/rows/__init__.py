@@ -1,0 +1,1 @@
+"""Updates of rows: the rules of the optimizers, and rounding to 16 bits."""

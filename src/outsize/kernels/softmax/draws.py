@@ -1,0 +1,121 @@
+"""Exact draws from a softmax over many items, in one pass that never holds B × N numbers.
+
+On the CPU the pass is torch over chunks that stay in the cache; on CUDA it is a Triton kernel that
+writes only log-sum-exps of blocks. Both draw exactly from the softmax (Gumbel-Max, which the
+negative cache of Lindgren et al. uses, is the reference), and both give its log-partition.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float32
+from torch import Tensor
+
+from outsize.kernels.available import has_triton
+from outsize.kernels.softmax.chunks import draw_by_chunks
+from outsize.kernels.softmax.logit_tiles import (
+    logit_tiles,
+    multiplies_to_float32,
+    multiply_to_float32,
+)
+from outsize.kernels.softmax.scored_items import (
+    Excluded,
+    ScoredItems,
+    SoftmaxDraws,
+    as_lists,
+    check_queries,
+)
+
+__all__ = ["ScoredItems", "SoftmaxDraws", "draw_from_softmax", "softmax_mean"]
+
+
+@torch.no_grad()
+def draw_from_softmax(
+    queries: Float32[Tensor, "num_queries dim"],
+    items: ScoredItems,
+    num: int,
+    generator: torch.Generator,
+    excluded: Excluded = None,
+    with_mean: bool = False,
+) -> SoftmaxDraws:
+    """Draw items for each query in proportion to `exp(q·e_j + log_weight_j)`.
+
+    Draws are independent and with replacement. Nothing carries a gradient. A query that is not
+    finite draws nothing and has a log-partition of NaN; one without any item that counts draws
+    nothing and has −inf. The same seed gives the same draws on the same device and sizes.
+
+    Args:
+        queries: Already multiplied by the inverse temperature.
+        items: What is drawn from.
+        num: Draws per query; with 0 there is only the log-partition.
+        generator: On the device of the queries.
+        excluded: Rows that do not count for a query, in any order and number of times, as a
+            matrix or as lists. Values that are no row, such as −1, are padding. Rows that no query
+            may draw are better given a log-weight of −inf: the time of an exclusion is per query.
+        with_mean: Also give the mean of the items' vectors. Without Triton it comes from the same
+            pass, which is then half again as long, not twice.
+    """
+    check_queries(queries, items, num, excluded)
+    num_queries = len(queries)
+    excluded = as_lists(excluded)
+    if num_queries == 0 or items.num_items == 0:
+        nothing = queries.new_full((num_queries, num), -torch.inf)
+        rows = torch.full_like(nothing, -1, dtype=torch.int64)
+        mean = torch.zeros_like(queries) if with_mean else None
+        draws = SoftmaxDraws(rows, nothing, queries.new_full((num_queries,), -torch.inf), mean)
+    elif queries.is_cuda and has_triton():
+        from outsize.kernels.softmax.triton.draw_launches import draw_by_triton
+
+        draws = draw_by_triton(queries, items, num, generator, excluded)
+        if not with_mean:
+            return draws
+        return replace(draws, mean=softmax_mean(queries, items, draws.log_partition, excluded))
+    else:
+        draws = draw_by_chunks(queries, items, num, generator, excluded, with_mean)
+    # 0 for a finite query, else NaN; without this a query of −inf could pass for one without items.
+    spoilt = (items.round_queries(queries) * 0).sum(dim=1)
+    log_partition = draws.log_partition + spoilt
+    is_spoilt = log_partition.isnan().unsqueeze(1)
+    return SoftmaxDraws(
+        draws.rows.masked_fill(is_spoilt, -1),
+        draws.logits.masked_fill(is_spoilt, -torch.inf),
+        log_partition,
+        None if draws.mean is None else draws.mean + spoilt.unsqueeze(1),
+    )
+
+
+@torch.no_grad()
+def softmax_mean(
+    queries: Float32[Tensor, "num_queries dim"],
+    items: ScoredItems,
+    log_partition: Float32[Tensor, " num_queries"],
+    excluded: Excluded = None,
+) -> Float32[Tensor, "num_queries dim"]:
+    """The mean of the items' vectors (scaled) under each query's softmax, in a pass of its own.
+
+    Zeros where the log-partition is −inf, NaN where it is NaN.
+
+    Args:
+        queries: Already multiplied by the inverse temperature.
+        items: The items of the softmax.
+        log_partition: As `draw_from_softmax` gave it for the same arguments.
+        excluded: Rows that do not count for a query.
+    """
+    check_queries(queries, items, 0, excluded)
+    excluded = as_lists(excluded)
+    is_rounded = items.vectors.dtype != torch.float32
+    if queries.is_cuda and is_rounded and has_triton() and multiplies_to_float32():
+        from outsize.kernels.softmax.triton.mean_launches import mean_by_triton
+
+        return mean_by_triton(queries, items, log_partition, excluded)
+    mean = torch.zeros_like(queries)
+    # exp(logit − inf) is 0 also where the logit is −inf itself.
+    subtracted = log_partition.masked_fill(log_partition == -torch.inf, torch.inf).unsqueeze(1)
+    for tile in logit_tiles(queries, items, excluded):
+        shares = tile.logits.sub_(subtracted[tile.queries]).exp_()
+        if items.scales is not None:
+            shares.mul_(items.scales[tile.items])
+        mean[tile.queries] += multiply_to_float32(shares, tile.vectors)
+    return mean

@@ -1,0 +1,177 @@
+"""Logits of all queries and items, one tile at a time, so that B × N numbers are never held."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import BFloat16, Float, Float32, Int64
+from torch import Tensor
+
+from outsize.kernels.ragged import Ragged
+from outsize.kernels.softmax.scored_items import ScoredItems
+
+# Logits of a tile: on the CPU they should stay in the second-level cache, on CUDA they should fill
+# the device. The vectors of a tile become float32 on the CPU and should stay in a cache too.
+_CPU_LOGITS, _CUDA_LOGITS = 1 << 18, 1 << 24
+_CPU_VECTOR_NUMBERS, _CUDA_VECTOR_NUMBERS = 1 << 20, 1 << 26
+_MAX_QUERIES = 1024
+_LEAST_ITEMS = 256
+
+
+@dataclass(frozen=True)
+class LogitTile:
+    """Some queries against some items.
+
+    Attributes:
+        queries: Which queries.
+        items: Which items.
+        logits: Their logits, −inf where excluded. They may be overwritten, and are by the next
+            tile.
+        vectors: The items' vectors before scaling, in a dtype that can be multiplied.
+    """
+
+    queries: slice
+    items: slice
+    logits: Float32[Tensor, "tile_queries tile_items"]
+    vectors: Float[Tensor, "tile_items dim"]
+
+
+def logit_tiles(
+    queries: Float32[Tensor, "num_queries dim"],
+    items: ScoredItems,
+    excluded: Ragged | None,
+) -> Iterator[LogitTile]:
+    """Every tile, items in order; all queries of some items before the next items.
+
+    Every tile but the last of the items has the same number of them, a multiple of 256.
+    """
+    queries = items.round_queries(queries)
+    num_queries = max(1, min(len(queries), _MAX_QUERIES))
+    num_items = items_of_a_tile(num_queries, queries.shape[1], on_cuda=queries.is_cuda)
+    space = queries.new_empty(num_queries * min(num_items, items.num_items))
+    mask = None if excluded is None else _mask_of(excluded, items.num_items, num_queries, num_items)
+    for start in range(0, items.num_items, num_items):
+        some = slice(start, min(start + num_items, items.num_items))
+        vectors = as_factors(items.vectors[some])
+        for first in range(0, len(queries), num_queries):
+            asking = slice(first, min(first + num_queries, len(queries)))
+            shape = (asking.stop - asking.start, some.stop - some.start)
+            logits = space[: shape[0] * shape[1]].view(shape)
+            weights = items.log_weights[some]
+            if items.scales is None and vectors.dtype == torch.float32:
+                with _full_precision(logits):  # one pass over the logits less
+                    torch.addmm(weights, queries[asking], vectors.t(), out=logits)
+            else:
+                _multiply(queries[asking], vectors, logits)
+                if items.scales is not None:
+                    logits.mul_(items.scales[some])
+                logits.add_(weights)
+            if mask is not None:
+                mask(logits, first, start)
+            yield LogitTile(asking, some, logits, vectors)
+
+
+def _mask_of(
+    excluded: Ragged, num_items: int, tile_queries: int, tile_items: int
+) -> Callable[[Tensor, int, int], None]:
+    """What puts −inf at the excluded places of a tile, given logits, first query and first item."""
+    lines, rows = excluded.lines(), excluded.values
+    if rows.is_cuda:  # where asking how many places a tile has would cost more than looking
+        return lambda logits, first, start: mask_places(logits, lines - first, rows - start)
+    is_row = (rows >= 0) & (rows < num_items)
+    if not is_row.all():
+        lines, rows = lines[is_row], rows[is_row]
+    # Tiles of the same queries stand together, and in them the items in order.
+    ordered, order = (lines // tile_queries * num_items + rows).sort()
+    lines, rows = lines[order] % tile_queries, rows[order]
+
+    def mask(logits: Tensor, first: int, start: int) -> None:
+        width = logits.shape[1]
+        begin = first // tile_queries * num_items + start
+        ends = torch.searchsorted(ordered, torch.tensor([begin, begin + width]))
+        inside = slice(*ends.tolist())
+        places = lines[inside] * width + rows[inside] - start
+        logits.view(-1).index_fill_(0, places, -torch.inf)
+
+    return mask
+
+
+def mask_places(
+    logits: Float32[Tensor, "lines n"], lines: Int64[Tensor, " k"], places: Int64[Tensor, " k"]
+) -> None:
+    """Put −inf at these places of these lines; those that are outside are ignored."""
+    height, width = logits.shape
+    is_inside = (lines >= 0) & (lines < height) & (places >= 0) & (places < width)
+    # A minimum with +inf changes nothing: no wait for the device to say which places are inside.
+    lowered = torch.where(is_inside, -torch.inf, torch.inf).to(logits.dtype)
+    where = torch.where(is_inside, lines * width + places, 0)
+    logits.view(-1).scatter_reduce_(0, where, lowered, "amin")
+
+
+def as_factors(vectors: Tensor) -> Tensor:
+    """Vectors in a dtype that a product to float32 takes: bfloat16 on CUDA, float32 elsewhere."""
+    if vectors.dtype != torch.float32 and vectors.is_cuda and multiplies_to_float32():
+        return vectors.bfloat16()
+    return vectors.float()
+
+
+def multiply_to_float32(left: Float32[Tensor, "n k"], right: Tensor) -> Float32[Tensor, "n m"]:
+    """`left @ right`, to about 16 bits of `left` where `right` is bfloat16."""
+    if right.dtype == torch.float32:
+        with _full_precision(left):
+            return left @ right
+    coarse = left.bfloat16()
+    return multiply_parts(coarse, (left - coarse).bfloat16(), right)
+
+
+def multiply_parts(
+    coarse: BFloat16[Tensor, "n k"], rest: BFloat16[Tensor, "n k"], right: BFloat16[Tensor, "k m"]
+) -> Float32[Tensor, "n m"]:
+    """`(coarse + rest) @ right`, in float32."""
+    with _full_precision(coarse):
+        if not right.is_cuda:
+            return (coarse.float() + rest.float()) @ right.float()
+        product = torch.mm(coarse, right, out_dtype=torch.float32)
+        return product.add_(torch.mm(rest, right, out_dtype=torch.float32))
+
+
+def _multiply(
+    queries: Float32[Tensor, "num_queries dim"],
+    vectors: Float[Tensor, "num_items dim"],
+    out: Float32[Tensor, "num_queries num_items"],
+) -> None:
+    with _full_precision(queries):
+        if vectors.dtype == torch.float32:
+            torch.mm(queries, vectors.t(), out=out)
+        else:  # the queries are rounded already
+            torch.mm(queries.bfloat16(), vectors.t(), out_dtype=torch.float32, out=out)
+
+
+def multiplies_to_float32() -> bool:
+    """Whether this torch can multiply bfloat16 to float32; older ones round the product."""
+    return "dtype_out" in torch.ops.aten.mm.overloads()
+
+
+def items_of_a_tile(num_queries: int, dim: int, *, on_cuda: bool) -> int:
+    """How many items are scored at a time: a multiple of 256."""
+    logits = _CUDA_LOGITS if on_cuda else _CPU_LOGITS
+    numbers = _CUDA_VECTOR_NUMBERS if on_cuda else _CPU_VECTOR_NUMBERS
+    num_items = min(logits // max(num_queries, 1), numbers // max(dim, 1))
+    return max(_LEAST_ITEMS, num_items // _LEAST_ITEMS * _LEAST_ITEMS)
+
+
+@contextmanager
+def _full_precision(tensor: Tensor) -> Iterator[None]:
+    """Keep autocast and a lowered precision of matrix products (TF32, bfloat16) away."""
+    before = torch.get_float32_matmul_precision()
+    if before != "highest":
+        torch.set_float32_matmul_precision("highest")
+    try:
+        with torch.autocast(tensor.device.type, enabled=False):
+            yield
+    finally:
+        if before != "highest":
+            torch.set_float32_matmul_precision(before)

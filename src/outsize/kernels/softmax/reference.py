@@ -1,0 +1,46 @@
+"""Draws from a softmax as one would write them down: all logits, then Gumbel-Max.
+
+It holds several tensors of B × N numbers. Other paths are tested against it.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float32
+from torch import Tensor
+
+from outsize.kernels.softmax.logit_tiles import mask_places
+from outsize.kernels.softmax.scored_items import Excluded, ScoredItems, SoftmaxDraws, as_lists
+
+
+def all_logits(
+    queries: Float32[Tensor, "num_queries dim"],
+    items: ScoredItems,
+    excluded: Excluded = None,
+) -> Float32[Tensor, "num_queries num_items"]:
+    """The logit of every query and item, −inf where excluded."""
+    logits = items.round_queries(queries) @ items.vectors.float().t()
+    if items.scales is not None:
+        logits = logits * items.scales
+    logits = logits + items.log_weights
+    lists = as_lists(excluded)
+    if lists is not None and items.num_items:
+        mask_places(logits, lists.lines(), lists.values)
+    return logits
+
+
+def draw_by_gumbel_max(
+    queries: Float32[Tensor, "num_queries dim"],
+    items: ScoredItems,
+    num: int,
+    generator: torch.Generator,
+    excluded: Excluded = None,
+) -> SoftmaxDraws:
+    """`draw_from_softmax` for at least one item and queries that are finite."""
+    logits = all_logits(queries, items, excluded)
+    # −log of an exponential is Gumbel noise whose tail is not cut, as that of −log(−log(u)) is at
+    # 16.6 in float32.
+    noise = torch.empty(num, *logits.shape, device=logits.device).exponential_(generator=generator)
+    rows = (logits - noise.log_()).argmax(dim=2).t()
+    drawn = logits.gather(1, rows)
+    return SoftmaxDraws(torch.where(drawn > -torch.inf, rows, -1), drawn, logits.logsumexp(dim=1))

@@ -1,0 +1,1 @@
+"""The softmax kernels in Triton, and what launches them."""

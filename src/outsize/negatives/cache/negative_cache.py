@@ -1,0 +1,371 @@
+"""A cache of item embeddings, most of them stale, that negatives are drawn from.
+
+"Efficient training of retrieval models using negative cache" (Lindgren et al., NeurIPS 2021). An
+item is kept as what it is encoded from and as the embedding it had when it was last encoded. A step
+draws items for its queries (`sample`), encodes those anew so that gradients reach the encoder, and
+writes them back (`commit`); others enter (`push`) and displace the oldest, or the oldest are swept
+(`oldest`, `rewrite`). Nothing else changes a cache: a forward pass may be repeated or thrown away.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Float32, Int64
+from torch import Tensor
+
+from outsize.contracts import Shard
+from outsize.contracts.moves import keeping_types
+from outsize.errors import ConfigError
+from outsize.hashing import derive_seed
+from outsize.kernels.directory.lookup import keys_and_ages
+from outsize.kernels.ragged import Ragged
+from outsize.kernels.softmax.draws import ScoredItems, SoftmaxDraws, draw_from_softmax
+from outsize.negatives.cache.contract import UNKNOWN_PUSHED, ItemCache, PushReport
+from outsize.negatives.cache.draw import Draw, HeldItems
+from outsize.negatives.cache.item_rows import FeatureShapes, ItemRows, require_weights
+from outsize.negatives.cache.key_index import NO_KEY, KeyIndex, as_lists, last_of_each
+from outsize.negatives.cache.oldest import NEVER, OldestFirst
+from outsize.negatives.cache.precision import Precision
+from outsize.negatives.cache.stored_items import KeptRows
+from outsize.negatives.cache.undo import Undo
+from outsize.spec import MemoryUse
+
+Eviction = Literal["fifo", "lru"]
+_EMPTY = -1  # the stamp of an empty row: the first to be taken
+
+
+class NegativeCache(ItemCache):
+    """Items with their embeddings, a row each; every item at most once, known by its key.
+
+    New items take empty rows first, then those of the items that entered longest ago ("fifo"), or
+    were encoded longest ago ("lru": a drawn item that is rewritten stays). Items that entered in
+    one `push` are of one age, and of those the one in the lowest row goes first. An item that is
+    pushed while it is held is rewritten where it is; under "fifo" it keeps its turn.
+
+    All state is in buffers (and `get_extra_state`), so a cache resumes with the draws it would have
+    made. It follows moves to a device, but keeps its types: `.half()` does not touch it. Under DDP
+    keep it outside of the wrapped module, which would copy rank 0's over all others.
+
+    Args:
+        num_items: The most items held.
+        dim: Width of an embedding.
+        features: What items are encoded from: name → (shape, type) of one item's tensor.
+        precision: How embeddings are kept: "float32", "bfloat16" or "int8" (a scale an item).
+            Queries are rounded to bfloat16 before they meet the latter two.
+        eviction: "fifo" or "lru".
+        corpus_size: How many items there are in all, where the cache holds a uniform sample of
+            them: each then counts for corpus_size / held items, the 1/α of Lemma 4. `None` counts
+            them as they are: a cache of the whole corpus.
+        seed: Seed of the draws.
+
+    Example:
+        >>> cache = outsize.NegativeCache(num_items=1000, dim=8, features={"id": ((), torch.int64)})
+        >>> keys = torch.arange(10)
+        >>> report = cache.push({"id": keys}, torch.randn(10, 8), keys)
+        >>> draw = cache.sample(torch.randn(2, 8), num=4, beta=20.0, exclude=torch.tensor([3, 7]))
+        >>> draw.keys.shape, bool((draw.keys[0] == 3).any())
+        (torch.Size([2, 4]), False)
+    """
+
+    keys: Tensor
+    log_weights: Tensor
+    encoded_at: Tensor
+    stamps: Tensor
+
+    def __init__(
+        self,
+        num_items: int,
+        dim: int,
+        features: FeatureShapes | None = None,
+        precision: Precision = "bfloat16",
+        eviction: Eviction = "fifo",
+        corpus_size: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if num_items < 1 or dim < 1:
+            raise ConfigError(f"a cache needs items and a width, but got {num_items} and {dim}")
+        if eviction not in ("fifo", "lru"):
+            raise ConfigError(f"eviction is 'fifo' or 'lru', but got {eviction!r}")
+        if corpus_size is not None and corpus_size < 1:
+            raise ConfigError(f"corpus_size must be >= 1, but got {corpus_size}")
+        self.num_items = num_items
+        self.dim = dim
+        self.eviction = eviction
+        self.corpus_size = corpus_size
+        self.shard = Shard()
+        self.seed = seed
+        self._clock = self._num_pushes = self._num_draws = self._num_held = self._num_pushed = 0
+        self._undo = Undo()
+        self.items = ItemRows(num_items, dim, features or {}, precision)
+        self.register_buffer("keys", torch.full((num_items,), NO_KEY))
+        self.register_buffer("log_weights", torch.full((num_items,), -torch.inf))
+        self.register_buffer("encoded_at", torch.full((num_items,), NEVER))
+        self.register_buffer("stamps", torch.full((num_items,), _EMPTY))
+        self._derive()
+
+    @property
+    def clock(self) -> int:  # noqa: D102
+        return self._clock
+
+    @property
+    def device(self) -> torch.device:  # noqa: D102
+        return self.keys.device
+
+    @property
+    def num_held(self) -> int:
+        """Items held now, known without asking the device."""
+        return self._num_held
+
+    @property
+    def num_held_here(self) -> int:  # noqa: D102
+        return self.num_held
+
+    @property
+    def num_items_here(self) -> int:  # noqa: D102
+        return self.num_items
+
+    @property
+    def num_pushed(self) -> int:  # noqa: D102
+        return self._num_pushed
+
+    def ages(self) -> Int64[Tensor, " held"]:
+        """Commits since each held item was encoded."""
+        return self.clock - self.encoded_at[self.keys != NO_KEY]
+
+    def memory_use(self) -> MemoryUse:
+        """What the cache costs, all of it kept for items and their keys."""
+        return MemoryUse.of({"cache": self.buffers()})
+
+    def extra_repr(self) -> str:  # noqa: D102
+        sizes = f"num_items={self.num_items}, dim={self.dim}, corpus_size={self.corpus_size}"
+        return f"{sizes}, eviction={self.eviction!r}"
+
+    @torch.no_grad()
+    def push(  # noqa: D102
+        self,
+        features: Mapping[str, Tensor] | None,
+        embeddings: Float[Tensor, "n dim"],
+        keys: Int64[Tensor, " n"],
+        log_weights: Float[Tensor, " n"] | None = None,
+    ) -> PushReport:
+        return self.take_in(keys, *self.prepare(features, embeddings, keys, log_weights))
+
+    def prepare(
+        self,
+        features: Mapping[str, Tensor] | None,
+        embeddings: Float[Tensor, "n dim"],
+        keys: Int64[Tensor, " n"],
+        log_weights: Float[Tensor, " n"] | None = None,
+    ) -> tuple[Float32[Tensor, " n"], KeptRows]:
+        """Weights and items as a push would keep them; refuses what cannot be kept."""
+        items = self.items.prepare(embeddings, keys, features or {})
+        if log_weights is None:
+            return torch.zeros_like(keys, dtype=torch.float32), items
+        require_weights(log_weights, keys)
+        return log_weights.float(), items
+
+    def take_in(
+        self, keys: Int64[Tensor, " n"], log_weights: Float32[Tensor, " n"], items: KeptRows
+    ) -> PushReport:
+        """Push items that are prepared."""
+        last = last_of_each(keys)
+        found = self._index.rows_of(keys[last])
+        known, known_rows = last[found >= 0], found[found >= 0]
+        new = last[found < 0][-self.num_items :]
+        self._undo.note(known_rows)
+        self._num_pushes += 1
+        self._num_pushed += len(keys)
+        if self.eviction == "lru":
+            self.stamps[known_rows] = self._num_pushes
+        new_rows = self._by_stamp.take(new.shape[0])
+        num_empty = self.num_items - self._num_held  # empty rows come first
+        self._undo.note(new_rows[:num_empty], zero="items.")  # a fill makes no second copy
+        self._undo.note(new_rows[num_empty:])
+        self._num_held = min(self.num_items, self._num_held + len(new))
+        self.stamps[new_rows] = self._num_pushes
+        self.keys[new_rows] = keys[new]
+        self._index.add(new_rows)
+        stays = self.keys[known_rows] == keys[known]  # a new item may have taken its row
+        rows = torch.cat((known_rows[stays], new_rows))
+        which = torch.cat((known[stays], new))
+        self.items.put(rows, items.take(which))
+        self.log_weights[rows] = log_weights[which]
+        self.encoded_at[rows] = self.clock
+        return PushReport(len(new), len(known), len(keys) - len(new) - len(known))
+
+    @torch.no_grad()
+    def sample(  # noqa: D102
+        self,
+        queries: Float[Tensor, "batch dim"],
+        num: int = 1,
+        beta: float | Tensor = 1.0,
+        exclude: Int64[Tensor, "batch ..."] | Ragged | None = None,
+        exclude_everywhere: Int64[Tensor, " n"] | None = None,
+        with_mean: bool = False,
+        advance: bool = True,
+    ) -> Draw:
+        scaled = queries.detach().float() * (beta.detach() if isinstance(beta, Tensor) else beta)
+        lists = None if exclude is None else as_lists(exclude)
+        generator = self.next_generator(advance)
+        drawn = self.draw_rows(scaled, num, generator, lists, exclude_everywhere, with_mean)
+        uniforms = torch.rand(drawn.rows.shape, generator=generator, device=queries.device)
+        found = self.found_at(drawn.rows.flatten())
+        return Draw.of(drawn.rows, *found, drawn.logits, drawn.log_partition, uniforms, drawn.mean)
+
+    def found_at(self, rows: Int64[Tensor, " n"]) -> tuple[Tensor, Tensor, KeptRows]:
+        """Keys, ages and the rest of what is in given rows; `NO_KEY`, 0 and filler for row −1."""
+        keys, ages = keys_and_ages(rows, self.keys, self.encoded_at, self.clock)
+        return keys, ages, self.items.at(rows)
+
+    def draw_rows(
+        self,
+        scaled: Float32[Tensor, "batch dim"],
+        num: int,
+        generator: torch.Generator,
+        exclude: Ragged | None = None,
+        exclude_everywhere: Int64[Tensor, " m"] | None = None,
+        with_mean: bool = False,
+    ) -> SoftmaxDraws:
+        """Rows drawn for queries that are multiplied by β, and the mean embedding if asked for."""
+        items = self.scored(exclude_everywhere)
+        excluded = None if exclude is None else exclude.with_values(self.rows_of(exclude.values))
+        return draw_from_softmax(scaled, items, num, generator, excluded, with_mean)
+
+    @torch.no_grad()
+    def commit(  # noqa: D102
+        self,
+        draw: Draw | None = None,
+        drawn: Float[Tensor, "batch k dim"] | None = None,
+        keys: Int64[Tensor, " n"] | None = None,
+        embeddings: Float[Tensor, "n dim"] | None = None,
+    ) -> None:
+        parts: list[tuple[HeldItems, Tensor]] = []
+        if draw is not None and drawn is not None:
+            parts.append((draw.items(), drawn.flatten(0, 1)))
+        if keys is not None and embeddings is not None:
+            parts.append((HeldItems(self.rows_of(keys), keys, {}), embeddings))
+        if not parts:
+            self.tick()
+            return
+        rows = torch.cat([items.rows for items, _ in parts])
+        items = HeldItems(rows, torch.cat([items.keys for items, _ in parts]), {})
+        prepared = self._still_held(items, torch.cat([encoded for _, encoded in parts]))
+        self.tick()
+        self.replace(*prepared)
+
+    def tick(self) -> None:
+        """Let every item age by one."""
+        self._clock += 1
+
+    @torch.no_grad()
+    def rewrite(self, items: HeldItems, embeddings: Float[Tensor, "n dim"]) -> None:  # noqa: D102
+        self.replace(*self._still_held(items, embeddings))
+
+    def replace(
+        self, rows: Int64[Tensor, " n"], keys: Int64[Tensor, " n"], items: KeptRows
+    ) -> None:
+        """Rewrite rows by items that are prepared, those that still hold their keys."""
+        holds = (self.keys[rows] == keys).nonzero().flatten()
+        last = holds[last_of_each(rows[holds])]
+        self._undo.note(rows[last], "items.feature_")
+        self.items.put(rows[last], items.take(last))
+        self.encoded_at[rows[last]] = self.clock
+        if self.eviction == "lru":
+            self._num_pushes += 1
+            self.stamps[rows[last]] = self._num_pushes
+
+    def all_or_nothing(self) -> AbstractContextManager[None]:  # noqa: D102
+        return self._undo.all_or_nothing(self)
+
+    @torch.no_grad()
+    def oldest(self, num: int) -> HeldItems:  # noqa: D102
+        return self.held(self._by_encoding.take(num))
+
+    @torch.no_grad()
+    def held(self, rows: Int64[Tensor, " n"]) -> HeldItems:
+        """The items in given rows."""
+        return HeldItems(rows, self.keys[rows], self.items.features_at(rows))
+
+    @torch.no_grad()
+    def reweigh(  # noqa: D102
+        self, log_weights_of: Callable[[Int64[Tensor, " n"]], Float[Tensor, " n"]]
+    ) -> None:
+        weights = log_weights_of(self.keys.clamp_min(0)).float()
+        self._undo.note(torch.arange(self.num_items, device=self.device), only="log_weights")
+        self.log_weights.copy_(torch.where(self.keys == NO_KEY, -torch.inf, weights))
+
+    def rows_of(self, keys: Int64[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
+        """Where items are; −1 for those that are not held, and for −1."""
+        return self._index.rows_of(keys)
+
+    @torch.no_grad()
+    def scored(self, exclude_everywhere: Int64[Tensor, " n"] | None = None) -> ScoredItems:
+        """The cache as the kernels read it: empty rows and excluded items weigh nothing."""
+        weights = self.log_weights
+        if self.corpus_size is not None:
+            weights = weights + math.log(self.corpus_size / max(1, self.num_held))
+        if exclude_everywhere is not None:
+            rows = self.rows_of(exclude_everywhere)
+            padded = torch.cat((weights, weights[:1]))  # items that are not held are written here
+            padded[torch.where(rows >= 0, rows, self.num_items)] = -torch.inf
+            weights = padded[:-1]
+        return ScoredItems(self.items.vectors, self.items.scales, weights)
+
+    def tensors_here(self) -> dict[str, Tensor]:  # noqa: D102
+        return dict(self.named_buffers())
+
+    def counters(self) -> list[int]:  # noqa: D102
+        return [self._clock, self._num_pushes, self._num_draws, self._num_pushed, self.seed]
+
+    @torch.no_grad()
+    def resume(self, num_held_here: int, counters: Sequence[int]) -> None:  # noqa: D102
+        self.keys[num_held_here:] = NO_KEY
+        self.log_weights[num_held_here:] = -torch.inf
+        self.encoded_at[num_held_here:] = NEVER
+        self.stamps[num_held_here:] = _EMPTY
+        self.set_extra_state(torch.tensor(counters))
+
+    def get_extra_state(self) -> Tensor:
+        """What counts steps, calls and draws."""
+        return torch.tensor(self.counters())
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Go on where another cache was."""
+        *counts, self.seed = state.tolist()
+        self._clock, self._num_pushes, self._num_draws, *pushed = counts
+        self._num_pushed = pushed[0] if pushed else UNKNOWN_PUSHED
+        self._num_held = int((self.keys != NO_KEY).sum())
+        self._derive()
+
+    def next_generator(self, advance: bool = True) -> torch.Generator:
+        """Draws are functions of the seed and of how many came before; some are not counted."""
+        self._num_draws += advance
+        use = "negatives" if advance else "uncounted negatives"
+        generator = torch.Generator(self.keys.device)
+        return generator.manual_seed(derive_seed(self.seed, use, self._num_draws))
+
+    def _still_held(
+        self, items: HeldItems, embeddings: Float[Tensor, "n dim"]
+    ) -> tuple[Tensor, Tensor, KeptRows]:
+        """Rows, keys and contents of items that are still where they were."""
+        holds = (items.rows >= 0) & (self.keys[items.rows.clamp_min(0)] == items.keys)
+        keys = items.keys[holds]
+        return items.rows[holds], keys, self.items.prepare(embeddings[holds], keys)
+
+    def _derive(self) -> None:
+        """What follows from the buffers."""
+        self._index = KeyIndex(self.keys)
+        self._by_stamp = OldestFirst(self.stamps)
+        self._by_encoding = OldestFirst(self.encoded_at)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> NegativeCache:
+        """Follow a move to another device; keep every type."""
+        super()._apply(keeping_types(fn), recurse)
+        self._derive()
+        return self

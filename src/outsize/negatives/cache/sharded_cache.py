@@ -1,0 +1,361 @@
+"""A negative cache that ranks share: each item has one owner, and every query meets all items."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from outsize.contracts import Shard
+from outsize.errors import DataError
+from outsize.hashing import derive_seed
+from outsize.kernels.ragged import Ragged
+from outsize.negatives.cache.contract import ItemCache, PushReport
+from outsize.negatives.cache.draw import Draw, HeldItems
+from outsize.negatives.cache.item_rows import FeatureShapes
+from outsize.negatives.cache.key_index import NO_KEY, as_lists, last_of_each
+from outsize.negatives.cache.negative_cache import Eviction, NegativeCache
+from outsize.negatives.cache.precision import Precision
+from outsize.negatives.cache.shard_draws import Question, answer, draw_from_shards
+from outsize.negatives.cache.stored_items import KeptRows
+from outsize.ranks.collectives import ProcessRanks, RankGroup
+from outsize.ranks.tensor_swaps import swap_answers, swap_tensors
+from outsize.spec import MemoryUse
+
+
+class ShardedNegativeCache(ItemCache):
+    """A cache whose items are spread over ranks, drawn from as if it were one.
+
+    The item with key k is kept by rank k mod the number of ranks, so no item is held twice, and
+    keys 0 … N−1 are shared evenly: a cache of N items holds all of them. Keys that are not spread
+    over all remainders fill some ranks before others, whose items are then displaced early. Each
+    rank evicts for itself, in the order its items entered or were encoded.
+
+    Of an item that several ranks push or encode in one step, the encoding of the highest rank
+    counts, and of its encodings the last. Ranks draw with seeds of their own.
+
+    What this rank keeps is no part of the module's parameters, buffers and `state_dict`, which DDP
+    and checkpoints take for the same on all ranks: `outsize.negatives.write_cache` and `load_cache`
+    save and load it, on any number of ranks. It follows moves to a device.
+
+    Args:
+        num_items: The most items held by all ranks together, rounded up to as many on each.
+        dim: Width of an embedding.
+        features: As for `NegativeCache`, as are the next four; all are the same on all ranks.
+        precision: How embeddings are kept.
+        eviction: "fifo" or "lru".
+        corpus_size: How many items there are in all, where the cache holds a uniform sample.
+        seed: Seed of the draws.
+        group: The ranks that share the cache; by default all.
+
+    Example:
+        >>> cache = outsize.ShardedNegativeCache(1000, 8, {"id": ((), torch.int64)})
+        >>> keys = torch.arange(10)  # on each rank those it has encoded
+        >>> report = cache.push({"id": keys}, torch.randn(10, 8), keys)
+        >>> cache.sample(torch.randn(2, 8), num=4).keys.shape
+        torch.Size([2, 4])
+    """
+
+    ranks: RankGroup
+
+    def __init__(
+        self,
+        num_items: int,
+        dim: int,
+        features: FeatureShapes | None = None,
+        precision: Precision = "bfloat16",
+        eviction: Eviction = "fifo",
+        corpus_size: int | None = None,
+        seed: int = 0,
+        group: dist.ProcessGroup | RankGroup | None = None,
+    ) -> None:
+        super().__init__()
+        self.ranks = group if isinstance(group, RankGroup) else ProcessRanks(group)
+        self.shard = Shard(self.ranks.rank, self.ranks.size)
+        rows = -(-num_items // self.ranks.size)
+        own_seed = derive_seed(seed, "shard", self.ranks.rank)
+        # In a tuple, so that it is not taken for a part of the module that all ranks have alike.
+        # The corpus is counted here: what one rank holds of it says nothing.
+        self._own = (NegativeCache(rows, dim, features, precision, eviction, None, own_seed),)
+        self.num_items = rows * self.ranks.size
+        self.dim = dim
+        self.corpus_size = corpus_size
+        self._facts = (
+            f"a cache of {self.num_items} items of width {dim}; {precision} items; {eviction}; "
+            f"corpus_size {corpus_size}; features {sorted((features or {}).items())}"
+        )
+        self._num_held = self._num_pushed = 0
+
+    @property
+    def own(self) -> NegativeCache:
+        """What this rank keeps."""
+        return self._own[0]
+
+    @property
+    def clock(self) -> int:  # noqa: D102
+        return self.own.clock
+
+    @property
+    def device(self) -> torch.device:  # noqa: D102
+        return self.own.device
+
+    @property
+    def num_held(self) -> int:
+        """Items held by all ranks together, known without asking."""
+        return self._num_held
+
+    @property
+    def num_held_here(self) -> int:  # noqa: D102
+        return self.own.num_held
+
+    @property
+    def num_items_here(self) -> int:  # noqa: D102
+        return self.own.num_items
+
+    @property
+    def num_pushed(self) -> int:  # noqa: D102
+        return self._num_pushed
+
+    def ages(self) -> Int64[Tensor, " held"]:  # noqa: D102
+        return self.own.ages()
+
+    def memory_use(self) -> MemoryUse:
+        """What this rank's share costs."""
+        return self.own.memory_use()
+
+    def extra_repr(self) -> str:  # noqa: D102
+        share = f"{self.shard.index} of {self.shard.count}"
+        return f"num_items={self.num_items}, dim={self.dim}, shard={share}"
+
+    @torch.no_grad()
+    def push(  # noqa: D102
+        self,
+        features: Mapping[str, Tensor] | None,
+        embeddings: Float[Tensor, "n dim"],
+        keys: Int64[Tensor, " n"],
+        log_weights: Float[Tensor, " n"] | None = None,
+    ) -> PushReport:
+        template, no_keys = self.own.items.at(self.own.keys[:0]), self.own.keys[:0]
+
+        def prepare() -> list[Tensor]:
+            weights, items = self.own.prepare(features, embeddings, keys, log_weights)
+            return [keys % self.shard.count, keys, weights, *items.tensors()]
+
+        nothing = [no_keys, no_keys, self.own.log_weights[:0], *template.tensors()]
+        theirs, weights, *rest = self._to_owners(prepare, nothing, "a push of items")
+        report = self.own.take_in(theirs, weights, template.filled(rest))
+        *pushed, self._num_held = self._sums(
+            report.num_new, report.num_known, report.num_repeated, self.own.num_held
+        )
+        self._num_pushed += sum(pushed)
+        return PushReport(*pushed)
+
+    @torch.no_grad()
+    def sample(  # noqa: D102
+        self,
+        queries: Float[Tensor, "batch dim"],
+        num: int = 1,
+        beta: float | Tensor = 1.0,
+        exclude: Int64[Tensor, "batch ..."] | Ragged | None = None,
+        exclude_everywhere: Int64[Tensor, " n"] | None = None,
+        with_mean: bool = False,
+        advance: bool = True,
+    ) -> Draw:
+        scaled = queries.detach().float() * (beta.detach() if isinstance(beta, Tensor) else beta)
+        no_keys = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
+        question = Question(
+            scaled,
+            as_lists(no_keys if exclude is None else exclude),
+            no_keys.flatten() if exclude_everywhere is None else exclude_everywhere,
+        )
+        asked = self._ask(question, num, with_mean)
+        generator = self.own.next_generator(advance)
+        answers = swap_answers(
+            self.ranks,
+            answer(self.own, asked, num, generator, with_mean),
+            [len(queries)] * self.ranks.size,
+        )
+        drawn, mean = draw_from_shards(answers, self.num_items_here, self._log_weight(), generator)
+        uniforms = torch.rand(drawn.rows.shape, generator=generator, device=queries.device)
+        found = self._fetch(drawn.rows.flatten())
+        return Draw.of(drawn.rows, *found, drawn.logits, drawn.log_partition, uniforms, mean)
+
+    @torch.no_grad()
+    def commit(  # noqa: D102
+        self,
+        draw: Draw | None = None,
+        drawn: Float[Tensor, "batch k dim"] | None = None,
+        keys: Int64[Tensor, " n"] | None = None,
+        embeddings: Float[Tensor, "n dim"] | None = None,
+    ) -> None:
+        def prepare() -> list[Tensor]:
+            parts = [self._nothing()]
+            if draw is not None and drawn is not None:
+                parts.append(self._addressed(draw.items(), drawn.flatten(0, 1)))
+            if keys is not None and embeddings is not None:
+                last = last_of_each(keys)  # their owners know in which rows they are
+                rows = torch.full_like(last, -1)
+                kept = self.own.items.prepare(embeddings[last], keys[last])
+                owners = keys[last] % self.shard.count
+                parts.append([owners, rows, keys[last], *kept.tensors()])
+            return [torch.cat(lines) for lines in zip(*parts, strict=True)]
+
+        received = self._to_owners(prepare, self._nothing(), "a commit of items")
+        self.own.tick()
+        self._replace(received)
+
+    @torch.no_grad()
+    def rewrite(self, items: HeldItems, embeddings: Float[Tensor, "n dim"]) -> None:  # noqa: D102
+        received = self._to_owners(
+            lambda: self._addressed(items, embeddings), self._nothing(), "a rewrite of items"
+        )
+        self._replace(received)
+
+    @contextmanager
+    def all_or_nothing(self) -> Iterator[None]:  # noqa: D102
+        before = self._num_held, self._num_pushed
+        try:
+            with self.own.all_or_nothing():
+                yield
+        except BaseException:
+            self._num_held, self._num_pushed = before
+            raise
+
+    def oldest(self, num: int) -> HeldItems:  # noqa: D102
+        own = self.own.oldest(num)
+        return HeldItems(own.rows + self._first_row, own.keys, own.features)
+
+    def reweigh(  # noqa: D102
+        self, log_weights_of: Callable[[Int64[Tensor, " n"]], Float[Tensor, " n"]]
+    ) -> None:
+        self.own.reweigh(log_weights_of)
+
+    def tensors_here(self) -> dict[str, Tensor]:  # noqa: D102
+        return self.own.tensors_here()
+
+    def counters(self) -> list[int]:  # noqa: D102
+        *counts, _, seed = self.own.counters()
+        return [*counts, self._num_pushed, seed]
+
+    def resume(self, num_held_here: int, counters: Sequence[int]) -> None:  # noqa: D102
+        self.own.resume(num_held_here, counters)
+        self._num_pushed = self.own.num_pushed  # saved for all ranks
+        (self._num_held,) = self._sums(num_held_here)
+
+    def _nothing(self) -> list[Tensor]:
+        """No embeddings: owners, rows there, keys, and contents."""
+        no_keys = self.own.keys[:0]
+        return [no_keys, no_keys, no_keys, *self._contents.tensors()]
+
+    def _addressed(self, items: HeldItems, embeddings: Float[Tensor, "n dim"]) -> list[Tensor]:
+        """Embeddings of items for the owners of their rows."""
+        held = (items.rows >= 0).nonzero().flatten()
+        last = held[last_of_each(items.rows[held])]
+        rows, keys = items.rows[last], items.keys[last]
+        kept = self.own.items.prepare(embeddings[last], keys)
+        return [rows // self.num_items_here, rows % self.num_items_here, keys, *kept.tensors()]
+
+    def _replace(self, received: Sequence[Tensor]) -> None:
+        """Rewrite rows of this rank; row −1 is wherever its item is."""
+        rows, keys, *rest = received
+        rows = torch.where(rows >= 0, rows, self.own.rows_of(keys))
+        self.own.replace(rows, keys, self._contents.filled(rest))
+
+    @property
+    def _contents(self) -> KeptRows:
+        """Embeddings without features, of no items."""
+        return replace(self.own.items.at(self.own.keys[:0]), features={})
+
+    def _ask(self, question: Question, num: int, with_mean: bool) -> list[Question]:
+        """Tell every rank this one's question, and hear theirs."""
+        dtype, notes = self.own.items.vectors.dtype, [num, int(with_mean)]
+        shards = (Shard(rank, self.ranks.size) for rank in range(self.ranks.size))
+        sent = [question.tensors(dtype, shard) for shard in shards]
+        received, others = swap_tensors(self.ranks, sent, notes, "a draw of items", self._facts)
+        for rank, other in enumerate(others):
+            if other != notes:
+                raise DataError(
+                    f"rank {rank} draws {other[0]} items a query, with_mean={bool(other[1])}, but "
+                    f"rank {self.ranks.rank} draws {num}, with_mean={with_mean}: all must agree"
+                )
+        return [Question.of(tensors) for tensors in received]
+
+    def _fetch(self, rows: Int64[Tensor, " n"]) -> tuple[Tensor, Tensor, KeptRows]:
+        """Keys, ages and the rest of what is in given rows, each row asked for once.
+
+        As in a cache of one rank, row −1 has `NO_KEY`, 0 and filler.
+        """
+        wanted = rows.clamp_min(0)
+        distinct, place = torch.unique(wanted, return_inverse=True)  # sorted, so owner by owner
+        owners, places = distinct // self.num_items_here, distinct % self.num_items_here
+        sizes = torch.bincount(owners, minlength=self.ranks.size).tolist()
+        asked, _ = swap_tensors(
+            self.ranks, [[part] for part in places.split(sizes)], (), "a fetch of drawn items"
+        )
+        answers: list[list[Tensor]] = []
+        for (places,) in asked:
+            keys, ages, items = self.own.found_at(places)
+            answers.append([keys, ages, *items.tensors()])
+        found = swap_answers(self.ranks, answers, sizes)
+        keys, ages, *rest = (torch.cat(parts)[place] for parts in zip(*found, strict=True))
+        keys, ages = torch.where(rows >= 0, keys, NO_KEY), torch.where(rows >= 0, ages, 0)
+        return keys, ages, self.own.items.at(self.own.keys[:0]).filled(rest)
+
+    def _to_owners(
+        self, prepare: Callable[[], list[Tensor]], nothing: Sequence[Tensor], operation: str
+    ) -> list[Tensor]:
+        """Send lines to their owners, and get what all ranks send here, in the order of ranks.
+
+        Where one rank cannot prepare its lines, all ranks raise before anything is written.
+
+        Args:
+            prepare: Gives the owner of each line, and the lines.
+            nothing: The same for no lines.
+            operation: What for.
+        """
+        refused: Exception | None = None
+        try:
+            owners, *lines = prepare()
+        except Exception as error:
+            refused = error
+            owners, *lines = nothing
+        order = owners.argsort(stable=True)
+        places = order.split(torch.bincount(owners, minlength=self.ranks.size).tolist())
+        outgoing = [[values[place] for values in lines] for place in places]
+        received, notes = swap_tensors(
+            self.ranks, outgoing, [int(refused is not None)], operation, self._facts
+        )
+        if refused is not None:
+            raise refused
+        for rank, (has_refused,) in enumerate(notes):
+            if has_refused:
+                raise DataError(f"rank {rank} has items that cannot be kept: nothing was written")
+        return [torch.cat(parts) for parts in zip(*received, strict=True)]
+
+    def _sums(self, *numbers: int) -> list[int]:
+        """The sum of each number over all ranks."""
+        lines = torch.tensor([numbers] * self.ranks.size, device=self.device)
+        sums: list[int] = self.ranks.swap_counts(lines).sum(dim=0).tolist()
+        return sums
+
+    def _log_weight(self) -> float:
+        """The log of how many items each held one stands for."""
+        if self.corpus_size is None or not self.num_held:
+            return 0.0
+        return math.log(self.corpus_size / self.num_held)
+
+    @property
+    def _first_row(self) -> int:
+        return self.shard.index * self.num_items_here
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ShardedNegativeCache:
+        """Take what this rank keeps along."""
+        super()._apply(fn, recurse)
+        self.own._apply(fn, recurse)
+        return self

@@ -1,0 +1,1 @@
+"""Ways to choose negatives, one file per way, named as in run files."""

@@ -1,0 +1,285 @@
+"""A step against a negative cache: draw, encode, compare, and keep what was learned about items."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from outsize.errors import ConfigError
+from outsize.kernels.ragged import Ragged
+from outsize.negatives.batch_items import encode_distinct, hard_that_count, require_items
+from outsize.negatives.cache.contract import ItemCache, PushReport
+from outsize.negatives.cache.draw import Draw, HeldItems
+from outsize.negatives.cache.key_index import as_lists
+from outsize.negatives.cache.upkeep import CacheKeeper, Upkeep
+from outsize.negatives.contract import EncodeItems, LossReport, NegativesLoss, cross_entropies
+from outsize.negatives.estimators import Estimator, cached_softmax
+from outsize.negatives.temperature import Temperature
+from outsize.negatives.ways.in_batch import both_ways, in_batch_logits
+from outsize.ranks.gathering import gather_keys, gather_lines, raising_together
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a query's positive is compared with, and how gradients are estimated.
+
+    Attributes:
+        estimator: "weighted", "sampled" or "control-variate".
+        in_batch: Join the positives of the batch's other queries, on all ranks that share the
+            cache.
+        symmetric: Also compare each positive's query with the batch's other queries, and take the
+            mean of both losses.
+    """
+
+    estimator: Estimator = "weighted"
+    in_batch: bool = False
+    symmetric: bool = False
+
+
+@dataclass(frozen=True)
+class CacheLossReport(LossReport):
+    """The loss of one batch against a cache.
+
+    Attributes:
+        positives: The batch's positives.
+        positive_embeddings: What they were encoded to.
+        draw: What was drawn; `None` while warming up.
+        drawn: What that was encoded to.
+    """
+
+    positives: HeldItems = field(kw_only=True)
+    positive_embeddings: Tensor = field(kw_only=True)
+    draw: Draw | None = None
+    drawn: Tensor | None = None
+
+
+class NegativeCacheLoss(NegativesLoss):
+    """Cross-entropy against a cache of stale items, in one call.
+
+    Queries decide what is drawn, so positives and drawn items are encoded in one pass, each
+    distinct item once. Call `commit` with the report after the optimizer's step; nothing changes
+    before.
+
+    Args:
+        cache: The cache.
+        encode_items: Features `(n, …)` by name → embeddings `(n, dim)`.
+        beta: The inverse temperature, or a `Temperature` that may be learned.
+        num_negatives: Draws of each query.
+        comparison: What positives are compared with.
+        upkeep: How the cache is kept.
+
+    Example:
+        >>> table = nn.Embedding(100, 8)
+        >>> cache = outsize.NegativeCache(64, 8, {"id": ((), torch.int64)})
+        >>> loss = outsize.NegativeCacheLoss(cache, lambda items: table(items["id"]), beta=5.0)
+        >>> keys = torch.tensor([3, 7])
+        >>> report = loss(table(torch.tensor([13, 17])), {"id": keys}, keys)
+        >>> report.loss.backward()
+        >>> loss.commit(report)
+        >>> cache.num_held
+        2
+    """
+
+    def __init__(
+        self,
+        cache: ItemCache,
+        encode_items: EncodeItems,
+        beta: float | Temperature = 20.0,
+        num_negatives: int = 4,
+        comparison: Comparison | None = None,
+        upkeep: Upkeep | None = None,
+    ) -> None:
+        super().__init__()
+        if num_negatives < 1:
+            raise ConfigError(f"num_negatives must be >= 1, but got {num_negatives}")
+        self.cache = cache
+        self.temperature = beta if isinstance(beta, Temperature) else Temperature(beta)
+        self.num_negatives = num_negatives
+        self.comparison = comparison or Comparison()
+        self.upkeep = upkeep or Upkeep()
+        self._encode = encode_items
+        self._keeper = CacheKeeper(cache, encode_items, self.upkeep)
+        self._pushed = PushReport(0, 0, 0)
+
+    def begin(self) -> None:
+        """Fill the cache, where its feed has what to fill it with; after warming up."""
+        self._keeper.begin()
+
+    def forward(
+        self,
+        queries: Float[Tensor, "batch dim"],
+        features: Mapping[str, Tensor],
+        keys: Int64[Tensor, " batch"],
+        known: Int64[Tensor, "batch n"] | Ragged | None = None,
+        hard: HeldItems | None = None,
+    ) -> CacheLossReport:
+        """The loss of a batch.
+
+        Args:
+            queries: Encoded queries, with gradients.
+            features: What the queries' positives are encoded from, `(batch, …)` by name.
+            keys: Keys of the positives.
+            known: Keys of other items that are right for a query, lists or a matrix with −1 for
+                nothing.
+            hard: More negatives, the same number for each query and those of the first query
+                first, with the key −1 for nothing. They count for their own query only, each item
+                once, and not where they are right for it.
+        """
+        beta = self.temperature()
+        positives = HeldItems(torch.full_like(keys, -1), keys, features)
+        with raising_together(self.cache.ranks, self.cache.device):
+            require_items(positives, hard)
+        hard_keys = None if hard is None else _by_query(hard.keys, len(keys))
+        is_in_batch = self.comparison.in_batch or self._keeper.is_warming_up
+        all_keys = gather_keys(keys, self.cache.ranks)[0] if is_in_batch else None
+        draw = self._draw(queries, beta, keys, known, hard_keys, all_keys)
+        parts = [positives, *([draw.items()] if draw else []), *([hard] if hard else [])]
+        encoded = encode_distinct(self._encode, parts)
+        own = encoded[0]
+        extra: list[Tensor] = []
+        if is_in_batch:
+            all_own = gather_lines(own, self.cache.ranks)
+            extra.append(in_batch_logits(queries, all_own, beta, keys, known, all_keys))
+        if hard_keys is not None:
+            counts = hard_that_count(hard_keys, keys, known, all_keys)
+            own_hard = _by_query(encoded[-1], len(keys)).float()
+            own_logits = beta * torch.einsum("bd,bkd->bk", queries.float(), own_hard)
+            extra.append(own_logits.masked_fill(~counts, -torch.inf))
+        logits = torch.cat(extra, dim=1) if extra else None
+        if draw is None:
+            return self._warming_up(queries, own, beta, logits, positives, known)
+        drawn = encoded[1].unflatten(0, draw.rows.shape)
+        result = cached_softmax(queries, own, drawn, draw, beta, self.comparison.estimator, logits)
+        return CacheLossReport(
+            self._both_ways(result.loss, queries, own, beta, keys, known),
+            result.losses,
+            _metrics(result.losses, beta, draw, result.staleness),
+            positives=positives,
+            positive_embeddings=own.detach(),
+            draw=draw,
+            drawn=drawn.detach(),
+        )
+
+    def commit(self, report: LossReport) -> None:
+        """Rewrite what was encoded, let new items in, sweep the oldest.
+
+        If it raises, the cache is as it was, on all ranks.
+        """
+        assert isinstance(report, CacheLossReport)
+        self._pushed = self._keeper.keep(
+            report.positives, report.positive_embeddings, report.draw, report.drawn
+        )
+
+    def refresh(self) -> None:
+        """What a commit encodes last, where that was stopped: a sweep, or a cache after warm-up."""
+        self._keeper.refresh()
+
+    def latest_metrics(self) -> dict[str, float]:
+        """The cache after the last commit; nothing is sent for it.
+
+        `age` and `age_p95` are commits since the held items were encoded, `refreshed` the share
+        encoded in the last step (the ρ in effect), `held` and `alpha` what of the corpus is held,
+        `pushed_known` the share of pushed items that were held already. Where ranks share the
+        cache, the last three are of all ranks, and the others of the items this rank keeps.
+        """
+        ages = self.cache.ages().float()
+        pushed = self._pushed.num_new + self._pushed.num_known + self._pushed.num_repeated
+        known = {} if not pushed else {"pushed_known": 1 - self._pushed.num_new / pushed}
+        if not len(ages):
+            return {"held": float(self.cache.num_held), **known}
+        return {
+            "age": float(ages.mean()),
+            "age_p95": float(_p95(ages)),
+            "refreshed": float((ages == 0).float().mean()),
+            "held": float(self.cache.num_held),
+            "alpha": self.cache.alpha,
+            **known,
+        }
+
+    def _draw(
+        self,
+        queries: Tensor,
+        beta: Tensor,
+        keys: Tensor,
+        known: Tensor | Ragged | None,
+        hard_keys: Tensor | None,
+        batch_keys: Tensor | None,
+    ) -> Draw | None:
+        if self._keeper.is_warming_up:
+            return None
+        return self.cache.sample(
+            queries,
+            self.num_negatives,
+            beta,
+            exclude=as_lists(keys, known, hard_keys),
+            exclude_everywhere=batch_keys,
+            with_mean=self.comparison.estimator == "control-variate",
+            advance=torch.is_grad_enabled(),
+        )
+
+    def _warming_up(
+        self,
+        queries: Tensor,
+        own: Tensor,
+        beta: Tensor,
+        logits: Tensor | None,
+        positives: HeldItems,
+        known: Tensor | Ragged | None,
+    ) -> CacheLossReport:
+        assert logits is not None
+        positive = beta * (queries.float() * own.float()).sum(dim=1)
+        losses = cross_entropies(positive, logits)
+        loss = self._both_ways(losses.mean(), queries, own, beta, positives.keys, known)
+        return CacheLossReport(
+            loss,
+            losses.detach(),
+            _metrics(losses.detach(), beta),
+            positives=positives,
+            positive_embeddings=own.detach(),
+        )
+
+    def _both_ways(
+        self,
+        loss: Tensor,
+        queries: Tensor,
+        own: Tensor,
+        beta: Tensor,
+        keys: Tensor,
+        known: Tensor | Ragged | None,
+    ) -> Tensor:
+        if not self.comparison.symmetric:
+            return loss
+        return both_ways(loss, queries, own, beta, keys, known, self.cache.ranks)
+
+
+def _metrics(
+    losses: Tensor, beta: Tensor, draw: Draw | None = None, staleness: Tensor | None = None
+) -> dict[str, Tensor]:
+    metrics = {"p_positive": torch.exp(-losses).mean(), "beta": beta.detach()}
+    if draw is not None and staleness is not None:
+        is_drawn = draw.rows >= 0
+        some = is_drawn.sum().clamp_min(1)
+        distinct = torch.unique(draw.keys).shape[0]
+        metrics["staleness"] = (staleness * is_drawn).sum() / some
+        metrics["staleness_p95"] = _p95((staleness * is_drawn).flatten())
+        metrics["drawn_age"] = draw.ages.sum() / some
+        metrics["duplicates"] = torch.tensor(1 - distinct / max(1, draw.keys.numel()))
+        metrics["without_negatives"] = (draw.log_partition == -torch.inf).float().mean()
+    return metrics
+
+
+def _by_query(values: Tensor, num_queries: int) -> Tensor:
+    """Lines of the first query first, as many for each."""
+    num_each = len(values) // max(1, num_queries)
+    return values.view(num_queries, num_each, *values.shape[1:])
+
+
+def _p95(values: Float[Tensor, " n"]) -> Tensor:
+    """The 95th percentile: the smallest value that at least so many do not exceed; 0 of none."""
+    if not len(values):
+        return values.sum()
+    return values.sort().values[int(0.95 * (len(values) - 1) + 0.5)]

@@ -1,0 +1,105 @@
+"""The negative cache of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from outsize.bounds import require_at_least
+from outsize.errors import ConfigError
+from outsize.negatives.cache.contract import ItemCache
+from outsize.negatives.cache.feeds import CorpusFeed, Feed, PositivesFeed, StreamFeed
+from outsize.negatives.cache.negative_cache import Eviction, NegativeCache
+from outsize.negatives.cache.precision import Precision
+from outsize.negatives.cache.sharded_cache import ShardedNegativeCache
+from outsize.negatives.cache.upkeep import Upkeep
+from outsize.negatives.contract import ItemSource, NegativesConfig
+from outsize.negatives.estimators import Estimator
+from outsize.negatives.temperature import Temperature
+from outsize.negatives.ways.cache import Comparison, NegativeCacheLoss
+from outsize.ranks.collectives import world_size
+
+
+@dataclass(frozen=True)
+class NegativeCacheConfig(NegativesConfig):
+    """Items drawn from a cache by their scores, as softmax has it; several ranks share the cache.
+
+    Attributes:
+        num_negatives: Draws of each query.
+        num_items: Items held, by all ranks together; `None` for all there are.
+        feed: "corpus" (all items from the start), "stream" (a moving uniform sample) or
+            "positives" (what the queries of each step are right for).
+        num_new: Random items a step, of each rank, for a stream.
+        refresh: ρ, the share of the held items that is swept a step, the oldest first.
+        precision: How embeddings are kept.
+        eviction: "fifo" or "lru".
+        estimator: "weighted", "sampled" or "control-variate".
+        in_batch: Join the positives of the batch's other queries.
+        symmetric: Also compare each positive's query with the batch's other queries.
+        log_q: Correct a cache of positives for their popularity.
+        warmup_steps: Steps in which queries are compared within the batch only.
+    """
+
+    num_negatives: int = 16
+    num_items: int | None = None
+    feed: Literal["corpus", "stream", "positives"] = "corpus"
+    num_new: int = 64
+    refresh: float = 0.0
+    precision: Precision = "bfloat16"
+    eviction: Eviction = "fifo"
+    estimator: Estimator = "weighted"
+    in_batch: bool = False
+    symmetric: bool = False
+    log_q: bool = True
+    warmup_steps: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_at_least(self, 1, "num_negatives", "num_items", "num_new")
+        require_at_least(self, 0, "warmup_steps", "refresh")
+        if self.refresh > 1:
+            raise ConfigError(f"refresh must be from 0 to 1, but got {self.refresh}")
+        if self.feed == "corpus" and self.num_items is not None:
+            raise ConfigError(
+                "feed = 'corpus' holds all items: leave num_items out, or choose a stream"
+            )
+        if self.feed == "stream" and self.eviction == "lru":
+            raise ConfigError(
+                "a stream is a uniform sample only under eviction = 'fifo': under 'lru' items that "
+                "are drawn often would stay"
+            )
+
+    def build(self, source: ItemSource, seed: int) -> NegativeCacheLoss:  # noqa: D102
+        size = min(self.num_items or source.num_items, source.num_items)
+        example = source.features_of(torch.zeros(1, dtype=torch.int64))
+        shapes = {name: (values.shape[1:], values.dtype) for name, values in example.items()}
+        corpus_size = source.num_items if self.feed == "stream" else None
+        kind = NegativeCache if world_size() == 1 else ShardedNegativeCache
+        cache: ItemCache = kind(
+            size, source.dim, shapes, self.precision, self.eviction, corpus_size, seed
+        )
+        return NegativeCacheLoss(
+            cache,
+            source.encode,
+            Temperature(self.beta, self.learn_beta),
+            self.num_negatives,
+            Comparison(self.estimator, self.in_batch, self.symmetric),
+            Upkeep(self._feed(source, size, seed), self.refresh, self.warmup_steps),
+        )
+
+    def items_per_step(self, batch_size: int, num_items: int) -> int:  # noqa: D102
+        num_new = self.num_new if self.feed == "stream" else 0
+        return batch_size * self.num_negatives + num_new
+
+    def _feed(self, source: ItemSource, size: int, seed: int) -> Feed:
+        if self.feed == "corpus":
+            return CorpusFeed(source)
+        if self.feed == "stream":
+            return StreamFeed(source, self.num_new, seed)
+        if not self.log_q:
+            return PositivesFeed()
+        if source.counts is None:
+            raise ConfigError("log_q needs to know how often items are positives: set it to false")
+        return PositivesFeed(source.counts, size, self.eviction)

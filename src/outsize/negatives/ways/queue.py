@@ -1,0 +1,120 @@
+"""A first-in, first-out queue of the last positives, all of them constants (MoCo, XBM).
+
+What most libraries call a memory bank. Items in it are as stale as the queue is long, are never
+refreshed, and get no gradient: only queries learn from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from outsize.bounds import require_at_least
+from outsize.kernels.ragged import Ragged
+from outsize.negatives.batch_items import require_items
+from outsize.negatives.cache.draw import HeldItems
+from outsize.negatives.cache.negative_cache import NegativeCache
+from outsize.negatives.cache.precision import Precision
+from outsize.negatives.contract import ItemSource, LossReport, NegativesConfig, NegativesLoss
+from outsize.negatives.estimators import cached_softmax
+from outsize.negatives.temperature import Temperature
+from outsize.negatives.ways.in_batch import in_batch_logits
+
+
+@dataclass(frozen=True)
+class QueueReport(LossReport):
+    """The loss of one batch against a queue.
+
+    Attributes:
+        keys: The batch's positives.
+        embeddings: What they were encoded to.
+    """
+
+    keys: Tensor = field(kw_only=True)
+    embeddings: Tensor = field(kw_only=True)
+
+
+class QueueLoss(NegativesLoss):
+    """Cross-entropy of each positive among the queue and the batch.
+
+    Args:
+        cache: The queue; it needs no features.
+        source: How items are encoded.
+        temperature: β.
+    """
+
+    def __init__(self, cache: NegativeCache, source: ItemSource, temperature: Temperature) -> None:
+        super().__init__()
+        self.cache = cache
+        self.temperature = temperature
+        self._source = source
+
+    def forward(  # noqa: D102
+        self,
+        queries: Float[Tensor, "batch dim"],
+        features: Mapping[str, Tensor],
+        keys: Int64[Tensor, " batch"],
+        known: Int64[Tensor, "batch n"] | Ragged | None = None,
+    ) -> QueueReport:
+        require_items(HeldItems(torch.full_like(keys, -1), keys, features))
+        beta = self.temperature()
+        items = self._source.encode(features)
+        extra = in_batch_logits(queries, items, beta, keys, known)
+        # With nothing drawn, the control variate is the gradient of constants: the queries' alone.
+        draw = self.cache.sample(
+            queries,
+            0,
+            beta,
+            exclude=known,
+            exclude_everywhere=keys,
+            with_mean=True,
+            advance=torch.is_grad_enabled(),
+        )
+        result = cached_softmax(
+            queries, items, items[:, None][:, :0], draw, beta, "control-variate", extra
+        )
+        return QueueReport(
+            result.loss,
+            result.losses,
+            {"p_positive": result.p_positive.mean(), "beta": beta.detach()},
+            keys=keys,
+            embeddings=items.detach(),
+        )
+
+    def commit(self, report: LossReport) -> None:
+        """Let the batch's positives in."""
+        assert isinstance(report, QueueReport)
+        with self.cache.all_or_nothing():
+            self.cache.commit()
+            self.cache.push({}, report.embeddings, report.keys)
+
+    def latest_metrics(self) -> dict[str, float]:
+        """How old the queue is."""
+        ages = self.cache.ages().float()
+        return {"age": float(ages.mean()), "held": float(len(ages))} if len(ages) else {"held": 0.0}
+
+
+@dataclass(frozen=True)
+class QueueConfig(NegativesConfig):
+    """The positives of the last batches, as they were encoded then.
+
+    Attributes:
+        num_items: Length of the queue.
+        precision: How embeddings are kept.
+    """
+
+    num_items: int = 65_536
+    precision: Precision = "bfloat16"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_at_least(self, 1, "num_items")
+
+    def build(self, source: ItemSource, seed: int) -> QueueLoss:  # noqa: D102
+        size = min(self.num_items, source.num_items)
+        cache = NegativeCache(size, source.dim, precision=self.precision, seed=seed)
+        return QueueLoss(cache, source, Temperature(self.beta, self.learn_beta))

@@ -1,0 +1,1 @@
+"""What ranks share: collectives, messages, ownership and the files each rank writes."""

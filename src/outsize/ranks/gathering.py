@@ -1,0 +1,86 @@
+"""Lines of all ranks in one tensor, with gradients, as one process with all batches has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from outsize.errors import DataError
+from outsize.kernels.ragged import Ragged
+from outsize.ranks.agreement import swap_headers
+from outsize.ranks.collectives import RankGroup
+from outsize.ranks.tensor_swaps import swap_answers, swap_tensors
+
+
+@contextmanager
+def raising_together(ranks: RankGroup | None, device: torch.device) -> Iterator[None]:
+    """If any rank raises inside, all raise; entered by all ranks."""
+    met: Exception | None = None
+    try:
+        yield
+    except Exception as error:
+        met = error
+    told = [[int(met is not None)]] * (1 if ranks is None else ranks.size)
+    flags = told if ranks is None else swap_headers(ranks, "a check of items", "", told, device)
+    if met is not None:
+        raise met
+    for rank, (has_raised,) in enumerate(flags):
+        if has_raised:
+            raise DataError(f"rank {rank} could not take this step, and says why: nothing was kept")
+
+
+def gather_lines(values: Tensor, ranks: RankGroup | None) -> Tensor:
+    """The lines of every rank, in the order of ranks, each with its own number of them.
+
+    In the backward pass a line gets the sum of its gradients on all ranks, so that ranks that
+    average their gradients have that of the mean of their losses. All ranks must take part in both.
+    """
+    if ranks is None or ranks.size == 1:
+        return values
+    gathered: Tensor = _Gather.apply(values, ranks)
+    return gathered
+
+
+def gather_keys(
+    keys: Int64[Tensor, " batch"], ranks: RankGroup | None
+) -> tuple[Int64[Tensor, " all"], int]:
+    """The keys of every rank, in the order of ranks, and where this rank's begin."""
+    if ranks is None or ranks.size == 1:
+        return keys, 0
+    parts = _parts(keys, ranks)
+    return torch.cat(parts), sum(len(part) for part in parts[: ranks.rank])
+
+
+def gather_lists(lists: Ragged, ranks: RankGroup | None) -> Ragged:
+    """Lists of keys of every rank, in the order of ranks."""
+    if ranks is None or ranks.size == 1:
+        return lists
+    received, _ = swap_tensors(ranks, [[lists.values, lists.sizes()]] * ranks.size)
+    return Ragged.stacked([Ragged.from_sizes(values, sizes) for values, sizes in received])
+
+
+def _parts(values: Tensor, ranks: RankGroup) -> list[Tensor]:
+    """The lines of each rank."""
+    received, _ = swap_tensors(ranks, [[values]] * ranks.size)
+    return [part for (part,) in received]
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, ranks: RankGroup) -> Tensor:
+        parts = _parts(values, ranks)
+        ctx.ranks, ctx.sizes = ranks, [len(part) for part in parts]
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (gradient,) = gradients
+        mine = [ctx.sizes[ctx.ranks.rank]] * ctx.ranks.size
+        outgoing = [[part] for part in gradient.contiguous().split(ctx.sizes)]
+        received = swap_answers(ctx.ranks, outgoing, mine)
+        return torch.stack([part for (part,) in received]).sum(dim=0), None

@@ -1,0 +1,120 @@
+"""Tensors of any type and length between ranks, all ranks at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import UInt8
+from torch import Tensor
+
+from outsize.ranks.agreement import swap_headers
+from outsize.ranks.collectives import RankGroup
+
+_ALIGNMENT = 8  # of each tensor in a message, so that it can be read in place
+
+
+def swap_tensors(
+    ranks: RankGroup,
+    outgoing: Sequence[Sequence[Tensor]],
+    notes: Sequence[int] = (),
+    operation: str = "a gathering of lines",
+    facts: str = "",
+) -> tuple[list[list[Tensor]], list[list[int]]]:
+    """Give rank i the tensors of `outgoing[i]`, and get as many from each rank; with them notes.
+
+    Of tensors in the same place of the list only the number of lines may differ, from receiver to
+    receiver and from rank to rank. What a rank gives itself stays as it is. Where nothing is sent
+    to anyone, no message follows the counts.
+
+    Args:
+        ranks: Who takes part.
+        outgoing: For each rank, tensors with at least one dimension.
+        notes: Numbers for everyone, as many on all ranks.
+        operation: What for, as for `swap_headers`.
+        facts: What all ranks must have alike besides the kinds of tensors.
+
+    Returns:
+        The tensors and the notes of each rank, in the order of ranks.
+    """
+    me, device = ranks.rank, outgoing[0][0].device
+    messages = [
+        _write([] if receiver == me else tensors, device)
+        for receiver, tensors in enumerate(outgoing)
+    ]
+    num_bytes = sum(len(message) for message in messages)
+    lines = [[*map(len, tensors), num_bytes, *notes] for tensors in outgoing]
+    kinds = "; ".join(
+        f"lines of {str(values.dtype).removeprefix('torch.')} {list(values.shape[1:])}"
+        for values in outgoing[0]
+    )
+    theirs = swap_headers(ranks, operation, f"{facts}; {kinds}", lines, device)
+    num = len(outgoing[0])
+    notes_of_all = [line[num + 1 :] for line in theirs]
+    if not any(line[num] for line in theirs):
+        empty = [[values[:0] for values in tensors] for tensors in outgoing]
+        return [
+            list(outgoing[me]) if r == me else empty[r] for r in range(ranks.size)
+        ], notes_of_all
+    return _swap(ranks, messages, outgoing[me], [line[:num] for line in theirs]), notes_of_all
+
+
+def swap_answers(
+    ranks: RankGroup, outgoing: Sequence[Sequence[Tensor]], lengths: Sequence[int]
+) -> list[list[Tensor]]:
+    """The same where all know how much they get: `lengths[i]` lines of each tensor of rank i."""
+    device = outgoing[0][0].device
+    messages = [
+        _write([] if receiver == ranks.rank else tensors, device)
+        for receiver, tensors in enumerate(outgoing)
+    ]
+    own = outgoing[ranks.rank]
+    return _swap(ranks, messages, own, [[length] * len(own) for length in lengths])
+
+
+def _swap(
+    ranks: RankGroup,
+    messages: Sequence[UInt8[Tensor, " _"]],
+    own: Sequence[Tensor],
+    lengths: Sequence[Sequence[int]],
+) -> list[list[Tensor]]:
+    sizes = [
+        0 if source == ranks.rank else sum(map(_num_bytes, own, each))
+        for source, each in enumerate(lengths)
+    ]
+    received = ranks.swap_bytes(messages, sizes)
+    return [
+        list(own) if source == ranks.rank else _read(content, own, lengths[source])
+        for source, content in enumerate(received)
+    ]
+
+
+def _write(tensors: Sequence[Tensor], device: torch.device) -> UInt8[Tensor, " _"]:
+    pieces = [torch.empty(0, dtype=torch.uint8, device=device)]
+    for values in tensors:
+        content = values.contiguous().view(-1).view(torch.uint8)
+        pieces += [content, content.new_zeros(-len(content) % _ALIGNMENT)]
+    return torch.cat(pieces)
+
+
+def _read(
+    content: UInt8[Tensor, " _"], like: Sequence[Tensor], lengths: Sequence[int]
+) -> list[Tensor]:
+    found: list[Tensor] = []
+    start = 0
+    for example, length in zip(like, lengths, strict=True):
+        size = length * _line_bytes(example)
+        values = content[start : start + size].view(example.dtype)
+        found.append(values.view(length, *example.shape[1:]))
+        start += size + -size % _ALIGNMENT
+    return found
+
+
+def _num_bytes(example: Tensor, length: int) -> int:
+    size = length * _line_bytes(example)
+    return size + -size % _ALIGNMENT
+
+
+def _line_bytes(example: Tensor) -> int:
+    return math.prod(example.shape[1:]) * example.element_size()

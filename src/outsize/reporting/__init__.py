@@ -1,0 +1,1 @@
+"""What reports and results share: the HTML page, and the facts of the machine."""

@@ -1,0 +1,156 @@
+"""An eviction policy that follows drift and admits only what pays.
+
+The idea is that of TinyLFU (Einziger, Friedman and Manes, "TinyLFU: A Highly Efficient Cache
+Admission Policy", 2017): a small sketch remembers how often rows outside the cache are used, its
+counts fade, and a row is admitted only if it was used more than the one that would give way. Three
+things differ. Counts fade exponentially, by uses that weigh ever more instead of counts that are
+halved now and then. Cached rows have exact counts of their own and stay out of the sketch, which
+so holds only the tail. And a margin keeps rows of about the same worth from changing places.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Bool, Float32, Int64
+from torch import Tensor, nn
+
+from outsize.errors import ConfigError
+from outsize.hashing import draw_hashes, hash_ids
+from outsize.stores.eviction.policy import EvictionPolicy, lowest_slots
+
+_NUM_HASHES = 4
+_BUCKETS_PER_SLOT = 2  # for each hash function
+_HALVINGS_PER_SCALING = 32  # a use weighs at most 2³², far below the largest float32
+
+
+class CountMinSketch(nn.Module):
+    """An amount for every id in bounded memory; never too low, at times too high.
+
+    An id has one bucket per hash function, and its amount is the least of them. Buckets are
+    raised no higher than they must be (conservative update), so an amount is too high only where
+    every bucket of an id is shared with a greater one. Maxima do not depend on order: the same
+    calls make the same sketch, to the last bit.
+
+    Args:
+        num_buckets: Buckets of each hash function; there are four, with 4 bytes a bucket.
+        seed: Draws the hash functions.
+    """
+
+    amounts: Tensor
+    hashes: Tensor
+
+    def __init__(self, num_buckets: int, seed: int) -> None:
+        super().__init__()
+        self.num_buckets = num_buckets
+        self.register_buffer("amounts", torch.zeros(_NUM_HASHES * num_buckets))
+        self.register_buffer("hashes", draw_hashes(_NUM_HASHES, seed))
+
+    def estimate(self, ids: Int64[Tensor, " n"]) -> Float32[Tensor, " n"]:
+        """The amount of each id."""
+        return self.amounts[self._buckets(ids)].amin(dim=1)
+
+    def add(self, ids: Int64[Tensor, " n"], amount: Float32[Tensor, ""]) -> None:
+        """Add an amount to each id; each id may occur once."""
+        buckets = self._buckets(ids)
+        self._lift(buckets, self.amounts[buckets].amin(dim=1) + amount)
+
+    def lift(self, ids: Int64[Tensor, " n"], amounts: Float32[Tensor, " n"]) -> None:
+        """Let no id have less than this amount."""
+        self._lift(self._buckets(ids), amounts)
+
+    def scale(self, factor: float) -> None:
+        """Multiply all amounts."""
+        self.amounts *= factor
+
+    def _lift(self, buckets: Int64[Tensor, "n hashes"], amounts: Float32[Tensor, " n"]) -> None:
+        source = amounts.unsqueeze(1).expand_as(buckets).flatten()
+        self.amounts.scatter_reduce_(0, buckets.flatten(), source, "amax")
+
+    def _buckets(self, ids: Int64[Tensor, " n"]) -> Int64[Tensor, "n hashes"]:
+        starts = torch.arange(_NUM_HASHES, device=ids.device) * self.num_buckets
+        return hash_ids(ids, self.hashes, self.num_buckets) + starts
+
+
+class FadingLFU(EvictionPolicy):
+    """LFU with counts that fade, in which a row is admitted only if that pays.
+
+    A row's worth is its number of uses, and halves each time that `half_life · num_slots` rows
+    have been used. Cached rows carry their worth along, also what they had before they came in;
+    that of all others is estimated by a `CountMinSketch`, never too low.
+
+    Empty slots go to the rows worth most, ties by lowest id. The next ones are matched with the
+    cached rows worth least, ties by lowest slot: the best with the worst, the second with the
+    second, and so on as long as the new row is worth more by over `margin` uses. With a margin of
+    1, a row used once, as far as the sketch can tell, replaces nothing: to swap it with another of
+    its kind would cost an eviction and gain nothing.
+
+    The sketch takes 32 bytes a slot, the worth of cached rows 4.
+
+    Args:
+        num_slots: How many rows the cache holds.
+        half_life: Uses a slot until a use counts half. Longer tells rows of similar popularity
+            apart; shorter follows drift faster.
+        margin: By how many uses a row must exceed the one that it replaces.
+        seed: Draws the hash functions of the sketch.
+    """
+
+    elapsed: Tensor
+    worth: Tensor
+
+    def __init__(
+        self, num_slots: int, half_life: float = 16.0, margin: float = 1.0, seed: int = 0
+    ) -> None:
+        super().__init__(num_slots)
+        if not 0 < half_life < math.inf:
+            raise ConfigError(f"half_life must be finite and > 0, but got {half_life}")
+        if not margin >= 0:
+            raise ConfigError(f"margin must be >= 0, but got {margin}")
+        self.margin = margin
+        self.uses_per_halving = max(1, round(half_life * num_slots))
+        self.register_buffer("elapsed", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("worth", torch.zeros(num_slots))
+        self.sketch = CountMinSketch(_BUCKETS_PER_SLOT * num_slots, seed)
+
+    def used(self, ids: Int64[Tensor, " n"], slots: Int64[Tensor, " n"]) -> None:  # noqa: D102
+        self._fade(ids.shape[0])
+        cached = slots >= 0
+        self.worth[slots[cached]] += self._one_use()
+        self.sketch.add(ids[~cached], self._one_use())
+
+    def choose(  # noqa: D102
+        self, ids: Int64[Tensor, " m"], num_free: int, evictable: Bool[Tensor, " num_slots"]
+    ) -> tuple[Bool[Tensor, " m"], Int64[Tensor, " k"]]:
+        worth, order = self.sketch.estimate(ids).sort(descending=True, stable=True)
+        offers = worth[num_free:] - self.margin * self._one_use()
+        # An offer that no slot could accept needs no victim; that leaves few to be found.
+        num_offers = int((offers > self.worth.min()).sum())
+        victims = lowest_slots(self.worth, evictable, num_offers).sort().values
+        prices, cheapest_first = self.worth[victims].sort(stable=True)
+        pays = offers[: victims.shape[0]] > prices
+        victims = victims[cheapest_first][pays]
+        admit = torch.zeros_like(ids, dtype=torch.bool)
+        admit[order[: num_free + victims.shape[0]]] = True
+        return admit, victims
+
+    def admitted(self, ids: Int64[Tensor, " n"], slots: Int64[Tensor, " n"]) -> None:  # noqa: D102
+        self.worth[slots] = self.sketch.estimate(ids)
+
+    def removed(self, ids: Int64[Tensor, " n"], slots: Int64[Tensor, " n"]) -> None:
+        """Remember what these rows are worth."""
+        self.sketch.lift(ids, self.worth[slots])
+
+    def _one_use(self) -> Float32[Tensor, ""]:
+        """What a use adds now: doubling this is halving everything that was added before."""
+        return torch.exp2(self.elapsed / self.uses_per_halving)
+
+    def _fade(self, num_uses: int) -> None:
+        self.elapsed += num_uses
+        period = _HALVINGS_PER_SCALING * self.uses_per_halving
+        num_periods = int(self.elapsed) // period
+        if num_periods:
+            self.elapsed %= period
+            factor = 2.0 ** (-_HALVINGS_PER_SCALING * num_periods)  # a power of two: exact
+            self.worth *= factor
+            self.sketch.scale(factor)

@@ -1,0 +1,38 @@
+"""Least recently used, as in HET (Miao et al., VLDB 2022)."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Int64
+from torch import Tensor
+
+from outsize.stores.eviction.policy import EvictionPolicy, lowest_ids, lowest_slots
+
+
+class LRU(EvictionPolicy):
+    """Least recently used: the row whose last use lies the most steps back gives way.
+
+    Rows are admitted while there is room, lowest ids first. Of rows last used in the same step,
+    the one in the lowest slot gives way first.
+    """
+
+    step: Tensor
+    used_at: Tensor
+
+    def __init__(self, num_slots: int) -> None:
+        super().__init__(num_slots)
+        self.register_buffer("step", torch.zeros((), dtype=torch.int32))
+        self.register_buffer("used_at", torch.zeros(num_slots, dtype=torch.int32))
+
+    def used(self, ids: Int64[Tensor, " n"], slots: Int64[Tensor, " n"]) -> None:  # noqa: D102
+        self.step += 1
+        self.used_at[slots[slots >= 0]] = self.step
+
+    def choose(  # noqa: D102
+        self, ids: Int64[Tensor, " m"], num_free: int, evictable: Bool[Tensor, " num_slots"]
+    ) -> tuple[Bool[Tensor, " m"], Int64[Tensor, " k"]]:
+        victims = lowest_slots(self.used_at, evictable, ids.shape[0] - num_free)
+        return lowest_ids(ids, num_free + victims.shape[0]), victims
+
+    def admitted(self, ids: Int64[Tensor, " n"], slots: Int64[Tensor, " n"]) -> None:  # noqa: D102
+        self.used_at[slots] = self.step

@@ -1,0 +1,1 @@
+"""Experimental: rows served by ranks that answer at any time, HET's asynchronous baseline."""
