@@ -9,9 +9,10 @@ from outsize.contracts import RowLayout, RowReply, RowUpdate
 from outsize.contracts.messages import take_lines
 from outsize.errors import ConfigError
 from outsize.kernels.rows.updates import AdagradRule, SGDRule
+from outsize.ranks.sections import MessageReader, MessageWriter
 from outsize.spec import TableSpec
 from outsize.stores.merging import average_over_workers, merge_updates, no_update
-from outsize.stores.packing import MessageReader, MessageWriter, Packing, RowRequest
+from outsize.stores.packing import Packing, RowRequest
 from outsize.stores.wire import WIRES, wire_named
 
 LAYOUT = RowLayout([TableSpec("wide", 40, 5), TableSpec("thin", 20, 1), TableSpec("other", 9, 3)])

@@ -13,7 +13,7 @@ from outsize.contracts import RowLayout, RowUpdate, Shard
 from outsize.kernels.rows.updates import AdagradRule, SGDRule
 from outsize.spec import TableSpec
 from outsize.stores import LocalStore, ServedStore
-from outsize.stores.owners import join_replies
+from outsize.stores.replies import join_replies
 
 SPECS = [TableSpec("wide", 13, 4), TableSpec("thin", 5, 2), TableSpec("other", 2, 4)]
 RANKS = Path(__file__).parent.parent / "ranks"

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from outsize.ranks.agreement import swap_headers
 from outsize.ranks.collectives import RankGroup
-
-_ALIGNMENT = 8  # of each tensor in a message, so that it can be read in place
+from outsize.ranks.sections import MessageReader, MessageWriter, padded
 
 
 def swap_tensors(
@@ -91,30 +90,22 @@ def _swap(
 
 
 def _write(tensors: Sequence[Tensor], device: torch.device) -> UInt8[Tensor, " _"]:
-    pieces = [torch.empty(0, dtype=torch.uint8, device=device)]
+    writer = MessageWriter()
     for values in tensors:
-        content = values.contiguous().view(-1).view(torch.uint8)
-        pieces += [content, content.new_zeros(-len(content) % _ALIGNMENT)]
-    return torch.cat(pieces)
+        writer.put("tensors", values)
+    return writer.message(device).content
 
 
 def _read(
     content: UInt8[Tensor, " _"], like: Sequence[Tensor], lengths: Sequence[int]
 ) -> list[Tensor]:
+    reader = MessageReader(content)
     found: list[Tensor] = []
-    start = 0
     for example, length in zip(like, lengths, strict=True):
-        size = length * _line_bytes(example)
-        values = content[start : start + size].view(example.dtype)
-        found.append(values.view(length, *example.shape[1:]))
-        start += size + -size % _ALIGNMENT
+        shape = (length, *example.shape[1:])
+        found.append(reader.take(math.prod(shape), example.dtype).view(shape))
     return found
 
 
 def _num_bytes(example: Tensor, length: int) -> int:
-    size = length * _line_bytes(example)
-    return size + -size % _ALIGNMENT
-
-
-def _line_bytes(example: Tensor) -> int:
-    return math.prod(example.shape[1:]) * example.element_size()
+    return padded(length * math.prod(example.shape[1:]) * example.element_size())

@@ -38,7 +38,7 @@ from outsize.spec import MemoryUse
 from outsize.stores.copies import NEVER_COPIED, PendingRows, RowCopies, under
 from outsize.stores.eviction import EVICTION
 from outsize.stores.merging import merge_updates, no_update
-from outsize.stores.owners import newer_than
+from outsize.stores.replies import newer_than
 
 _Result = TypeVar("_Result")
 

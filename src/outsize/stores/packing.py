@@ -10,7 +10,7 @@ bound.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,20 +19,12 @@ from torch import Tensor
 
 from outsize.contracts import RowLayout, RowReply, RowUpdate
 from outsize.kernels.rows.updates import UpdateRule
+from outsize.ranks.sections import Message, MessageReader, MessageWriter, padded
 from outsize.stores.merging import merge_updates
 from outsize.stores.wire import Float32Wire, Wire
 
-_ALIGNMENT = 8
 _MAX_INT32 = (1 << 31) - 1
 _EXACT = Float32Wire()
-
-
-@dataclass(frozen=True)
-class Message:
-    """Bytes for one receiver, and how many of them are of which kind."""
-
-    content: UInt8[Tensor, " bytes"]
-    bytes_by_kind: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -42,44 +34,6 @@ class RowRequest:
     update: RowUpdate
     ids: Int64[Tensor, " n"]
     clocks: Int64[Tensor, " n"] | None
-
-
-class MessageWriter:
-    """Puts sections together."""
-
-    def __init__(self) -> None:
-        self._sections: list[Tensor] = []
-        self._bytes: dict[str, int] = {}
-
-    def put(self, kind: str, values: Tensor) -> None:
-        """Add a section of any type."""
-        content = values.contiguous().view(-1).view(torch.uint8)
-        padding = -content.shape[0] % _ALIGNMENT
-        self._sections.append(content)
-        if padding:
-            self._sections.append(content.new_zeros(padding))
-        self._bytes[kind] = self._bytes.get(kind, 0) + content.shape[0] + padding
-
-    def message(self, device: torch.device) -> Message:
-        """All sections so far."""
-        if not self._sections:
-            return Message(torch.empty(0, dtype=torch.uint8, device=device), {})
-        return Message(torch.cat(self._sections), self._bytes)
-
-
-class MessageReader:
-    """Takes sections from the front of a message."""
-
-    def __init__(self, content: UInt8[Tensor, " bytes"]) -> None:
-        self._content = content
-        self._position = 0
-
-    def take(self, num: int, dtype: torch.dtype) -> Tensor:
-        """The next section, of `num` numbers."""
-        size = num * dtype.itemsize
-        section = self._content[self._position : self._position + size]
-        self._position += size + -size % _ALIGNMENT
-        return section.view(dtype)
 
 
 class Packing:
@@ -187,8 +141,7 @@ class Packing:
 
     def num_flag_bytes(self, num: int) -> int:
         """How long the flags for `num` rows are."""
-        size = -(-num // 8)
-        return _ALIGNMENT + size + -size % _ALIGNMENT
+        return padded(4) + padded(-(-num // 8))
 
     def put_rows(self, writer: MessageWriter, reply: RowReply, wire: Wire) -> None:
         """Write the rows of an answer, their clocks and their state."""
@@ -222,11 +175,11 @@ class Packing:
 
     def num_row_bytes(self, sizes: Sequence[int], rule: UpdateRule | None, wire: Wire) -> int:
         """How long an answer with so many rows of each group is."""
-        total = _padded(4 * sum(sizes))
+        total = padded(4 * sum(sizes))
         for size, group in zip(sizes, self._layout.groups, strict=True):
             widths = {} if rule is None else rule.state_widths(group.dim)
-            total += _padded(size * wire_for(group.dim, wire).bytes_per_row(group.dim))
-            total += sum(_padded(size * _EXACT.bytes_per_row(width)) for width in widths.values())
+            total += padded(size * wire_for(group.dim, wire).bytes_per_row(group.dim))
+            total += sum(padded(size * _EXACT.bytes_per_row(width)) for width in widths.values())
         return total
 
     def _put_ids(self, writer: MessageWriter, ids: Int64[Tensor, " n"]) -> None:
@@ -263,7 +216,3 @@ def _by_precision(update: RowUpdate) -> tuple[RowUpdate, RowUpdate]:
 def wire_for(dim: int, wire: Wire) -> Wire:
     """How rows and gradients of this width travel: single numbers are never rounded."""
     return _EXACT if dim == 1 else wire
-
-
-def _padded(size: int) -> int:
-    return size + -size % _ALIGNMENT

@@ -16,23 +16,13 @@ from outsize.errors import ConfigError
 from outsize.kernels.rows.updates import UpdateRule
 from outsize.ranks.agreement import swap_headers, tell_failure
 from outsize.ranks.collectives import ProcessRanks, RankGroup
+from outsize.ranks.owners import places_by_owner
+from outsize.ranks.sections import Message, MessageReader, MessageWriter
 from outsize.spec import MemoryUse, TableSpec
 from outsize.stores.local import LocalStore
 from outsize.stores.merging import average_over_workers, merge_updates, no_update
-from outsize.stores.owners import (
-    join_replies,
-    places_by_owner,
-    previewed_reply,
-    refuse_rows_of_others,
-)
-from outsize.stores.packing import (
-    Message,
-    MessageReader,
-    MessageWriter,
-    Packing,
-    RowRequest,
-    wire_for,
-)
+from outsize.stores.packing import Packing, RowRequest, wire_for
+from outsize.stores.replies import join_replies, previewed_reply, refuse_rows_of_others
 from outsize.stores.wire import WIRES, Wire, wire_named
 
 
@@ -206,7 +196,7 @@ class ShardedStore(RowStore):
         applies: bool = True,
     ) -> RowReply:
         """Send and receive requests, apply, answer; the order is the same on all ranks."""
-        asked = places_by_owner(ids, self.num_owners, self.ranks.size)
+        asked = places_by_owner(ids % self.num_owners, self.ranks.size)
         requests = self._requests(update, ids, clocks, asked)
         theirs = self._swap_requests(requests, clocks is not None, self.operation or operation)
         answers = self._answer(theirs, applies)
@@ -226,7 +216,7 @@ class ShardedStore(RowStore):
         asked: Sequence[Int64[Tensor, " _"]],
     ) -> list[RowRequest]:
         """What each rank is told."""
-        pushed = places_by_owner(update.ids, self.num_owners, self.ranks.size)
+        pushed = places_by_owner(update.ids % self.num_owners, self.ranks.size)
         self._counts.pushes += update.ids.shape[0]
         return [
             RowRequest(

@@ -1,9 +1,8 @@
-"""How vectors are written on the wire: as they are, in half the bytes, or in a quarter.
+"""Wire formats: vectors as float32, bfloat16, or int8 with a scale per row.
 
-A row of int8 numbers has its own scale, the largest magnitude over 127, so a rounded number is off
-by at most a 254th of the row's largest. Whoever keeps what rounding leaves out of a sum of
-gradients and adds it to the next one (`CachedStore` does) loses nothing in the long run. For a last
-message, after which nobody does, every wire knows a finer one.
+A sender that adds the rounding error of one gradient to the next (error feedback, as `CachedStore`
+does) loses nothing in the long run. For a last message, which has no next, every format names a
+finer one.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from jaxtyping import Float32, UInt8
 from torch import Tensor
 
 from outsize.errors import ConfigError
+from outsize.kernels.rows.scaled import scale_rows, unscale_rows
 
 _SCALE_BYTES = 4
 
@@ -94,29 +94,24 @@ class ScaledWire(Wire):
 
     def __init__(self, dtype: torch.dtype) -> None:
         self._dtype = dtype
-        self._largest = float(torch.iinfo(dtype).max)
 
     def bytes_per_row(self, dim: int) -> int:  # noqa: D102
         return _SCALE_BYTES + self._dtype.itemsize * dim
 
     def encode(self, vectors: Float32[Tensor, "n dim"]) -> UInt8[Tensor, "n bytes"]:  # noqa: D102
-        scale = vectors.abs().amax(dim=1, keepdim=True) / self._largest
-        # A row of zeros has scale 0 and any divisor will do.
-        numbers = (vectors / scale.clamp_min(torch.finfo(torch.float32).tiny)).round_()
+        numbers, scales = scale_rows(vectors, self._dtype)
         content = vectors.new_empty(
             len(vectors), self.bytes_per_row(vectors.shape[1]), dtype=torch.uint8
         )
-        content[:, :_SCALE_BYTES] = scale.reshape(-1).view(torch.uint8).view(-1, _SCALE_BYTES)
-        content[:, _SCALE_BYTES:].view(self._dtype).copy_(
-            numbers.clamp_(-self._largest, self._largest)
-        )
+        content[:, :_SCALE_BYTES] = scales.view(torch.uint8).view(-1, _SCALE_BYTES)
+        content[:, _SCALE_BYTES:].view(self._dtype).copy_(numbers)
         return content
 
     def decode(  # noqa: D102
         self, content: UInt8[Tensor, "n bytes"], dim: int
     ) -> Float32[Tensor, "n dim"]:
-        scale = content[:, :_SCALE_BYTES].reshape(-1).view(torch.float32).unsqueeze(1)
-        return content[:, _SCALE_BYTES:].view(self._dtype).to(torch.float32).mul_(scale)
+        scales = content[:, :_SCALE_BYTES].reshape(-1).view(torch.float32)
+        return unscale_rows(content[:, _SCALE_BYTES:].view(self._dtype), scales)
 
     @property
     def finer(self) -> Wire:

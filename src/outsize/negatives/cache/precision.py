@@ -9,6 +9,7 @@ from jaxtyping import Float, Float32
 from torch import Tensor
 
 from outsize.errors import ConfigError
+from outsize.kernels.rows.scaled import scale_rows, unscale_rows
 
 Precision = Literal["float32", "bfloat16", "int8"]
 PRECISIONS: dict[Precision, torch.dtype] = {
@@ -16,7 +17,6 @@ PRECISIONS: dict[Precision, torch.dtype] = {
     "bfloat16": torch.bfloat16,
     "int8": torch.int8,
 }
-_LARGEST = 127.0
 
 
 def dtype_of(precision: str) -> torch.dtype:
@@ -36,14 +36,9 @@ def keep(
     """
     if dtype != torch.int8:
         return embeddings.to(dtype), None
-    embeddings = embeddings.float()
-    scales = embeddings.abs().amax(dim=1) / _LARGEST
-    smallest = torch.finfo(torch.float32).tiny  # what a row of zeros may be divided by
-    numbers = (embeddings / scales.clamp_min(smallest).unsqueeze(1)).round_()
-    return numbers.clamp_(-_LARGEST, _LARGEST).to(torch.int8), scales
+    return scale_rows(embeddings, dtype)
 
 
 def restore(kept: Tensor, scales: Float32[Tensor, " n"] | None) -> Float32[Tensor, "n dim"]:
     """Embeddings as float32."""
-    embeddings = kept.to(torch.float32)
-    return embeddings if scales is None else embeddings.mul_(scales.unsqueeze(1))
+    return kept.to(torch.float32) if scales is None else unscale_rows(kept, scales)

@@ -25,6 +25,7 @@ from outsize.negatives.cache.precision import Precision
 from outsize.negatives.cache.shard_draws import Question, answer, draw_from_shards
 from outsize.negatives.cache.stored_items import KeptRows
 from outsize.ranks.collectives import ProcessRanks, RankGroup
+from outsize.ranks.owners import places_by_owner
 from outsize.ranks.tensor_swaps import swap_answers, swap_tensors
 from outsize.spec import MemoryUse
 
@@ -325,8 +326,7 @@ class ShardedNegativeCache(ItemCache):
         except Exception as error:
             refused = error
             owners, *lines = nothing
-        order = owners.argsort(stable=True)
-        places = order.split(torch.bincount(owners, minlength=self.ranks.size).tolist())
+        places = places_by_owner(owners, self.ranks.size)
         outgoing = [[values[place] for values in lines] for place in places]
         received, notes = swap_tensors(
             self.ranks, outgoing, [int(refused is not None)], operation, self._facts

@@ -21,23 +21,13 @@ from outsize.errors import NonFiniteError
 from outsize.kernels.rows.updates import UpdateRule
 from outsize.ranks.agreement import require_alike
 from outsize.ranks.collectives import rank, world_size
+from outsize.ranks.owners import places_by_owner
+from outsize.ranks.sections import Message, MessageReader, MessageWriter
 from outsize.spec import MemoryUse, TableSpec
 from outsize.stores.local import LocalStore
 from outsize.stores.merging import average_over_workers, no_update
-from outsize.stores.owners import (
-    join_replies,
-    places_by_owner,
-    previewed_reply,
-    refuse_rows_of_others,
-)
-from outsize.stores.packing import (
-    Message,
-    MessageReader,
-    MessageWriter,
-    Packing,
-    RowRequest,
-    wire_for,
-)
+from outsize.stores.packing import Packing, RowRequest, wire_for
+from outsize.stores.replies import join_replies, previewed_reply, refuse_rows_of_others
 from outsize.stores.served.request_channel import Request, RequestChannel
 from outsize.stores.wire import WIRES, Wire, wire_named
 
@@ -209,7 +199,9 @@ class ServedStore(RowStore):
             The ids asked of each rank, and this rank's own answer.
         """
         pushed = update or no_update(self.layout, ids.device)
-        places, questions = (places_by_owner(i, self.size, self.size) for i in (pushed.ids, ids))
+        places, questions = (
+            places_by_owner(rows % self.size, self.size) for rows in (pushed.ids, ids)
+        )
         requests: dict[int, Request] = {}
         for owner in range(self.size):
             if owner == self.rank or not places[owner].numel() + questions[owner].numel():

@@ -1,4 +1,4 @@
-"""Questions to several owners, and their answers as one."""
+"""Replies of owners: made from rows, and those of several owners joined into one."""
 
 from __future__ import annotations
 
@@ -12,15 +12,6 @@ from torch import Tensor, nn
 from outsize.contracts import RowLayout, RowReply, RowStore, RowUpdate
 from outsize.contracts.messages import take_lines
 from outsize.errors import ConfigError
-
-
-def places_by_owner(
-    ids: Int64[Tensor, " n"], num_owners: int, num_ranks: int
-) -> list[Int64[Tensor, " _"]]:
-    """For each rank, which of these ids it owns (see `Shard`), as ascending places among them."""
-    owners = ids % num_owners
-    order = owners.argsort(stable=True)
-    return list(order.split(torch.bincount(owners, minlength=num_ranks).tolist()))
 
 
 def join_replies(
