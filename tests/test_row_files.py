@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import outsize
-from outsize import row_files
+from outsize import rank_files, row_files
 from outsize.checkpoint import write_together
 from outsize.contracts import RowStore, RowUpdate, Shard
 from outsize.errors import CheckpointError, ConfigError
@@ -138,7 +138,7 @@ def test_rows_of_any_number_of_shards_load_into_any_other(tables, before, after,
         for name, tensor in part.tensors.items():
             tensor[: found.num_rows] = found.tensors[name]
     with tempfile.TemporaryDirectory() as root, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(row_files, "_CHUNK_BYTES", chunk_bytes)
+        patch.setattr(rank_files, "_CHUNK_BYTES", chunk_bytes)
         write_shards(Path(root) / "rows", stores)
         for store in shards(large, after):
             new = load_rows(store, Path(root) / "rows")

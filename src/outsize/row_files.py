@@ -9,7 +9,6 @@ whichever files have them, so neither the number of ranks nor the kind of store 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,23 +16,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from outsize.checkpoint import (
-    WriteFiles,
-    open_tensors,
-    read_manifest,
-    require_whole,
-    write_together,
-)
+from outsize.checkpoint import WriteFiles, open_tensors, read_manifest
 from outsize.contracts import RowStore, TablePart
 from outsize.errors import CheckpointError, ConfigError
-from outsize.files import write_json, write_tensors
-from outsize.ranks.collectives import (
-    failing_together,
-    gather_values,
-    rank,
-    value_of_first,
-    world_size,
+from outsize.files import write_json
+from outsize.rank_files import (
+    copy_lines,
+    rank_file,
+    read_tensors,
+    require_new_folder,
+    verified_rank_file,
+    write_folder,
+    write_rank_file,
 )
+from outsize.ranks.collectives import failing_together, gather_values, rank, world_size
 from outsize.row_index import (
     INDEX,
     common_rows,
@@ -43,8 +39,6 @@ from outsize.row_index import (
     rows_of,
     tensor_name,
 )
-
-_CHUNK_BYTES = 1 << 24
 
 
 def save_rows(store: RowStore, folder: str | Path) -> None:
@@ -56,11 +50,9 @@ def save_rows(store: RowStore, folder: str | Path) -> None:
         store: What to write.
         folder: Where to; new, or empty, and the same folder for all ranks.
     """
-    final = Path(folder).resolve()
-    if value_of_first(final.exists() and (not final.is_dir() or any(final.iterdir()))):
-        raise ConfigError(f"{final} is not empty: choose another folder for the rows")
+    final = require_new_folder(folder, "the rows")
     store.flush()
-    write_together(final, rows_writer(store), "nothing is left there: make room and save again")
+    write_folder(final, rows_writer(store))
 
 
 @torch.no_grad()
@@ -97,7 +89,7 @@ def load_rows(
         _require_fit(index, store, folder, allow_new, allow_dropped)
         known = _rank_state(index, store, folder, files)
         for source in _needed(index, store.parts()):
-            require_indexed(_listed(folder, source, index["num_ranks"], files), index, source)
+            require_indexed(_verified(folder, source, index, files), index, source)
         fits = known is not None and store.fits_rank_state(known)
     fits = all(gather_values(fits))
     store.flush()
@@ -169,17 +161,14 @@ def write_rank(folder: Path, store: RowStore, index: int, count: int) -> dict[st
     tensors |= {rank_name(name): tensor for name, tensor in sorted(store.rank_state().items())}
     if not tensors:
         return {}
-    name = _file_name(index, count)
-    return {name: write_tensors(folder / name, tensors)}
+    return write_rank_file(folder, _file_name(index, count), tensors)
 
 
-def _listed(folder: Path, source: int, count: int, files: Mapping[str, Any]) -> Path:
+def _verified(
+    folder: Path, source: int, index: Mapping[str, Any], files: Mapping[str, Any]
+) -> Path:
     """The file of one rank, which must be the one that was written."""
-    path = folder / _file_name(source, count)
-    if path.name not in files:
-        raise CheckpointError(f"checkpoint {folder} does not list {path.name}")
-    require_whole(path, files[path.name])
-    return path
+    return verified_rank_file(folder, _file_name(source, index["num_ranks"]), files)
 
 
 def _rank_state(
@@ -196,8 +185,9 @@ def _rank_state(
         return None
     if not saved["state"]:
         return {}
-    with open_tensors(_listed(folder, rank(), index["num_ranks"], files)) as tensors:
-        return {name: tensors.get_tensor(rank_name(name)) for name in saved["state"]}
+    names = {rank_name(name): name for name in saved["state"]}
+    found = read_tensors(_verified(folder, rank(), index, files), list(names))
+    return {names[name]: value for name, value in found.items()}
 
 
 def _require_fit(
@@ -275,19 +265,19 @@ def _needed(index: Mapping[str, Any], parts: Sequence[TablePart]) -> Iterator[in
 
 
 def _copy_rows(tensors: Any, saved: range, part: TablePart) -> None:
-    """Copy the rows of a part that a file has, a bounded number at a time."""
+    """Copy the rows of a part that a file has."""
     here = _range_of(part)
     common = common_rows(saved, here)
-    for name, target in part.tensors.items() if common else ():
-        source = tensors.get_slice(tensor_name(part.table, name))
-        line_bytes = max(1, math.prod(target.shape[1:])) * target.element_size()
-        step = common.step // saved.step
-        per_chunk = max(1, _CHUNK_BYTES // (line_bytes * step))
-        for start in range(0, len(common), per_chunk):
-            rows = common[start : start + per_chunk]
-            values: Tensor = source[saved.index(rows[0]) : saved.index(rows[-1]) + 1][::step]
-            first, last = here.index(rows[0]), here.index(rows[-1])
-            target[first : last + 1 : common.step // here.step].copy_(values)
+    if not common:
+        return
+    lines, rows = _places(common, saved), _places(common, here)
+    for name, target in part.tensors.items():
+        copy_lines(tensors.get_slice(tensor_name(part.table, name)), lines, target, rows)
+
+
+def _places(some: range, rows: range) -> range:
+    """Where some of the rows stand among them."""
+    return range(rows.index(some[0]), rows.index(some[-1]) + 1, some.step // rows.step)
 
 
 def _saved_parts(store: RowStore) -> list[TablePart]:
@@ -299,4 +289,4 @@ def _range_of(part: TablePart) -> range:
 
 
 def _file_name(index: int, count: int) -> str:
-    return f"rows-{index:05d}-of-{count:05d}.safetensors"
+    return rank_file("rows", index, count)

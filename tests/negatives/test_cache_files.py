@@ -186,7 +186,7 @@ def test_an_empty_cache_is_saved_and_loaded(tmp_path):
 
 
 def test_large_lines_are_copied_a_piece_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr("outsize.negatives.cache.cache_files._CHUNK_BYTES", 40)
+    monkeypatch.setattr("outsize.rank_files._CHUNK_BYTES", 40)
     saved = save(tmp_path / "a", 3, lambda cache: live(cache, 0, 4), num_items=30)
     cache = make(num_items=30)
     load_cache(cache, tmp_path / "a")

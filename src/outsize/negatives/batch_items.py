@@ -10,8 +10,8 @@ from torch import Tensor
 
 from outsize.errors import DataError
 from outsize.kernels.ragged import Ragged
+from outsize.kernels.rows.lines import as_signed
 from outsize.negatives.cache.draw import HeldItems
-from outsize.negatives.cache.item_rows import as_signed
 from outsize.negatives.cache.key_index import NO_KEY, is_among, is_repeated
 from outsize.negatives.contract import EncodeItems
 

@@ -8,9 +8,8 @@ keys it owns in all files; where as many ranks saved as load, its own file has t
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,29 +17,23 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from outsize.checkpoint import (
-    damaged,
-    open_tensors,
-    read_manifest,
-    require_whole,
-    write_together,
-)
+from outsize.checkpoint import damaged, open_tensors, read_manifest
 from outsize.errors import CheckpointError, ConfigError
-from outsize.files import SAFETENSORS_TYPES, write_tensors
+from outsize.files import SAFETENSORS_TYPES
 from outsize.json_files import Absent, OneOf, SchemaError, Whole, check, parse_json
 from outsize.negatives.cache.contract import UNKNOWN_PUSHED, ItemCache
-from outsize.negatives.cache.item_rows import put_lines
-from outsize.ranks.collectives import (
-    failing_together,
-    gather_values,
-    rank,
-    value_of_first,
-    world_size,
+from outsize.rank_files import (
+    copy_lines,
+    rank_file,
+    require_new_folder,
+    verified_rank_file,
+    write_folder,
+    write_rank_file,
 )
+from outsize.ranks.collectives import failing_together, gather_values, rank, world_size
 
 _FORMAT = 1
 _NAME = re.compile(r"cache-(\d{5})-of-(\d{5})\.safetensors")
-_CHUNK_BYTES = 1 << 24
 _COUNTERS = ("clock", "num_pushes", "num_draws", "num_pushed", "seed")
 _MISSING = {"num_pushed": UNKNOWN_PUSHED}  # what older files do not say
 _HEADER = {
@@ -59,14 +52,8 @@ def save_cache(cache: ItemCache, folder: str | Path) -> None:
         cache: What to write.
         folder: Where to; new, or empty, and the same folder for all ranks.
     """
-    final = Path(folder).resolve()
-    if value_of_first(final.exists() and (not final.is_dir() or any(final.iterdir()))):
-        raise ConfigError(f"{final} is not empty: choose another folder for the cache")
-    write_together(
-        final,
-        lambda partial: write_cache(cache, partial),
-        "nothing is left there: make room and save again",
-    )
+    final = require_new_folder(folder, "the cache")
+    write_folder(final, lambda partial: write_cache(cache, partial))
 
 
 def write_cache(cache: ItemCache, folder: Path) -> dict[str, dict[str, Any]]:
@@ -84,8 +71,8 @@ def write_cache(cache: ItemCache, folder: Path) -> dict[str, dict[str, Any]]:
         "num_items": cache.num_held_here,
         "counters": dict(zip(_COUNTERS, cache.counters(), strict=True)),
     }
-    name = _file_name(index, count)
-    return {name: write_tensors(folder / name, tensors, {"cache": json.dumps(header)})}
+    metadata = {"cache": json.dumps(header)}
+    return write_rank_file(folder, _file_name(index, count), tensors, metadata)
 
 
 @torch.no_grad()
@@ -112,7 +99,9 @@ def load_cache(cache: ItemCache, folder: str | Path) -> int:
     num_held = 0
     for path, lines in zip(paths, chosen, strict=True):
         rows = torch.arange(num_held, num_held + len(lines), device=cache.device)
-        _copy_lines(path, lines, cache.tensors_here(), rows)
+        with open_tensors(path) as tensors:
+            for name, target in cache.tensors_here().items():
+                copy_lines(tensors.get_slice(name), lines, target, rows)
         num_held += len(lines)
     saved = [{**_MISSING, **header["counters"]} for header in headers]
     counters = [max(each[name] for each in saved) for name in _COUNTERS]
@@ -132,8 +121,7 @@ def _needed_files(cache: ItemCache, folder: Path) -> tuple[list[Path], bool]:
             f"checkpoint {folder} is damaged: of the {count} files of a negative cache it lists "
             f"{len(names)}; save it anew"
         )
-    require_whole(folder / names[0], files[names[0]])
-    num_shards = _read_header(folder / names[0], cache)["num_shards"]
+    num_shards = _read_header(verified_rank_file(folder, names[0], files), cache)["num_shards"]
     index, num_ranks = _place(cache)
     goes_on = (num_shards, count) == (cache.shard.count, num_ranks)
     if not goes_on and num_shards != count:
@@ -142,9 +130,7 @@ def _needed_files(cache: ItemCache, folder: Path) -> tuple[list[Path], bool]:
             f"are {num_ranks} ranks: load them on {count}"
         )
     needed = [names[index]] if goes_on else names
-    for name in needed:
-        require_whole(folder / name, files[name])
-    return [folder / name for name in needed], goes_on
+    return [verified_rank_file(folder, name, files) for name in needed], goes_on
 
 
 def _read_header(path: Path, cache: ItemCache) -> dict[str, Any]:
@@ -204,27 +190,6 @@ def _choose_lines(cache: ItemCache, paths: Sequence[Path]) -> tuple[list[Int64[T
     return [lines[flag] for lines, flag in zip(found, flags, strict=True)], num_left_out
 
 
-def _copy_lines(
-    path: Path,
-    lines: Int64[Tensor, " n"],
-    targets: Mapping[str, Tensor],
-    rows: Int64[Tensor, " n"],
-) -> None:
-    """Copy ascending lines of a file to given rows, a bounded number at a time."""
-    if not len(lines):
-        return
-    with open_tensors(path) as tensors:
-        for name, target in targets.items():
-            source = tensors.get_slice(name)
-            line_bytes = math.prod(target.shape[1:]) * target.element_size()
-            per_chunk = max(1, _CHUNK_BYTES // max(1, line_bytes))
-            for start in range(int(lines[0]), int(lines[-1]) + 1, per_chunk):
-                stop = min(start + per_chunk, int(lines[-1]) + 1)
-                first, last = torch.searchsorted(lines, torch.tensor([start, stop])).tolist()
-                values = source[start:stop][lines[first:last] - start]
-                put_lines(target, rows[first:last], values.to(target.device))
-
-
 def _place(cache: ItemCache) -> tuple[int, int]:
     """Which of how many files this rank writes; ranks may also keep a cache each for itself."""
     if cache.shard.count > 1:
@@ -240,4 +205,4 @@ def _in_words(kind: tuple[str | None, tuple[int, ...]] | None) -> str:
 
 
 def _file_name(index: int, count: int) -> str:
-    return f"cache-{index:05d}-of-{count:05d}.safetensors"
+    return rank_file("cache", index, count)

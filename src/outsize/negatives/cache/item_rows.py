@@ -9,11 +9,11 @@ from jaxtyping import Float, Float32, Int64
 from torch import Tensor, nn
 
 from outsize.errors import ConfigError, DataError, NonFiniteError
+from outsize.kernels.rows.lines import put_lines
 from outsize.negatives.cache.precision import Precision, dtype_of, keep
 from outsize.negatives.cache.stored_items import KeptRows
 
 FeatureShapes = Mapping[str, tuple[Sequence[int], torch.dtype]]
-_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
 
 class ItemRows(nn.Module):
@@ -135,15 +135,3 @@ def require_weights(log_weights: Tensor, keys: Tensor) -> None:
         )
     if not torch.isfinite(log_weights).all():
         raise NonFiniteError("log_weights must be finite: leave items of weight 0 out")
-
-
-def put_lines(lines: Tensor, rows: Int64[Tensor, " n"], values: Tensor) -> None:
-    """Write lines of any type in place; no row may be named twice."""
-    # torch cannot write unsigned ones by index
-    as_signed(lines)[rows] = as_signed(values)
-
-
-def as_signed(values: Tensor) -> Tensor:
-    """The same bits in a type that torch can do everything with."""
-    signed = _SIGNED.get(values.dtype)
-    return values if signed is None else values.view(signed)

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 from jaxtyping import Int64
 from torch import Tensor
 
-from outsize.negatives.cache.item_rows import put_lines
+from outsize.kernels.rows.lines import put_lines
 
 
 @runtime_checkable

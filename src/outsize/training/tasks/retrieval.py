@@ -12,13 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from outsize.checkpoint import open_tensors, read_manifest, require_whole
+from outsize.checkpoint import read_manifest
 from outsize.collection import EmbeddingCollection
 from outsize.contracts import ReclusterReport
 from outsize.data import PairBatch
 from outsize.data.click_data import SPLITS, Split
 from outsize.errors import CheckpointError, ConfigError, DataError, ReclusterError
-from outsize.files import write_tensors
 from outsize.hashing import derive_seed
 from outsize.models import RetrievalModel
 from outsize.negatives import (
@@ -31,6 +30,7 @@ from outsize.negatives import (
     write_cache,
 )
 from outsize.negatives.evaluation_mode import evaluation_mode
+from outsize.rank_files import rank_file, read_tensors, verified_rank_file, write_rank_file
 from outsize.ranks.collectives import failing_together, gather_values, rank, world_size
 from outsize.spec import MemoryUse
 from outsize.training.build import (
@@ -212,21 +212,18 @@ class RetrievalTask(Task[PairBatch]):
 
     def write_files(self, folder: Path) -> Mapping[str, Mapping[str, Any]]:
         """Write what this rank's negatives hold and know."""
-        name = _file_name(rank(), world_size())
-        files = {name: write_tensors(folder / name, self._state_but_cache())}
+        files = write_rank_file(folder, _own_file(), self._state_but_cache())
         if self._cache is not None:
             files |= write_cache(self._cache, folder)
         return files
 
     def load_files(self, folder: Path) -> None:
         """Bring back this rank's negatives; on another number of ranks, what can be shared."""
-        name = _file_name(rank(), world_size())
+        name = _own_file()
         with failing_together(CheckpointError):
             files = read_manifest(folder)
             if name in files:
-                require_whole(folder / name, files[name])
-                with open_tensors(folder / name) as tensors:
-                    state = {key: tensors.get_tensor(key) for key in tensors.keys()}  # noqa: SIM118
+                state = read_tensors(verified_rank_file(folder, name, files))
                 with fitting(folder):
                     require_weights(state, self._state_but_cache())
                 self.negatives.load_state_dict(state, strict=False)  # the cache has its own file
@@ -302,5 +299,5 @@ class _Trained(nn.Module):
         return encoded
 
 
-def _file_name(index: int, count: int) -> str:
-    return f"negatives-{index:05d}-of-{count:05d}.safetensors"
+def _own_file() -> str:
+    return rank_file("negatives", rank(), world_size())

@@ -1,0 +1,121 @@
+"""Files of which each rank writes one: `rows-00001-of-00004.safetensors` is that of rank 1 of 4.
+
+A folder of them is whole or absent (`outsize.checkpoint.write_together`), and its manifest has the
+checksum of each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from outsize.checkpoint import WriteFiles, open_tensors, require_whole, write_together
+from outsize.errors import CheckpointError, ConfigError
+from outsize.files import write_tensors
+from outsize.kernels.rows.lines import put_lines
+from outsize.ranks.collectives import value_of_first
+
+_CHUNK_BYTES = 1 << 24
+
+
+def rank_file(kind: str, index: int, count: int) -> str:
+    """The name of the file of rank `index` of `count`."""
+    return f"{kind}-{index:05d}-of-{count:05d}.safetensors"
+
+
+def write_rank_file(
+    folder: Path,
+    name: str,
+    tensors: Mapping[str, Tensor],
+    metadata: Mapping[str, str] | None = None,
+) -> dict[str, dict[str, Any]]:
+    """Write the file of one rank; its name, with its size and SHA-256."""
+    return {name: write_tensors(folder / name, tensors, metadata)}
+
+
+def verified_rank_file(folder: Path, name: str, files: Mapping[str, Any]) -> Path:
+    """A file that the manifest lists, once its checksum is verified.
+
+    Args:
+        folder: The checkpoint.
+        name: The name of the file.
+        files: What its manifest says.
+    """
+    if name not in files:
+        raise CheckpointError(f"checkpoint {folder} does not list {name}")
+    require_whole(folder / name, files[name])
+    return folder / name
+
+
+def require_new_folder(folder: str | Path, what: str) -> Path:
+    """The folder, resolved, if it is new or empty; entered by all ranks.
+
+    Args:
+        folder: The same folder for all ranks.
+        what: What is to be saved there, for the error.
+    """
+    final = Path(folder).resolve()
+    if value_of_first(final.exists() and (not final.is_dir() or any(final.iterdir()))):
+        raise ConfigError(f"{final} is not empty: choose another folder for {what}")
+    return final
+
+
+def write_folder(final: Path, write: WriteFiles) -> None:
+    """Write a folder of files, complete or absent; entered by all ranks."""
+    write_together(final, write, "nothing is left there: make room and save again")
+
+
+def read_tensors(path: Path, names: Sequence[str] | None = None) -> dict[str, Tensor]:
+    """Tensors of a file by name; all of them by default."""
+    with open_tensors(path) as tensors:
+        return {name: tensors.get_tensor(name) for name in names or tensors.keys()}
+
+
+def copy_lines(
+    source: Any,
+    lines: range | Int64[Tensor, " n"],
+    target: Tensor,
+    rows: range | Int64[Tensor, " n"],
+) -> None:
+    """Copy lines of a saved tensor into a tensor, in chunks of bounded size.
+
+    Args:
+        source: A slice of `safetensors`.
+        lines: Which lines, ascending.
+        target: Where to.
+        rows: The row of `target` for each line, ascending if a range.
+    """
+    line_bytes = max(1, math.prod(target.shape[1:])) * target.element_size()
+    for span, chosen, part in _spans(lines, max(1, _CHUNK_BYTES // line_bytes)):
+        values: Tensor = source[span][chosen]
+        if isinstance(rows, range):
+            some = rows[part]
+            target[some[0] : some[-1] + 1 : some.step].copy_(values)
+        else:
+            put_lines(target, rows[part], values.to(target.device))
+
+
+def _spans(
+    lines: range | Int64[Tensor, " n"], length: int
+) -> Iterator[tuple[slice, slice | Tensor, slice]]:
+    """Runs of at most `length` lines of a file: the run, which of it, and which of `lines`."""
+    if not len(lines):
+        return
+    first, last = int(lines[0]), int(lines[-1])
+    for start in range(first, last + 1, length):
+        stop = min(start + length, last + 1)
+        if isinstance(lines, range):
+            begin, end = (-(-(edge - first) // lines.step) for edge in (start, stop))
+            if begin < end:
+                chosen = slice(lines[begin] - start, None, lines.step)
+                yield slice(start, stop), chosen, slice(begin, end)
+        else:
+            begin, end = torch.searchsorted(lines, torch.tensor([start, stop])).tolist()
+            if begin < end:
+                yield slice(start, stop), lines[begin:end] - start, slice(begin, end)
