@@ -1,4 +1,4 @@
-"""Bags of ids and how they are pooled, with the meaning `nn.EmbeddingBag` gives them."""
+"""Inputs of a feature: bags of ids, pooled as `nn.EmbeddingBag` does, and codes in place of ids."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int64, Integer
 from torch import Tensor
 
 from outsize.errors import ConfigError, DataError
@@ -119,3 +119,38 @@ def require_poolable(pooling: Pooling, weights: Tensor | None) -> None:
             f"weights need sum pooling, but the pooling is {pooling!r}; "
             "divide the weights by their sum per bag for a weighted mean"
         )
+
+
+@dataclass(frozen=True)
+class Codes:
+    """Encoded ids, as `EmbeddingTable.encode` gives them; flat ones stand in a batch for a feature.
+
+    Attributes:
+        values: The pointers of each id.
+        offsets: Start of each bag among flat ids; without offsets every bag is one id.
+        weights: A weight for each id; for sum pooling only.
+        version: Which pointers of the table these are, its `codes_version` when they were made.
+            A table decodes codes of its own version only.
+    """
+
+    values: Integer[Tensor, "*shape pointers"]
+    offsets: Int64[Tensor, " batch"] | None = None
+    weights: Float[Tensor, " n"] | None = None
+    version: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.offsets is not None:
+            self.require_flat("codes")
+
+    def require_flat(self, name: str) -> None:
+        """Refuse codes that are not (N, pointers), which no batch can have."""
+        if self.values.dim() != 2:
+            raise DataError(
+                f"{name} must be (N, pointers), but got the shape {tuple(self.values.shape)}: "
+                "flatten bags and give their offsets"
+            )
+
+    @property
+    def batch_size(self) -> int:
+        """Number of bags."""
+        return (self.values if self.offsets is None else self.offsets).shape[0]

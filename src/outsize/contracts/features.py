@@ -8,8 +8,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from outsize.contracts.bags import Bag, require_poolable
-from outsize.contracts.codes import Codes
+from outsize.contracts.bags import Bag, Codes, require_poolable
 from outsize.contracts.ids import IdGuard
 from outsize.contracts.layout import RowLayout
 from outsize.errors import DataError

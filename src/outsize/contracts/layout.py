@@ -8,7 +8,7 @@ tensor over all tables, while vectors are one tensor a group. Most models have a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -100,3 +100,25 @@ class RowLayout:
         stops = torch.tensor([group.stop for group in self.groups], device=ids.device)
         ends = torch.searchsorted(ids, stops)
         return [int(size) for size in ends.diff(prepend=ends.new_zeros(1)).tolist()]
+
+
+@dataclass(frozen=True)
+class TablePart:
+    """Rows of one table, in place: writing to its tensors writes to the store.
+
+    Attributes:
+        table: Name of the table.
+        first: The table's row that comes first here.
+        every: How far apart neighbours here are in the table.
+        tensors: "rows", "clocks" and "state.<name>" → one line for each row kept here.
+    """
+
+    table: str
+    first: int
+    every: int
+    tensors: Mapping[str, Tensor]
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows of the table are here."""
+        return self.tensors["rows"].shape[0]

@@ -11,17 +11,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from outsize.contracts.counts import RowCounts
 from outsize.contracts.ids import IdGuard
-from outsize.contracts.layout import RowLayout
-from outsize.contracts.messages import RowReply, RowUpdate
+from outsize.contracts.layout import RowLayout, TablePart
+from outsize.contracts.messages import RowCounts, RowReply, RowUpdate
 from outsize.contracts.moves import keeping_types
-from outsize.contracts.parts import TablePart
-from outsize.contracts.pending import PendingGradients
-from outsize.contracts.previews import rows_after
+from outsize.contracts.transport import Transport
+from outsize.contracts.updates import PendingGradients, rows_after
 from outsize.errors import ConfigError, DataError, NonFiniteError
 from outsize.kernels.rows.updates import UpdateRule
 from outsize.spec import MemoryUse, TableSpec
@@ -50,7 +48,7 @@ class RowStore(nn.Module, ABC):
         layout: Where each table lies in the store's id space.
         pending: Gradients that backward has left and no optimizer has used yet.
         rule: How updates are applied; set by a row optimizer.
-        operation: What a store that wraps this one is doing with it, for ranks to compare.
+        transport: How rows travel to and from their owners.
         seed: Of first values, and of the rounding of half-precision rows.
     """
 
@@ -60,7 +58,7 @@ class RowStore(nn.Module, ABC):
         self.layout = RowLayout(specs)
         self.pending = PendingGradients(self.layout)
         self.rule: UpdateRule | None = None
-        self.operation: str | None = None
+        self.transport = Transport()
         self._guards = {
             spec.name: IdGuard({f"table {spec.name!r}": spec.num_rows}) for spec in specs
         }
@@ -123,18 +121,6 @@ class RowStore(nn.Module, ABC):
     def num_workers(self) -> int:
         """How many ranks' gradients are averaged into one update of a row."""
         return 1
-
-    def is_remote(self, ids: Int64[Tensor, " n"]) -> Bool[Tensor, " n"]:
-        """Which rows are worth a copy here: those that travel to be read."""
-        return torch.ones_like(ids, dtype=torch.bool)
-
-    def bytes_per_row(self, dim: int) -> int:
-        """Bytes that a row or a gradient of this width takes to get to its owner, or from it."""
-        return 4 * dim
-
-    def as_sent(self, vectors: Float[Tensor, "n dim"]) -> Float[Tensor, "n dim"]:
-        """Gradients as they arrive at their owner, rounded where they are on the way."""
-        return vectors
 
     def take_counts(self) -> RowCounts | None:
         """What has been read, sent and evicted here since the last call; `None` if not counted."""

@@ -11,8 +11,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from outsize.contracts.bags import Bag, pool_rows, require_poolable
-from outsize.contracts.codes import Codes
+from outsize.contracts.bags import Bag, Codes, pool_rows, require_poolable
 from outsize.contracts.ids import IdGuard
 from outsize.contracts.recluster import PlannedRecluster, ReclusterReport
 from outsize.errors import ConfigError

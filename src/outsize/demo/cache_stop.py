@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from outsize.contracts.counts import BYTE_KINDS
+from outsize.contracts.messages import BYTE_KINDS
 from outsize.demo.shown import html_table, links_to, print_table
 from outsize.errors import LostRanksError
 from outsize.files import write_text_atomically

@@ -21,14 +21,12 @@ both bounds 0 training equals that without a cache, to the last bit where nothin
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from outsize.contracts import RowCounts, RowReply, RowStore, RowUpdate, TablePart
@@ -40,30 +38,11 @@ from outsize.stores.eviction import EVICTION
 from outsize.stores.merging import merge_updates, no_update
 from outsize.stores.replies import newer_than
 
-_Result = TypeVar("_Result")
-
 
 def require_staleness(name: str, bound: float) -> None:
     """Refuse a bound that is no number of updates."""
     if not bound >= 0 or (math.isfinite(bound) and bound != int(bound)):
         raise ConfigError(f"{name} must be a whole number >= 0 or infinity, but got {bound}")
-
-
-def _within(operation: str) -> Callable[[Callable[..., _Result]], Callable[..., _Result]]:
-    """Let the rounds of the inner store that a method of a cache makes belong to one operation."""
-
-    def wrap(method: Callable[..., _Result]) -> Callable[..., _Result]:
-        @functools.wraps(method)
-        def wrapped(self: CachedStore, *args: Any) -> _Result:
-            self.inner.operation = operation
-            try:
-                return method(self, *args)
-            finally:
-                self.inner.operation = None
-
-        return wrapped
-
-    return wrap
 
 
 class CachedStore(RowStore):
@@ -112,13 +91,14 @@ class CachedStore(RowStore):
                 f"eviction must be one of {', '.join(EVICTION)}, but got {eviction!r}"
             )
         self.inner = inner
+        self.transport = inner.transport
         self.read_staleness = read_staleness
         self.write_staleness = write_staleness
         self.copies = nn.ModuleList()
         for group in self.layout.groups:
             share = max(1, num_rows * group.num_rows // self.layout.num_rows)
             num_slots = min(share, group.num_rows)
-            cost = inner.bytes_per_row(group.dim)
+            cost = self.transport.bytes_per_row(group.dim)
             policy = EVICTION[eviction](num_slots)
             self.copies.append(
                 RowCopies(group, num_slots, policy, inner.num_workers, cost, self.seed)
@@ -131,9 +111,6 @@ class CachedStore(RowStore):
     @property
     def num_workers(self) -> int:  # noqa: D102
         return self.inner.num_workers
-
-    def is_remote(self, ids: Int64[Tensor, " n"]) -> Bool[Tensor, " n"]:  # noqa: D102
-        return self.inner.is_remote(ids)
 
     def bind(self, rule: UpdateRule) -> None:  # noqa: D102
         if self.write_staleness > 0 and not rule.merges_batches:
@@ -157,7 +134,7 @@ class CachedStore(RowStore):
             self._keep_batches_apart()
         self._accept(update)
         self._has_submitted = False
-        remote = self.inner.is_remote(ids)
+        remote = self.transport.is_remote(ids)
         runs = list(
             zip(self._groups(), self._split(ids), self._split_like(remote, ids), strict=True)
         )
@@ -188,16 +165,15 @@ class CachedStore(RowStore):
         self.inner.fail()
 
     @torch.no_grad()
-    @_within("a flush")
     def flush(self) -> None:
         """Push everything, and read every row anew from now on."""
         dirty = [copies.take_pending(copies.dirty()) for copies in self._groups()]
-        self.inner.exchange(self._outgoing((), dirty, exact=True), self._no_ids())
+        self.inner.submit(self._outgoing((), dirty, exact=True))
+        self.inner.flush()
         self._has_submitted = False
         for copies, rows in zip(self._groups(), dirty, strict=True):
             copies.settle(rows, rows.gradients)
             copies.forget_values()
-        self.inner.flush()
 
     @torch.no_grad()
     def preview(
@@ -245,7 +221,7 @@ class CachedStore(RowStore):
             if not copies.fits_directory(saved):
                 return False
             held = saved["ids"][saved["ids"] >= 0].to(self._device()) + group.start
-            if not bool(self.inner.is_remote(held).all()):
+            if not bool(self.transport.is_remote(held).all()):
                 return False
         return True
 
@@ -288,7 +264,7 @@ class CachedStore(RowStore):
             here = (slots >= 0).nonzero().flatten()
             own = None if square is None else square.index_select(0, here)
             added = gradients.index_select(0, here).float()
-            copies.add(slots[here], added, counted[here], own, self.inner.as_sent)
+            copies.add(slots[here], added, counted[here], own, self.transport.as_sent)
             missing.append(slots < 0)
         rest = torch.cat(missing).nonzero().flatten()
         if rest.numel():
@@ -304,7 +280,7 @@ class CachedStore(RowStore):
 
     def _settle(self, pushed: Sequence[PendingRows]) -> None:
         for copies, rows in zip(self._groups(), pushed, strict=True):
-            copies.settle(rows, self.inner.as_sent(rows.gradients))
+            copies.settle(rows, self.transport.as_sent(rows.gradients))
 
     def _outgoing(
         self, pushed: Sequence[PendingRows], leaving: Sequence[PendingRows], *, exact: bool
@@ -368,7 +344,7 @@ class CachedStore(RowStore):
             self._counts.see_lag(reply.behind + int(self.read_staleness))
         is_stale = torch.zeros_like(is_held).index_fill(0, asked[reply.stale], True)
         self._counts.reads += ids.shape[0]
-        self._counts.local += ids.shape[0] - int(self.inner.is_remote(ids).sum())
+        self._counts.local += ids.shape[0] - int(self.transport.is_remote(ids).sum())
         self._counts.hits += int((is_held & ~is_stale).sum())
         newest = torch.zeros_like(ids).index_copy(0, asked[reply.stale], reply.clocks)
         found: list[tuple[Tensor, dict[str, Tensor], Tensor]] = []

@@ -21,7 +21,7 @@ from outsize.contracts import RowLayout, RowReply, RowUpdate
 from outsize.kernels.rows.updates import UpdateRule
 from outsize.ranks.sections import Message, MessageReader, MessageWriter, padded
 from outsize.stores.merging import merge_updates
-from outsize.stores.wire import Float32Wire, Wire
+from outsize.stores.wire import Float32Wire, Wire, wire_for
 
 _MAX_INT32 = (1 << 31) - 1
 _EXACT = Float32Wire()
@@ -211,8 +211,3 @@ def _by_precision(update: RowUpdate) -> tuple[RowUpdate, RowUpdate]:
         return update, update.take(update.ids[:0])
     rounded, last = (flag.nonzero().flatten() for flag in (~update.exact, update.exact))
     return update.take(rounded), update.take(last)
-
-
-def wire_for(dim: int, wire: Wire) -> Wire:
-    """How rows and gradients of this width travel: single numbers are never rounded."""
-    return _EXACT if dim == 1 else wire

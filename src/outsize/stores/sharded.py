@@ -21,8 +21,9 @@ from outsize.ranks.sections import Message, MessageReader, MessageWriter
 from outsize.spec import MemoryUse, TableSpec
 from outsize.stores.local import LocalStore
 from outsize.stores.merging import average_over_workers, merge_updates, no_update
-from outsize.stores.packing import Packing, RowRequest, wire_for
+from outsize.stores.packing import Packing, RowRequest
 from outsize.stores.replies import join_replies, previewed_reply, refuse_rows_of_others
+from outsize.stores.shard_transport import ShardTransport
 from outsize.stores.wire import WIRES, Wire, wire_named
 
 
@@ -67,6 +68,7 @@ class ShardedStore(RowStore):
                 f"but got {num_owners}"
             )
         self.wire = wire_named(wire)
+        self.transport = ShardTransport(self.ranks.rank, self.num_owners, self.wire)
         self._facts = f"{self.layout.facts()}; {self.num_owners} owners; wire {wire}"
         self.owned = LocalStore(specs, seed, device, Shard(self.ranks.rank, self.num_owners))
         self._packing = Packing(self.layout, self.num_owners)
@@ -82,16 +84,6 @@ class ShardedStore(RowStore):
     def bind(self, rule: UpdateRule) -> None:  # noqa: D102
         self.owned.bind(rule)
         self.rule = self.owned.rule
-
-    def is_remote(self, ids: Int64[Tensor, " n"]) -> Bool[Tensor, " n"]:
-        """Rows of other owners."""
-        return ids % self.num_owners != self.ranks.rank
-
-    def bytes_per_row(self, dim: int) -> int:  # noqa: D102
-        return wire_for(dim, self.wire).bytes_per_row(dim)
-
-    def as_sent(self, vectors: Float[Tensor, "n dim"]) -> Float[Tensor, "n dim"]:  # noqa: D102
-        return wire_for(vectors.shape[1], self.wire).rounded(vectors)
 
     def submit(self, update: RowUpdate | None) -> None:
         """Keep an update for the next round; a second one before that goes home at once."""
@@ -147,7 +139,7 @@ class ShardedStore(RowStore):
         self._held = None
         reply = self._round(pushed, ids, clocks, self.wire, operation)
         self._counts.reads += ids.shape[0]
-        self._counts.local += ids.shape[0] - int(self.is_remote(ids).sum())
+        self._counts.local += ids.shape[0] - int(self.transport.is_remote(ids).sum())
         self._counts.exchange_s += time.perf_counter() - started
         return reply
 
@@ -198,7 +190,7 @@ class ShardedStore(RowStore):
         """Send and receive requests, apply, answer; the order is the same on all ranks."""
         asked = places_by_owner(ids % self.num_owners, self.ranks.size)
         requests = self._requests(update, ids, clocks, asked)
-        theirs = self._swap_requests(requests, clocks is not None, self.operation or operation)
+        theirs = self._swap_requests(requests, clocks is not None, operation)
         answers = self._answer(theirs, applies)
         if clocks is not None:
             flags = self._swap_flags(answers, requests)

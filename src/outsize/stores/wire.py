@@ -131,3 +131,8 @@ def wire_named(name: str) -> Wire:
     if name not in WIRES:
         raise ConfigError(f"wire must be one of {', '.join(WIRES)}, but got {name!r}")
     return WIRES[name]
+
+
+def wire_for(dim: int, wire: Wire) -> Wire:
+    """How rows and gradients of this width travel: single numbers are never rounded."""
+    return WIRES["float32"] if dim == 1 else wire

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from string import Template
 from typing import Any
 
-from outsize.contracts.counts import BYTE_KINDS
+from outsize.contracts.messages import BYTE_KINDS
 from outsize.files import write_text_atomically
 from outsize.reporting.environment import environment
 from outsize.reporting.page import card, facts_table, figure_and_axes, page, svg_of

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from outsize.contracts import RowStore
-from outsize.contracts.counts import BYTE_KINDS
+from outsize.contracts.messages import BYTE_KINDS
 from outsize.ranks.collectives import gather_values
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from outsize.checkpoint import WriteFiles, read_manifest, read_verified, require_whole
-from outsize.contracts.counts import BYTE_KINDS
+from outsize.contracts.messages import BYTE_KINDS
 from outsize.errors import DataError
 from outsize.files import append_line, reason_of, write_json, write_text_atomically
 from outsize.json_files import Each, OneOf, SchemaError, Whole, check, parse_json

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from outsize.contracts.counts import BYTE_KINDS, RowCounts
+from outsize.contracts.messages import BYTE_KINDS, RowCounts
 from outsize.errors import CheckpointError, OutsizeError
 from outsize.json_files import Absent, Each, OneOf, SchemaError, Whole, Word, check
 

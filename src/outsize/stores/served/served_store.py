@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 
 import torch
-from jaxtyping import Bool, Float, Int64, UInt8
+from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
 from outsize.contracts import RowCounts, RowReply, RowStore, RowUpdate, Shard, TablePart
@@ -26,9 +26,10 @@ from outsize.ranks.sections import Message, MessageReader, MessageWriter
 from outsize.spec import MemoryUse, TableSpec
 from outsize.stores.local import LocalStore
 from outsize.stores.merging import average_over_workers, no_update
-from outsize.stores.packing import Packing, RowRequest, wire_for
+from outsize.stores.packing import Packing, RowRequest
 from outsize.stores.replies import join_replies, previewed_reply, refuse_rows_of_others
 from outsize.stores.served.request_channel import Request, RequestChannel
+from outsize.stores.shard_transport import ShardTransport
 from outsize.stores.wire import WIRES, Wire, wire_named
 
 
@@ -63,6 +64,7 @@ class ServedStore(RowStore):
         super().__init__(specs, seed)
         self.rank, self.size = rank(), world_size()
         self.wire = wire_named(wire)
+        self.transport = ShardTransport(self.rank, self.size, self.wire)
         self.owned = LocalStore(specs, seed, device, Shard(self.rank, self.size))
         self._packing = Packing(self.layout, self.size)
         self._counts = RowCounts()
@@ -99,16 +101,6 @@ class ServedStore(RowStore):
         if is_first and self._channel is not None:
             require_alike(f"optimizer {type(rule).__name__} with state {rule.state_widths(2)}")
             self._channel.meet()
-
-    def is_remote(self, ids: Int64[Tensor, " n"]) -> Bool[Tensor, " n"]:
-        """Rows of other owners."""
-        return ids % self.size != self.rank
-
-    def bytes_per_row(self, dim: int) -> int:  # noqa: D102
-        return wire_for(dim, self.wire).bytes_per_row(dim)
-
-    def as_sent(self, vectors: Float[Tensor, "n dim"]) -> Float[Tensor, "n dim"]:  # noqa: D102
-        return wire_for(vectors.shape[1], self.wire).rounded(vectors)
 
     @torch.no_grad()
     def exchange(  # noqa: D102
