@@ -6,7 +6,7 @@ import pytest
 
 import outsize
 from outsize.cli import COMMANDS, main
-from outsize.demo import ROOMS
+from outsize.demo import STOPS
 
 SMALL = """
 [data]
@@ -154,7 +154,7 @@ def test_every_command_has_help(capfd):
 
 
 def test_the_demo_takes_the_tour(capfd, monkeypatch, tmp_path):
-    monkeypatch.delitem(ROOMS, "cache")  # has a test of its own, and takes processes of its own
+    monkeypatch.delitem(STOPS, "cache")  # has a test of its own, and takes processes of its own
     code, out, err = call(capfd, "demo", "--quick", "--out", tmp_path / "tour")
     assert (code, out) == (0, "")
     assert "best reachable (Bayes)" in err
@@ -172,31 +172,31 @@ def test_the_demo_does_not_touch_a_folder_of_other_things(capfd, tmp_path):
     assert (tmp_path / "thesis.tex").read_text() == "precious"
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_the_demo_deletes_no_folder_that_is_only_named_as_its_own(capfd, tmp_path, room):
-    (tmp_path / room).mkdir()
-    (tmp_path / room / "thesis.txt").write_text("precious")
+@pytest.mark.parametrize("stop", STOPS)
+def test_the_demo_deletes_no_folder_that_is_only_named_as_its_own(capfd, tmp_path, stop):
+    (tmp_path / stop).mkdir()
+    (tmp_path / stop / "thesis.txt").write_text("precious")
     code, _, err = call(capfd, "demo", "--quick", "--out", tmp_path)
     assert code == 2
-    assert room in err
+    assert stop in err
     assert "--out" in err
     assert len(err.splitlines()) == 1
-    assert (tmp_path / room / "thesis.txt").read_text() == "precious"
+    assert (tmp_path / stop / "thesis.txt").read_text() == "precious"
 
 
 def test_the_demo_replaces_a_tour_of_its_own_and_nothing_else(capfd, monkeypatch, tmp_path):
-    for name in list(ROOMS):
-        monkeypatch.setitem(ROOMS, name, lambda out, quick, console: out.mkdir() or {})
+    for name in list(STOPS):
+        monkeypatch.setitem(STOPS, name, lambda out, quick, console: out.mkdir() or {})
     out = tmp_path / "tour"
     assert call(capfd, "demo", "--out", out)[0] == 0
     (out / "click" / "old.txt").write_text("of the tour before")
     assert call(capfd, "demo", "--out", out)[0] == 0
-    assert {path.name for path in out.iterdir()} == {*ROOMS, ".outsize-demo"}
+    assert {path.name for path in out.iterdir()} == {*STOPS, ".outsize-demo"}
     assert list((out / "click").iterdir()) == []
     (out / "thesis.tex").write_text("precious")
     code, _, err = call(capfd, "demo", "--out", out)
     assert (code, "thesis.tex" in err) == (2, True)
-    assert {path.name for path in out.iterdir()} == {*ROOMS, ".outsize-demo", "thesis.tex"}
+    assert {path.name for path in out.iterdir()} == {*STOPS, ".outsize-demo", "thesis.tex"}
 
 
 def test_compare_writes_tables_and_a_page(capfd, run_file, tmp_path):

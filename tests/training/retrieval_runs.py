@@ -5,8 +5,9 @@ import torch
 
 from outsize.negatives import NEGATIVES
 from outsize.training.build import build_dense_optimizer
+from outsize.training.callbacks import Callbacks
 from outsize.training.config import RunConfig
-from outsize.training.loop import Loop, Watcher
+from outsize.training.loop import Loop
 from outsize.training.run_folder import RunFolder
 from outsize.training.strict_toml import decode, override
 from outsize.training.tasks import TASKS
@@ -30,13 +31,13 @@ def make_config(*settings):
     return decode(RunConfig, override(BASE, settings), "test")
 
 
-def make_loop(config, checkpoints=None, watcher=None):
+def make_loop(config, checkpoints=None, callbacks=None):
     task = TASKS[config.task](config)
     optimizer = build_dense_optimizer(config.optimizer, task.trained)
-    return Loop(task, config, optimizer, watcher, checkpoints)
+    return Loop(task, config, optimizer, callbacks, checkpoints)
 
 
-class Writes(Watcher):
+class Writes(Callbacks):
     def __init__(self, folder):
         self._folder = folder
 

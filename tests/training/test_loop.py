@@ -15,8 +15,9 @@ import outsize
 from outsize.checkpoint import latest_checkpoint, load_checkpoint
 from outsize.errors import CheckpointError, ConfigError, IdError, NonFiniteError
 from outsize.training.build import build_dense_optimizer
+from outsize.training.callbacks import Callbacks
 from outsize.training.config import RunConfig
-from outsize.training.loop import Loop, Watcher
+from outsize.training.loop import Loop
 from outsize.training.loop_state import LoopState
 from outsize.training.run import _determinism
 from outsize.training.run_folder import RunFolder
@@ -40,13 +41,13 @@ def make_config(*settings):
     return decode(RunConfig, override(BASE, settings), "test")
 
 
-def make_loop(config, checkpoints=None, watcher=None, stop_asked=lambda: False):
+def make_loop(config, checkpoints=None, callbacks=None, stop_asked=lambda: False):
     task = ClickTask(config)
     optimizer = build_dense_optimizer(config.optimizer, task.model)
-    return Loop(task, config, optimizer, watcher, checkpoints, stop_asked)
+    return Loop(task, config, optimizer, callbacks, checkpoints, stop_asked)
 
 
-class Recorder(Watcher):
+class Recorder(Callbacks):
     def __init__(self):
         self.lines = []
         self.said = []
@@ -125,7 +126,7 @@ def train_until(step, config, out):
             loop.fit()
 
 
-class _Writes(Watcher):
+class _Writes(Callbacks):
     def __init__(self, folder):
         self._folder = folder
 
@@ -224,8 +225,8 @@ def test_early_stopping_ends_after_an_epoch_worse_than_the_one_before():
         pass
 
     config = make_config("train.early_stop=true", "train.epochs=5", "train.validate_every=8")
-    watcher = Scripted()
-    loop = make_loop(config, watcher=watcher)
+    callbacks = Scripted()
+    loop = make_loop(config, callbacks=callbacks)
     # Two validations an epoch; the third epoch's best (0.45) is worse than the second's (0.40).
     losses = iter([0.60, 0.50, 0.40, 0.48, 0.45, 0.46, 0.10])
     loop.task.evaluate = lambda split: {"loss": next(losses) if split == "validation" else 0.0}
@@ -233,7 +234,7 @@ def test_early_stopping_ends_after_an_epoch_worse_than_the_one_before():
     assert loop.state.stopped == "early"
     assert loop.state.step == 3 * 16
     assert loop.state.best == {"step": 24, "loss": 0.40}
-    assert "epoch 3" in watcher.said[0]
+    assert "epoch 3" in callbacks.said[0]
 
 
 def test_without_early_stopping_all_epochs_are_trained():
@@ -246,7 +247,7 @@ def test_without_early_stopping_all_epochs_are_trained():
 
 def test_steps_end_a_run_within_an_epoch_with_a_validation():
     recorder = Recorder()
-    loop = make_loop(make_config("train.steps=9"), watcher=recorder)
+    loop = make_loop(make_config("train.steps=9"), callbacks=recorder)
     loop.fit()
     assert loop.state.step == 9
     assert [line["step"] for line in recorder.of("validation")] == [7, 9]
@@ -255,7 +256,7 @@ def test_steps_end_a_run_within_an_epoch_with_a_validation():
 
 def test_the_log_holds_every_metric():
     recorder = Recorder()
-    make_loop(make_config("train.steps=7"), watcher=recorder).fit()
+    make_loop(make_config("train.steps=7"), callbacks=recorder).fit()
     (validation,) = recorder.of("validation")
     names = {"loss", "auc", "normalized_entropy", "calibration", "bayes_loss", "bayes_auc"}
     assert names <= validation.keys()

@@ -82,7 +82,7 @@ def test_only_tables_that_can_recluster_have_a_schedule():
 
 def test_a_run_reclusters_when_it_is_due_and_says_so():
     recorder = Recorder()
-    loop = make_loop(make_config(*CCE), watcher=recorder)
+    loop = make_loop(make_config(*CCE), callbacks=recorder)
     assert loop.total_steps == 48
     loop.fit()
     lines = recorder.of("recluster")

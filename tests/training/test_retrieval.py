@@ -55,18 +55,18 @@ def test_a_run_stopped_at_any_step_and_resumed_is_bit_identical(tmp_path, settin
 @pytest.mark.parametrize("kind", NEGATIVES)
 @pytest.mark.parametrize("rows", [("embeddings.kind=store",), ("embeddings.kind=tables", *PLAIN)])
 def test_every_kind_of_negatives_trains(kind, rows):
-    watcher = Recorder()
+    callbacks = Recorder()
     config = without_strays(
         f"negatives.kind={kind}", "train.epochs=3", "train.validate_every=1000", *rows
     )
-    loop = make_loop(config, watcher=watcher)
+    loop = make_loop(config, callbacks=callbacks)
     loop.fit()
-    losses = [line["loss"] for line in watcher.of("train")]
+    losses = [line["loss"] for line in callbacks.of("train")]
     assert losses[-1] < losses[0]
-    for line in watcher.of("train"):
+    for line in callbacks.of("train"):
         assert 0 < line["p_positive"] < 1
         assert line["beta"] == pytest.approx(20)
-    for line in watcher.of("validation"):
+    for line in callbacks.of("validation"):
         assert {"loss", "recall@20", "ndcg@10", "mrr@10", "num_queries"} < line.keys()
 
 
@@ -163,9 +163,9 @@ def test_all_training_items_of_a_query_are_masked_unless_fewer_are_asked_for(max
 
 
 def test_training_lines_tell_how_stale_the_cache_is():
-    watcher = Recorder()
-    make_loop(make_config("negatives.warmup_steps=3"), watcher=watcher).fit()
-    first, second, *_ = watcher.of("train")
+    callbacks = Recorder()
+    make_loop(make_config("negatives.warmup_steps=3"), callbacks=callbacks).fit()
+    first, second, *_ = callbacks.of("train")
     assert {"staleness", "drawn_age", "age", "held", "refreshed", "p_positive"} <= second.keys()
     assert first["staleness"] > 0  # the mean over the two steps that drew
     assert second["held"] == 50
@@ -184,42 +184,44 @@ def test_the_cache_counts_as_memory(no_reports):
 def test_items_in_chunks_train_the_same():
     curves = []
     for chunk_size in ("", "negatives.chunk_size=5"):
-        watcher = Recorder()
+        callbacks = Recorder()
         settings = [chunk_size] if chunk_size else []
-        make_loop(make_config("train.steps=6", *settings), watcher=watcher).fit()
-        curves.append([line["loss"] for line in watcher.lines if "loss" in line])
+        make_loop(make_config("train.steps=6", *settings), callbacks=callbacks).fit()
+        curves.append([line["loss"] for line in callbacks.lines if "loss" in line])
     assert curves[1] == pytest.approx(curves[0], rel=1e-4)
 
 
 def test_the_judge_decides_which_validation_is_best():
-    watcher = Recorder()
-    loop = make_loop(make_config("retrieval.judge=recall@20", "train.epochs=4"), watcher=watcher)
+    callbacks = Recorder()
+    loop = make_loop(
+        make_config("retrieval.judge=recall@20", "train.epochs=4"), callbacks=callbacks
+    )
     loop.fit()
-    best = max(line["recall@20"] for line in watcher.of("validation"))
+    best = max(line["recall@20"] for line in callbacks.of("validation"))
     assert loop.state.best["recall@20"] == best
     assert loop.task.badness({"recall@20": 0.3}) == -0.3
 
 
 def test_a_run_stops_early_by_its_judge():
-    watcher = Recorder()
+    callbacks = Recorder()
     config = make_config(
         "train.early_stop=true", "train.epochs=40", "embeddings.optimizer.learning_rate=5.0",
         "train.validate_every=1000",
     )  # fmt: skip
-    loop = make_loop(config, watcher=watcher)
+    loop = make_loop(config, callbacks=callbacks)
     loop.fit()
     assert loop.state.stopped == "early"
-    assert "got no better than ndcg@10 0." in watcher.said[0]
+    assert "got no better than ndcg@10 0." in callbacks.said[0]
 
 
 def test_compressed_items_are_reclustered_with_their_cache():
-    watcher = Recorder()
+    callbacks = Recorder()
     config = make_config(
         "embeddings.kind=tables", "embeddings.method=cce", "embeddings.max_params=60",
         "embeddings.recluster.count=1",
     )  # fmt: skip
-    make_loop(config, watcher=watcher).fit()
-    assert {line["table"] for line in watcher.of("recluster")} >= {"item", "query"}
+    make_loop(config, callbacks=callbacks).fit()
+    assert {line["table"] for line in callbacks.of("recluster")} >= {"item", "query"}
 
 
 def test_the_report_shows_rankings_and_negatives(tmp_path):

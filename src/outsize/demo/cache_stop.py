@@ -1,4 +1,4 @@
-"""Room 3: rows that live in several processes, with a cache in each."""
+"""Stop 3: rows sharded over two processes, with a cache in each."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ _COLORS = ("#94a3b8", "#d97706", "#2563eb", "#16a34a")
 _POLL_S = 0.1
 
 
-def cache_room(out: Path, quick: bool, console: Console) -> dict[str, Any]:
+def cache_stop(out: Path, quick: bool, console: Console) -> dict[str, Any]:
     """A click model trained by two processes that share its rows: without a cache and with one."""
     console.print(
         Panel(
-            "Two processes train one click model, and each keeps half of the embedding rows. "
-            "Without a cache every row of a batch that the other one keeps is sent over, and its "
-            "gradient back. Then each keeps copies of a tenth of the rows, the ones it uses most: "
-            "a copy may miss 100 updates of the other process, and 10 batches of own updates may "
-            "wait before they are sent. Last, what is sent is rounded to 8 bits a number.",
-            title="Room 3: rows that live elsewhere",
+            "Two processes train one click model, and each owns half of the embedding rows. "
+            "Without a cache, every row of a batch that the other process owns is sent over, and "
+            "its gradient back. With a cache, each keeps copies of a tenth of the rows, those it "
+            "uses most: a copy may miss 100 updates of the other process, and 10 batches of its "
+            "own updates may wait before they are sent. Last, messages are rounded to int8.",
+            title="Stop 3: sharded rows with bounded-staleness caches",
             width=min(88, console.width),
         )
     )
@@ -75,7 +75,7 @@ def cache_room(out: Path, quick: bool, console: Console) -> dict[str, Any]:
 
 
 def train_on_ranks(run: Path, settings: Sequence[str], out: Path) -> Iterator[int]:
-    """Train a run file in processes of their own; yields the last step in its log, now and then.
+    """Train a run file in processes of their own; yields the last logged step as it runs.
 
     Args:
         run: The run file.
@@ -101,13 +101,13 @@ def train_on_ranks(run: Path, settings: Sequence[str], out: Path) -> Iterator[in
     if launcher.returncode:
         raise LostRanksError(
             f"the run in {out} failed: {_reason(log.read_text(errors='replace'))}; "
-            f"all that its processes said is in {log}"
+            f"the output of its processes is in {log}"
         )
     log.unlink()
 
 
 def summarize(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What a run sent, how well its copies served, and how good the model is."""
+    """Bytes sent, cache hit rate, largest lag and test metrics of a run."""
     trained = [line for line in lines if line["split"] == "train"]
     lags = [line["largest_lag"] for line in trained if line["largest_lag"] is not None]
     test = [line for line in lines if line["split"] == "test"][-1]
@@ -147,13 +147,13 @@ def _page(found: Mapping[str, Mapping[str, Any]], rows: Sequence[Sequence[str]])
         if sent
     )
     return page(
-        "Rows that live elsewhere",
+        "Sharded rows with bounded-staleness caches",
         f'<div class="cards">{cards}</div>\n'
         f"<section><h2>What two processes sent each other</h2>{_sent_svg(found)}</section><br>\n"
         f"<section><h2>What it cost</h2>{html_table(_COLUMNS, rows)}\n"
         "<p>Hit rate: rows of the other process that were read from a copy, at the end of the run. "
-        "Largest lag: how many updates of the other process a copy that was read had missed, and "
-        "the bound.</p></section><br>\n"
+        "Largest lag: how many updates of the other process a copy had missed when it was read, "
+        "and the bound.</p></section><br>\n"
         f"<section><h2>Every run</h2>{links_to(found)}</section>\n",
     )
 
@@ -205,4 +205,4 @@ def _reason(text: str) -> str:
         for line in lines:
             if matches(line):
                 return line.removeprefix("outsize: ")
-    return lines[-1] if lines else "it said nothing"
+    return lines[-1] if lines else "there was no output"

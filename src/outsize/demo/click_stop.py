@@ -1,4 +1,4 @@
-"""Room 1: a click model, end to end."""
+"""Stop 1: a click model, end to end."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _QUICK = ("data.num_train=20_000", "data.num_validation=5_000", "data.num_test=5
           "data.largest_vocabulary=1_000", "train.validate_every=5")  # fmt: skip
 
 
-def click_room(out: Path, quick: bool, console: Console) -> dict[str, Any]:
+def click_stop(out: Path, quick: bool, console: Console) -> dict[str, Any]:
     """A DLRM trained on a synthetic click log, end to end."""
     with as_file(files("outsize.demo") / "click.toml") as path:
         config = load_config(path, _QUICK if quick else ())
     console.print(
         Panel(
-            "A click log is made on the fly: 13 numbers and 26 ids an example, Zipf-skewed, in "
+            "A click log is made on the fly: 13 numbers and 26 ids per example, Zipf-skewed, in "
             "planted clusters. Labels come from a known probability, so the best loss any model "
-            "can reach (Bayes) is known. A DLRM learns it; its rows live in a store and are "
+            "can reach (Bayes) is known. A DLRM learns it; its rows are in a store, "
             "trained by row-wise Adagrad.",
-            title="Room 1: a click model",
+            title="Stop 1: a click model",
             width=min(88, console.width),
         )
     )

@@ -1,4 +1,4 @@
-"""Room 2: the same model with tables a fraction of their size."""
+"""Stop 2: the same model with tables a fraction of their size."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _QUICK = ("data.num_train=10_000", "data.num_validation=3_000", "data.num_test=3
 _METHODS = ("hash", "ce-concat", "cce")
 
 
-def compress_room(out: Path, quick: bool, console: Console) -> dict[str, Any]:
-    """Three ways to compress tables, at two budgets, beside full tables."""
+def compress_stop(out: Path, quick: bool, console: Console) -> dict[str, Any]:
+    """Three ways to compress tables at two budgets, compared with full tables."""
     with as_file(files("outsize.demo") / "compress.toml") as path:
         config = load_config(path, _QUICK if quick else ())
     console.print(
         Panel(
             "Tables of up to 50,000 rows are trained in the space of 16 and of 64 rows. Hashing "
-            "lets ids share rows at random; compositional embeddings put a vector together from "
-            "four shared pieces; CCE clusters the ids while it trains, so that those that behave "
-            "alike share.",
-            title="Room 2: compressed tables",
+            "lets ids share rows at random; compositional embeddings build a vector from "
+            "four shared pieces; CCE clusters the ids while it trains, so that similar "
+            "ids share.",
+            title="Stop 2: compressed tables",
             width=min(88, console.width),
         )
     )

@@ -1,4 +1,4 @@
-"""Room 4: training against a cache of stale items."""
+"""Stop 4: training against a cache of stale items."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from outsize.training.run_folder import RunFolder
 
 _QUICK = ("data.num_queries=200", "data.num_items=100", "train.steps=20",
           "train.validate_every=10", "train.log_every=10")  # fmt: skip
-_COLUMNS = ("", "test recall@20", "test NDCG@10", "encoded a step", "staleness", "age")
+_COLUMNS = ("", "test recall@20", "test NDCG@10", "encoded per step", "staleness", "age")
 _COLORS = {
     "in-batch": "#94a3b8",
     "in-batch-logq": "#d97706",
@@ -29,7 +29,7 @@ _COLORS = {
 }
 
 
-def negatives_room(out: Path, quick: bool, console: Console) -> dict[str, Any]:
+def negatives_stop(out: Path, quick: bool, console: Console) -> dict[str, Any]:
     """Two towers trained within batches, against a cache of all items, and against all items."""
     with as_file(files("outsize.demo") / "negatives.toml") as path:
         config = load_config(path, _QUICK if quick else ())
@@ -38,9 +38,9 @@ def negatives_room(out: Path, quick: bool, console: Console) -> dict[str, Any]:
             "A query should score its own item above all others. Within a batch there are 31 "
             "others, most of them easy, and popular ones too often (logQ corrects that). A cache "
             "keeps all 5,000 as they were when they were last encoded: eight are drawn for each "
-            "query, the hard ones as often as they matter, and only those are encoded anew. "
-            "Encoding all of them in every step is the truth; no large encoder could afford it.",
-            title="Room 4: a cache of negatives",
+            "query, the hard ones as often as they matter, and only those are re-encoded. "
+            "Encoding all items in every step is exact, but no large encoder could afford it.",
+            title="Stop 4: a cache of negatives",
             width=min(88, console.width),
         )
     )
@@ -61,7 +61,7 @@ def negatives_room(out: Path, quick: bool, console: Console) -> dict[str, Any]:
 def summarize(
     lines: Sequence[Mapping[str, Any]], test: Mapping[str, float | None]
 ) -> dict[str, Any]:
-    """How good a model became, how fast, and how stale what it was trained against."""
+    """Test metrics, recall by step, and the state of the negatives at the end of a run."""
     trained = [line for line in lines if line["split"] == "train"][-1]
     curve = [(line["step"], line["recall@20"]) for line in lines if line["split"] == "validation"]
     names = ("staleness", "staleness_p95", "age", "held", "refreshed", "duplicates", "p_positive")
@@ -104,10 +104,10 @@ def _in_words(found: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
 def _page(found: Mapping[str, Mapping[str, Any]], rows: Sequence[Sequence[str]]) -> str:
     cards = "".join(card(f"{name}: recall@20", recall) for name, recall, *_ in rows)
     return page(
-        "A cache of negatives",
+        "Negative cache",
         f'<div class="cards">{cards}</div>\n'
         f"<section><h2>Recall while training</h2>{_curves_svg(found)}</section><br>\n"
-        f"<section><h2>What it took</h2>{html_table(_COLUMNS, rows)}\n"
+        f"<section><h2>Results</h2>{html_table(_COLUMNS, rows)}\n"
         "<p>Staleness: ‖cached − fresh‖² / ‖fresh‖² of the items that were drawn. Age: steps since "
         "a cached item was encoded. Both at the end of the run.</p></section><br>\n"
         f"<section><h2>Every run</h2>{links_to(found)}</section>\n",

@@ -1,4 +1,4 @@
-"""How rooms show what came out: a table in the terminal, and the same in a page."""
+"""Results of a stop: a table in the terminal, and the same table in HTML."""
 
 from __future__ import annotations
 

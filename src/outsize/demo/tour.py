@@ -1,4 +1,4 @@
-"""The tour through all rooms; a new pillar adds its room to `ROOMS`."""
+"""The tour: every stop of `STOPS` in turn."""
 
 from __future__ import annotations
 
@@ -9,27 +9,25 @@ from typing import Any
 
 from rich.console import Console
 
-from outsize.demo.cache_stop import cache_room
-from outsize.demo.click_stop import click_room
-from outsize.demo.compress_stop import compress_room
-from outsize.demo.negatives_stop import negatives_room
+from outsize.demo.cache_stop import cache_stop
+from outsize.demo.click_stop import click_stop
+from outsize.demo.compress_stop import compress_stop
+from outsize.demo.negatives_stop import negatives_stop
 from outsize.errors import ConfigError, WriteError
 from outsize.files import reason_of, write_text_atomically
 
-ROOMS: dict[str, Callable[[Path, bool, Console], dict[str, Any]]] = {
-    "click": click_room,
-    "compress": compress_room,
-    "cache": cache_room,
-    "negatives": negatives_room,
+STOPS: dict[str, Callable[[Path, bool, Console], dict[str, Any]]] = {
+    "click": click_stop,
+    "compress": compress_stop,
+    "cache": cache_stop,
+    "negatives": negatives_stop,
 }
-
-
 _MARKER = ".outsize-demo"
 _MARKER_TEXT = "Made by `outsize demo`, which replaces what is here when it is run again.\n"
 
 
 def take_tour(out: Path, *, quick: bool = False, quiet: bool = False) -> dict[str, Any]:
-    """Walk through every room; each writes a run folder below `out`.
+    """Run every stop; each writes a run folder below `out`.
 
     Args:
         out: Folder of the tour. An earlier tour there is replaced; any other content is an error.
@@ -38,19 +36,19 @@ def take_tour(out: Path, *, quick: bool = False, quiet: bool = False) -> dict[st
     """
     _clear(out)
     console = Console(stderr=True, quiet=quiet)
-    return {name: room(out / name, quick, console) for name, room in ROOMS.items()}
+    return {name: stop(out / name, quick, console) for name, stop in STOPS.items()}
 
 
 def _clear(out: Path) -> None:
     """Make an empty folder of the tour, with a marker that says whose it is.
 
-    Only rooms in a folder with that marker are removed; whatever else is there is refused.
+    Only stops in a folder with that marker are removed; whatever else is there is refused.
     """
     try:
         found = sorted(path.name for path in out.iterdir()) if out.is_dir() else []
         if out.exists() and not out.is_dir():
             raise ConfigError(f"{out} is a file: choose another folder with --out")
-        strange = [name for name in found if name not in (*ROOMS, _MARKER)]
+        strange = [name for name in found if name not in (*STOPS, _MARKER)]
         if strange or (found and _MARKER not in found):
             raise ConfigError(
                 f"{out} holds {(strange or found)[0]}, which no tour is known to have made: remove "
@@ -62,6 +60,4 @@ def _clear(out: Path) -> None:
             if name != _MARKER:
                 shutil.rmtree(out / name)
     except OSError as error:
-        raise WriteError(
-            f"could not make room for the tour in {out}: {reason_of(error)}"
-        ) from error
+        raise WriteError(f"could not clear {out}: {reason_of(error)}") from error

@@ -31,6 +31,7 @@ from outsize.ranks.collectives import (
     world_size,
 )
 from outsize.row_files import load_rows, rows_writer
+from outsize.training.callbacks import Callbacks
 from outsize.training.config import RunConfig
 from outsize.training.embeddings_config import recluster_steps
 from outsize.training.gradient_norm import joint_norm, norm_over_ranks, values_of
@@ -52,7 +53,6 @@ from outsize.training.run_log import log_recorder, read_log_record
 from outsize.training.saved_state import fitting, require_fit, require_state
 from outsize.training.served_weights import ServedWeights
 from outsize.training.tasks import Task
-from outsize.training.watcher import Watcher as Watcher
 
 
 class Loop:
@@ -62,7 +62,7 @@ class Loop:
         task: Model and data.
         config: The run.
         optimizer: The optimizer of the dense weights.
-        watcher: Who is told; nobody by default.
+        callbacks: Told of steps, metrics and messages.
         checkpoints: Folder for checkpoints; `None` saves none.
         stop_asked: Polled after each step; when true, the run is saved and stops. So it is when
             work that follows a step raises `StopRequested`; the rest of it is done on resuming.
@@ -73,7 +73,7 @@ class Loop:
         task: Task[Any],
         config: RunConfig,
         optimizer: Optimizer,
-        watcher: Watcher | None = None,
+        callbacks: Callbacks | None = None,
         checkpoints: Path | None = None,
         stop_asked: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -83,7 +83,7 @@ class Loop:
         self.optimizers: list[Optimizer] = [optimizer, *([task.rows] if task.rows else [])]
         self._base_rates = [[g["lr"] for g in o.param_groups] for o in self.optimizers]
         self.device = task.device
-        self._watcher = watcher or Watcher()
+        self._callbacks = callbacks or Callbacks()
         self._checkpoints = checkpoints
         self._stop_asked = stop_asked
         self._running: Tensor | None = None
@@ -104,16 +104,16 @@ class Loop:
         self._save()
         if self.state.row_counts:  # what the last flush has sent
             line = {"step": self.state.step, "split": "rows"}
-            self._watcher.log({**line, **as_metrics(self.state.row_counts)})
+            self._callbacks.log({**line, **as_metrics(self.state.row_counts)})
 
     def begin(self) -> None:
-        """Get ready for the first step, unless a checkpoint was loaded; `steps` does so too."""
+        """Prepare the first step, unless a checkpoint was loaded; `steps` calls this."""
         if not self._is_ready:
             self.task.begin()
         self._is_ready = True
 
     def steps(self) -> Iterator[int]:
-        """Train a step at a time, with all that follows one; yields the steps taken."""
+        """Train step by step; yields the number of steps taken."""
         self.task.model.train()
         self.begin()
         self._log_started = time.perf_counter()
@@ -146,7 +146,7 @@ class Loop:
         self.state.step += 1
         self.state.batch += 1
         self.state.loss_count += 1
-        self._watcher.advance(self.state.step)
+        self._callbacks.advance(self.state.step)
 
     def _set_rates(self) -> None:
         factor = self.config.schedule.factor(self.state.step, self.total_steps)
@@ -172,7 +172,7 @@ class Loop:
             for gradient in (*dense, *rows):
                 gradient.mul_(scale.to(gradient.device))
         if norm.is_cuda:
-            self._add_to_running(norm * 0.0)  # 0, or NaN for a norm that is no number
+            self._add_to_running(norm * 0.0)  # 0, or NaN for a non-finite norm
         elif not (math.isfinite(float(norm)) and math.isfinite(loss.item())):
             raise non_finite_error(self.task.trained, self.task.rows, self.state)
 
@@ -190,7 +190,7 @@ class Loop:
         self._running = value if self._running is None else self._running + value
 
     def _fold_running_loss(self) -> None:
-        """Bring the loss summed on the device into the state, and find what a device flagged."""
+        """Move the loss summed on the device into the state, and raise what a device flagged."""
         if self._running is not None:
             total = float(sum_over_ranks(self._running)) / world_size()
             self._running = None
@@ -203,7 +203,7 @@ class Loop:
         self.task.raise_if_flawed()
 
     def _fold_sums(self) -> None:
-        """Bring what the task has summed up into the state; entered by all ranks."""
+        """Move the sums of the task into the state; entered by all ranks."""
         for sums in gather_values(self.task.take_sums()):
             for name, (total, count) in sums.items():
                 known, steps = self.state.sums.get(name, (0.0, 0))
@@ -229,10 +229,10 @@ class Loop:
         }
         self._log_started, self._num_examples = now, 0
         state.loss_sum, state.loss_count, state.row_counts, state.sums = 0.0, 0, {}, {}
-        self._watcher.log(line)
+        self._callbacks.log(line)
 
     def _end_step(self) -> None:
-        """What follows a step, each stage as a whole or not at all; then perhaps a checkpoint."""
+        """Run the stages that follow a step, each wholly or not at all; then maybe checkpoint."""
         state = self.state
         try:
             with also_stopping_when(self._stop_asked):
@@ -245,7 +245,7 @@ class Loop:
                         "refill": self._refill_if_due,
                     }
                 )
-            is_asked = not state.stopped and self._meets()
+            is_asked = not state.stopped and self._synchronizes()
             is_asked = is_asked and any_rank(self._stop_asked(), self.device)
         except StopRequested:
             is_asked = True
@@ -268,8 +268,8 @@ class Loop:
         if out_of_steps and not state.stopped:
             state.stopped = "finished"
 
-    def _meets(self) -> bool:
-        """Whether ranks meet after this step; in asynchronous training they rarely do."""
+    def _synchronizes(self) -> bool:
+        """Whether ranks synchronize after this step; in asynchronous training they rarely do."""
         return not self.config.is_asynchronous or self.state.step % self.config.train.log_every == 0
 
     def _flush(self) -> None:
@@ -288,13 +288,13 @@ class Loop:
         badness = self.task.badness(metrics)
         is_best = not state.best or badness < self.task.badness(state.best)
         test = self._evaluate("test") if is_best else {}
-        # Nothing is written before both are known: a stop amid them leaves all to the resumed run.
-        self._watcher.log({"step": state.step, "split": "validation", **metrics})
+        # Nothing is logged before both are known: if stopped in between, the resumed run does both.
+        self._callbacks.log({"step": state.step, "split": "validation", **metrics})
         state.epoch_best = min(state.epoch_best, badness)
         if is_best:
             state.best, state.test = {"step": state.step, **metrics}, test
-            self._watcher.log({"step": state.step, "split": "test", **test})
-        self._log_started += time.perf_counter() - paused  # validation is no training time
+            self._callbacks.log({"step": state.step, "split": "test", **test})
+        self._log_started += time.perf_counter() - paused  # not counted as training time
 
     def _evaluate(self, split: Split) -> Metrics:
         metrics = self.task.evaluate(split)
@@ -312,7 +312,7 @@ class Loop:
         return not self.state.stopped and self.state.step in self._recluster_steps
 
     def _refill_if_due(self) -> None:
-        """Encode anew what was encoded by tables that are reclustered now."""
+        """Re-encode what was encoded by tables that have been reclustered."""
         if self._reclusters:
             self.task.begin()
 
@@ -322,7 +322,7 @@ class Loop:
         paused = time.perf_counter()
         for table, report in self.task.recluster(self.state.step, self.optimizers[0]).items():
             line = {"step": self.state.step, "split": "recluster", "table": table}
-            self._watcher.log({**line, **report.as_metrics()})
+            self._callbacks.log({**line, **report.as_metrics()})
         self._log_started += time.perf_counter() - paused
 
     def _end_epoch(self) -> None:
@@ -330,7 +330,7 @@ class Loop:
         if self.config.train.early_stop and state.epoch_best > state.previous_best:
             state.stopped = "early"
             judge, sign = self.task.judge, -1 if self.task.higher_is_better else 1
-            self._watcher.say(
+            self._callbacks.say(
                 f"stopped early: epoch {state.epoch + 1} got no better than {judge} "
                 f"{sign * state.epoch_best:.5f}, the one before reached "
                 f"{sign * state.previous_best:.5f}"
@@ -347,7 +347,7 @@ class Loop:
         writers: list[WriteFiles] = [self.task.write_files]
         if self._store is not None:
             writers.append(rows_writer(self._store))
-        if (logged := self._watcher.log_facts()) is not None:
+        if (logged := self._callbacks.log_facts()) is not None:
             writers.append(log_recorder(logged))
 
         def write_more(folder: Path) -> Mapping[str, Mapping[str, Any]]:
@@ -379,7 +379,7 @@ class Loop:
         return logged
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything the rest of the run depends on, but the rows of a store."""
+        """Everything the rest of the run depends on, except the rows of a store."""
         self._fold_running_loss()
         self._fold_sums()
         self.state.row_counts = add_counts(self._store, self.state.row_counts)

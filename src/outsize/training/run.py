@@ -28,8 +28,9 @@ from outsize.ranks.collectives import (
 from outsize.spec import MemoryUse
 from outsize.stores import CachedStore, ServedStore
 from outsize.training.build import build_device, build_optimizer
+from outsize.training.callbacks import Callbacks
 from outsize.training.config import RunConfig, load_config
-from outsize.training.loop import Loop, Watcher
+from outsize.training.loop import Loop
 from outsize.training.memory import memory_of_all_ranks
 from outsize.training.memory_needs import refusing_what_memory_cannot_hold
 from outsize.training.metric_names import Metrics
@@ -129,9 +130,9 @@ def train(
                 store = store.inner
             if isinstance(store, ServedStore):
                 stack.enter_context(store)
-        watcher = _FolderAndProgress(folder if is_writer else None)
+        callbacks = _FolderAndProgress(folder if is_writer else None)
         checkpoints = None if folder is None else folder.checkpoints
-        loop = Loop(task, config, optimizer, watcher, checkpoints, stopping.is_set)
+        loop = Loop(task, config, optimizer, callbacks, checkpoints, stopping.is_set)
         with failing_together(ConfigError):
             if folder is not None and is_writer:
                 if not resume:
@@ -145,18 +146,18 @@ def train(
                     folder.truncate_metrics(loop.state.step, logged)
                 else:
                     folder.begin_anew(config)
-        watcher.progress = stack.enter_context(
+        callbacks.progress = stack.enter_context(
             TrainingProgress(loop.total_steps, loop.state.step, quiet or rank() > 0)
         )
         if folder is not None and restarted:
-            watcher.say(f"torchrun restarted the ranks: going on with the run in {folder.path}")
+            callbacks.say(f"torchrun restarted the ranks: going on with the run in {folder.path}")
         if checkpoint is not None:
-            watcher.say(f"resumed at step {loop.state.step:,} from {checkpoint}")
+            callbacks.say(f"resumed at step {loop.state.step:,} from {checkpoint}")
         elif resume:
-            watcher.say("no checkpoint was written yet: beginning with the first step")
+            callbacks.say("no checkpoint was written yet: beginning with the first step")
         with _setting_on_signal(stopping):
             loop.fit()
-        memory, memory_by_table = memory_of_all_ranks(task.embeddings, task.memory_beside())
+        memory, memory_by_table = memory_of_all_ranks(task.embeddings, task.extra_memory())
     result = RunResult(
         out=None if folder is None else folder.path,
         steps=loop.state.step,
@@ -174,7 +175,7 @@ def train(
     return result
 
 
-class _FolderAndProgress(Watcher):
+class _FolderAndProgress(Callbacks):
     """Writes every line to the folder, and shows it."""
 
     def __init__(self, folder: RunFolder | None) -> None:

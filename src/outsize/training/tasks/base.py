@@ -1,4 +1,4 @@
-"""What a task tells the loop: how batches are made, what the loss is, what is measured."""
+"""The contract of a task: how batches are made, what the loss is, what is measured."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Task(ABC, Generic[Batch]):
     Attributes:
         model: What is trained.
         device: Where it is.
-        rows: The optimizer of its rows, where they live in a store.
-        judge: The metric that says which validation is best.
-        higher_is_better: Whether a greater one is.
+        rows: The optimizer of its rows, if they are in a store.
+        judge: The metric by which the best validation is chosen.
+        higher_is_better: Whether a higher value of it is better.
     """
 
     model: nn.Module
@@ -46,7 +46,7 @@ class Task(ABC, Generic[Batch]):
 
     @property
     def trained(self) -> nn.Module:
-        """All that the optimizer of dense weights trains; by default the model."""
+        """The module whose parameters the dense optimizer trains; by default the model."""
         return self.model
 
     @property
@@ -60,11 +60,11 @@ class Task(ABC, Generic[Batch]):
 
     @abstractmethod
     def train_batches(self, epoch: int, start: int) -> Iterator[Batch]:
-        """A rank's part of an epoch's batches from number `start` on, where the model is."""
+        """The batches of an epoch from number `start` on: this rank's share, on its device."""
 
     @abstractmethod
     def num_examples(self, batch: Batch) -> int:
-        """Examples in a batch, those of all ranks."""
+        """Examples in a batch over all ranks."""
 
     @abstractmethod
     def loss(self, batch: Batch) -> Tensor:
@@ -75,7 +75,7 @@ class Task(ABC, Generic[Batch]):
         """The metrics of a split over all ranks; "loss" and the judge among them."""
 
     def badness(self, metrics: Mapping[str, float | None]) -> float:
-        """By what the best validation is chosen, and a run stopped early: the lower, the better."""
+        """The value that early stopping minimizes: the judge, negated if higher is better."""
         value = metrics[self.judge]
         if value is None:
             raise DataError(
@@ -84,26 +84,26 @@ class Task(ABC, Generic[Batch]):
         return -value if self.higher_is_better else value
 
     def begin(self) -> None:
-        """Get ready for the first step of a run, or of newly clustered tables; by default nothing.
+        """Prepare the first step of a run, or after a recluster; by default nothing.
 
-        Where a checkpoint is loaded, that brings all there is. Where `StopRequested` is raised
-        here, this is done again.
+        Not called when a checkpoint is loaded. If `StopRequested` is raised here, it is called
+        again on resuming.
         """
         return
 
     def commit(self) -> None:
-        """Keep what a step has made besides weights, once those are updated; by default nothing.
+        """Store what a step produced besides weights, after the update; by default nothing.
 
-        Where `StopRequested` is raised here, `finish_commit` does the rest once the run is resumed.
+        If `StopRequested` is raised here, `finish_commit` does the rest on resuming.
         """
         return
 
     def finish_commit(self) -> None:
-        """Do the rest of a `commit` that was stopped; by default nothing."""
+        """Finish a `commit` that was stopped; by default nothing."""
         return
 
     def take_sums(self) -> dict[str, tuple[float, int]]:
-        """What is logged as a mean over steps: sums since the last call and of how many steps.
+        """What is logged as a mean over steps: sums since the last call, with their step counts.
 
         Called by all ranks at every log line and checkpoint. The sums must not depend on how steps
         are divided among calls, or a resumed run would log other numbers: add in float64.
@@ -111,11 +111,11 @@ class Task(ABC, Generic[Batch]):
         return {}
 
     def train_metrics(self) -> dict[str, float]:
-        """What is logged with a training line as it stands then; called by all ranks."""
+        """Values logged with each training line; called by all ranks."""
         return {}
 
     def write_files(self, folder: Path) -> Mapping[str, Mapping[str, Any]]:
-        """Write what this rank alone knows into a checkpoint.
+        """Write state of this rank alone into a checkpoint.
 
         Returns:
             For each file its size and SHA-256.
@@ -123,30 +123,30 @@ class Task(ABC, Generic[Batch]):
         return {}
 
     def load_files(self, folder: Path) -> None:
-        """Bring back what `write_files` wrote, once weights and rows are; by default nothing."""
+        """Load what `write_files` wrote, after weights and rows; by default nothing."""
         return
 
-    def memory_beside(self) -> dict[str, MemoryUse]:
-        """What this rank keeps besides embeddings and dense weights, by name; by default nothing.
+    def extra_memory(self) -> dict[str, MemoryUse]:
+        """Memory of this rank besides embeddings and dense weights, by name; by default none.
 
-        Ranks share it: what it costs is the sum over ranks.
+        The total is the sum over ranks.
         """
         return {}
 
     def recluster(self, step: int, optimizer: Optimizer) -> dict[str, ReclusterReport]:
-        """Recluster what can be after `step` steps; by default nothing can.
+        """Recluster tables after `step` steps; by default there are none.
 
-        Where `interrupts.check_stop` ends it, nothing has changed on any rank.
+        If `interrupts.check_stop` ends it, nothing has changed on any rank.
 
         Args:
             step: Steps taken.
             optimizer: The optimizer of the dense weights and tables.
 
         Returns:
-            A report for each table that was.
+            A report per table.
         """
         return {}
 
     @abstractmethod
     def raise_if_flawed(self) -> None:
-        """Report what a device flagged since the last call: bad ids, refused updates."""
+        """Raise what a device flagged since the last call: bad ids, refused updates."""

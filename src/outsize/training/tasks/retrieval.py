@@ -1,4 +1,4 @@
-"""Finding items for queries: softmax over a corpus, whatever stands for it in a step."""
+"""Retrieval: a softmax over a corpus of items, or over the negatives that stand for it."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ from outsize.training.retrieval_evaluation import encode_corpus, evaluate_retrie
 from outsize.training.saved_state import fitting, require_weights
 from outsize.training.tasks.base import Task
 
-_QUERIES_AT_ONCE = 1024
-_ITEMS_AT_ONCE = 8192
+_QUERIES_PER_CHUNK = 1024
+_ITEMS_PER_CHUNK = 8192
 
 
 class RetrievalTask(Task[PairBatch]):
@@ -73,13 +73,13 @@ class RetrievalTask(Task[PairBatch]):
         self._wanted = config.retrieval
         self._half = config.train.precision == "bfloat16"
         self._batch_size = config.train.batch_size * world_size()
-        self._eval_queries = min(config.train.eval_batch_size, _QUERIES_AT_ONCE)
+        self._eval_queries = min(config.train.eval_batch_size, _QUERIES_PER_CHUNK)
         wanted = config.embeddings
         self._weighted = isinstance(wanted, TablesConfig) and wanted.recluster.weighted
         self._require_possible(config)
         chunk_size = config.negatives.chunk_size
         self._encode_queries = in_chunks(self.model.encode_queries, chunk_size)
-        self._encode_items = in_chunks(self._encode_items_at_once, chunk_size)
+        self._encode_items = in_chunks(self._encode_item_rows, chunk_size)
         source = ItemSource(
             num_items=self.data.items.num_rows,
             dim=self.model.dim,
@@ -126,7 +126,7 @@ class RetrievalTask(Task[PairBatch]):
         return batch.num_global
 
     def loss(self, batch: PairBatch) -> Tensor:
-        """The mean loss of the batch, as the negatives have it."""
+        """The mean loss of the batch against its negatives."""
         share = batch.items.shape[0] * world_size() / batch.num_global
         if not batch.items.shape[0]:
             batch = self._stand_in(batch)
@@ -143,17 +143,17 @@ class RetrievalTask(Task[PairBatch]):
         return report.loss * share
 
     def begin(self) -> None:
-        """Let the negatives encode what they hold from the start."""
+        """Let the negatives fill their cache."""
         self.negatives.begin()
 
     def commit(self) -> None:
-        """Let the negatives keep what the step has encoded."""
+        """Write back what the step has encoded."""
         if self._report is not None:
             report, self._report = self._report, None
             self.negatives.commit(report)
 
     def finish_commit(self) -> None:
-        """Let the negatives encode anew what was due when a commit was stopped."""
+        """Refresh the items that were due when a commit was stopped."""
         self.negatives.refresh()
 
     def take_sums(self) -> dict[str, tuple[float, int]]:  # noqa: D102
@@ -162,7 +162,7 @@ class RetrievalTask(Task[PairBatch]):
         return taken
 
     def train_metrics(self) -> dict[str, float]:
-        """The state of the negatives, the mean over ranks."""
+        """Metrics of the negatives, averaged over ranks."""
         known = gather_values(self.negatives.latest_metrics())
         names = dict.fromkeys(name for metrics in known for name in metrics)
         found = {name: [metrics[name] for metrics in known if name in metrics] for name in names}
@@ -187,7 +187,7 @@ class RetrievalTask(Task[PairBatch]):
         items = encode_corpus(
             lambda rows: self._encode({"item": rows}),
             self.data.items.num_rows,
-            _ITEMS_AT_ONCE,
+            _ITEMS_PER_CHUNK,
             self.device,
         )
         with torch.no_grad():
@@ -206,19 +206,19 @@ class RetrievalTask(Task[PairBatch]):
             counts = self.data.count_ids() if rank() == 0 and self._weighted else {}
         return self.model.embeddings.recluster(optimizer, counts)
 
-    def memory_beside(self) -> dict[str, MemoryUse]:
-        """The cache of negatives, where there is one."""
+    def extra_memory(self) -> dict[str, MemoryUse]:
+        """The negative cache, if there is one."""
         return {} if self._cache is None else {"negative cache": self._cache.memory_use()}
 
     def write_files(self, folder: Path) -> Mapping[str, Mapping[str, Any]]:
-        """Write what this rank's negatives hold and know."""
+        """Write this rank's negatives."""
         files = write_rank_file(folder, _own_file(), self._state_but_cache())
         if self._cache is not None:
             files |= write_cache(self._cache, folder)
         return files
 
     def load_files(self, folder: Path) -> None:
-        """Bring back this rank's negatives; on another number of ranks, what can be shared."""
+        """Load this rank's negatives; on another number of ranks, the shared cache only."""
         name = _own_file()
         with failing_together(CheckpointError):
             files = read_manifest(folder)
@@ -241,7 +241,7 @@ class RetrievalTask(Task[PairBatch]):
         return {name: value for name, value in state.items() if not name.startswith(tuple(names))}
 
     def _encode(self, features: Mapping[str, Tensor]) -> Tensor:
-        """Items by their rows; with gradients through the wrapper that averages them."""
+        """Encode items: with gradients through DDP, without them in evaluation mode."""
         with self._precision():
             if torch.is_grad_enabled():
                 encoded: Tensor = self._forward(features)
@@ -249,7 +249,7 @@ class RetrievalTask(Task[PairBatch]):
             with evaluation_mode(self.model.encode_items):
                 return self._encode_items(features)
 
-    def _encode_items_at_once(self, features: Mapping[str, Tensor]) -> Tensor:
+    def _encode_item_rows(self, features: Mapping[str, Tensor]) -> Tensor:
         return self.model.encode_items(self.data.items.take(features["item"]))
 
     def _stand_in(self, batch: PairBatch) -> PairBatch:
@@ -285,7 +285,7 @@ class RetrievalTask(Task[PairBatch]):
 
 
 class _Trained(nn.Module):
-    """All that is optimised, averaged over ranks and saved together."""
+    """Everything that is optimized, averaged over ranks by DDP and saved together."""
 
     def __init__(self, model: RetrievalModel, negatives: NegativesLoss, encode: Any) -> None:
         super().__init__()
@@ -294,7 +294,7 @@ class _Trained(nn.Module):
         self._encode = encode
 
     def forward(self, features: Mapping[str, Tensor]) -> Tensor:
-        """Items by their rows: the one way through the wrapper in a step."""
+        """Encode items. DDP averages gradients of one forward per step: this one."""
         encoded: Tensor = self._encode(features)
         return encoded
 

@@ -1,4 +1,4 @@
-"""The room of the demo in which two processes share rows."""
+"""The stop of the demo in which two processes share rows."""
 
 from importlib.resources import files
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from outsize.demo import ROOMS
+from outsize.demo import STOPS
 from outsize.demo.cache_stop import summarize, train_on_ranks
 from outsize.errors import LostRanksError
 from outsize.training import load_config
@@ -40,17 +40,17 @@ def test_what_a_run_sent_includes_what_the_last_flush_did():
 
 
 def test_a_cache_sends_less_and_rounding_less_still(tmp_path):
-    found = ROOMS["cache"](tmp_path / "room", True, Console(quiet=True))["runs"]
+    found = STOPS["cache"](tmp_path / "stop", True, Console(quiet=True))["runs"]
     sent = [sum(run["sent_bytes"].values()) for run in found.values()]
     assert list(found) == ["synchronous", "cache", "cache-int8"]
     assert sent[0] > sent[1] > sent[2]
     assert found["cache"]["hit_rate"] > 0
     assert 0 <= found["cache"]["largest_lag"] <= 100
-    page = (tmp_path / "room" / "report.html").read_text()
+    page = (tmp_path / "stop" / "report.html").read_text()
     for mode in found:
         assert f'href="{mode}/report.html"' in page
-        assert (tmp_path / "room" / mode / "report.html").exists()
-        assert RunFolder(tmp_path / "room" / mode).metrics()[-1]["split"] == "rows"
+        assert (tmp_path / "stop" / mode / "report.html").exists()
+        assert RunFolder(tmp_path / "stop" / mode).metrics()[-1]["split"] == "rows"
 
 
 def test_the_room_says_what_its_run_file_does():
@@ -69,5 +69,5 @@ def test_processes_that_fail_say_why_in_one_line(tmp_path):
 
 def test_the_readme_names_every_room_of_the_demo():
     readme = (REPOSITORY / "README.md").read_text()
-    for room in ROOMS:
-        assert f"**{room}**" in readme
+    for stop in STOPS:
+        assert f"**{stop}**" in readme

@@ -1,11 +1,11 @@
-"""The room of the demo in which a retrieval model meets a cache."""
+"""The stop of the demo in which a retrieval model meets a cache."""
 
 from importlib.resources import files
 from pathlib import Path
 
 from rich.console import Console
 
-from outsize.demo import ROOMS
+from outsize.demo import STOPS
 from outsize.negatives import NegativeCacheConfig
 from outsize.training import load_config
 
@@ -13,14 +13,14 @@ RUN = Path(str(files("outsize.demo") / "negatives.toml"))
 
 
 def test_every_way_is_trained_and_shown(tmp_path):
-    found = ROOMS["negatives"](tmp_path / "room", True, Console(quiet=True))["runs"]
+    found = STOPS["negatives"](tmp_path / "stop", True, Console(quiet=True))["runs"]
     assert list(found) == ["in-batch", "in-batch-logq", "cache", "exact"]
-    page = (tmp_path / "room" / "report.html").read_text()
+    page = (tmp_path / "stop" / "report.html").read_text()
     for name, run in found.items():
         assert 0 <= run["test"]["recall@20"] <= 1
         assert [step for step, _ in run["curve"]] == [10, 20]
         assert f'href="{name}/report.html"' in page
-        assert (tmp_path / "room" / name / "report.html").exists()
+        assert (tmp_path / "stop" / name / "report.html").exists()
     assert found["cache"]["negatives"]["held"] == 100
     assert found["cache"]["negatives"]["staleness"] > 0
 
