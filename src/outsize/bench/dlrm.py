@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Optimizer
 
+from outsize.bench.runner import Benchmark
 from outsize.bench.timing import time_in_turns
 from outsize.data import ClickBatch, SyntheticConfig
 from outsize.models.mlp import mlp
@@ -198,3 +199,6 @@ def _config(data: SyntheticConfig, batch_size: int, kind: str) -> RunConfig:
 def _rate(row: Mapping[str, Any], name: str) -> str:
     rates = [row["batch_size"] / row[name][key] for key in ("median_s", "p90_s", "p10_s")]
     return "{:,.0f} ({:,.0f} to {:,.0f})".format(*rates)
+
+
+BENCHMARK = Benchmark("dlrm", "outsize bench dlrm", ABOUT, run, table)

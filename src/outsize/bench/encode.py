@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from outsize.bench.runner import Benchmark
+
 ABOUT = "rows/s, MB/s and peak memory of encoding a log in Criteo's format"
 FULL_BYTES = 1_000_000_000
 QUICK_BYTES = 5_000_000
@@ -150,3 +152,6 @@ def _hexadecimal(values: np.ndarray[Any, np.dtype[np.uint64]]) -> Any:
     shifts = np.arange(28, -4, -4).astype(np.uint64)
     letters = digits[(values[:, None] >> shifts) & np.uint64(15)]
     return letters.view("S8")[:, 0].astype("U8")
+
+
+BENCHMARK = Benchmark("encode", "outsize bench encode", ABOUT, run, table)

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from jaxtyping import Float32, Int64
 from torch import Tensor
 
+from outsize.bench.runner import Benchmark
 from outsize.bench.timing import time_in_turns
 from outsize.kernels.softmax.draws import ScoredItems, draw_from_softmax, softmax_mean
 from outsize.kernels.softmax.logit_tiles import as_factors, items_of_a_tile
@@ -215,3 +216,6 @@ def _cell(seconds: float, floor: float) -> str:
 def _line(size: tuple[int, int, int], dtype: str, cells: list[str]) -> str:
     queries, items, dim = size
     return f"| {queries:,} | {items:,} | {dim} | {dtype} | {' | '.join(cells)} |"
+
+
+BENCHMARK = Benchmark("negative-sampling", "outsize bench negative-sampling", ABOUT, run, table)

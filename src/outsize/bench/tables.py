@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from outsize.bench.runner import Benchmark
 from outsize.bench.timing import time_in_turns
 from outsize.data.zipf import Zipf
 from outsize.errors import BudgetError
@@ -91,3 +92,6 @@ def _step(module: nn.Module, ids: Tensor) -> None:
     module(ids).sum().backward()
     if ids.is_cuda:
         torch.cuda.synchronize()
+
+
+BENCHMARK = Benchmark("tables", "outsize bench tables", ABOUT, run, table)
