@@ -1,8 +1,10 @@
-"""The command line of a benchmark: `python -m benchmarks.FOLDER.NAME [--quick] [--out DIR]`."""
+"""Commands of benchmarks: `python -m benchmarks.FOLDER.NAME [--quick] [--out DIR]`."""
 
 from __future__ import annotations
 
 import argparse
+import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,3 +23,12 @@ def run_command(benchmark: Benchmark, words: Sequence[str] | None = None) -> Non
     parser.add_argument("--out", type=Path, help="also write the results to this folder")
     given = parser.parse_args(words)
     measure(benchmark, given.out, quick=given.quick)
+
+
+def typed_command(module: str) -> str:
+    """The command of this process, as a user types it.
+
+    Args:
+        module: The script, such as `benchmarks.het.eviction`.
+    """
+    return f"python -m {module} {shlex.join(sys.argv[1:])}".strip()

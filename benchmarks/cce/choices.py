@@ -1,9 +1,9 @@
-"""The choices within CCE, one changed at a time: codes, columns, weights, number of clusterings.
+"""Ablations of CCE, one setting changed at a time: codes, columns, weights, number of clusterings.
 
-    python benchmarks/cce_choices.py RUN.toml --budgets 2048,8192,32768 --seeds 3
+    python -m benchmarks.cce.choices RUN.toml --budgets 2048,8192,32768 --seeds 3
 
-Every variant is the run with CCE tables and one setting changed. Runs that are done are kept in
-`--work`, so an interrupted grid continues.
+Every variant is the run with CCE tables and one setting changed. Finished runs are kept in
+`--work`, so an interrupted grid continues where it stopped.
 """
 
 import argparse
@@ -14,9 +14,12 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from benchmarks.runner import typed_command
+from outsize.bench.runner import results_page, results_stem, write_results
 from outsize.reporting.environment import environment
 from outsize.training import load_config, train
 
@@ -34,7 +37,7 @@ VARIANTS = {
 }
 
 
-def one_run(arguments: argparse.Namespace, cell: tuple[str, int, int]) -> dict:
+def one_run(arguments: argparse.Namespace, cell: tuple[str, int, int]) -> dict[str, Any]:
     """The test metrics of one variant, budget and seed."""
     torch.set_num_threads(1)
     variant, budget, seed = cell
@@ -46,7 +49,7 @@ def one_run(arguments: argparse.Namespace, cell: tuple[str, int, int]) -> dict:
         result = train(load_config(arguments.run, asked), quiet=True)
         row = {"variant": variant, "budget": budget, "seed": seed, **result.test}
         done.write_text(json.dumps(row))
-    found: dict = json.loads(done.read_text())
+    found: dict[str, Any] = json.loads(done.read_text())
     return found
 
 
@@ -68,19 +71,19 @@ def main() -> None:
     with ProcessPoolExecutor(arguments.workers, get_context("spawn")) as pool:
         rows = list(pool.map(partial(one_run, arguments), cells))
     facts = environment()
-    stem = arguments.out / f"cce-choices-{arguments.run.stem}-{'gpu' if 'gpu' in facts else 'cpu'}"
-    content = {"command": "benchmarks/cce_choices.py", "environment": facts, "rows": rows}
-    stem.with_suffix(".json").write_text(json.dumps(content, indent=1) + "\n")
-    stem.with_suffix(".md").write_text(page(arguments, facts, rows, budgets))
+    command = typed_command("benchmarks.cce.choices")
+    results = {"command": command, "environment": facts, "rows": rows}
+    title = f"Choices within CCE: {arguments.run.name}"
+    page = results_page(title, results, table(arguments.seeds, rows, budgets))
+    stem = results_stem(f"cce-choices-{arguments.run.stem}", facts)
+    write_results(arguments.out / stem, results, page)
 
 
-def page(arguments: argparse.Namespace, facts: dict, rows: list[dict], budgets: list[int]) -> str:
+def table(seeds: int, rows: list[dict[str, Any]], budgets: list[int]) -> str:
     """The results as Markdown."""
     lines = [
-        f"# Choices within CCE: {arguments.run.name}\n",
-        *(f"- {key}: {value}" for key, value in facts.items()),
-        f"\nTest BCE and AUC at the best validation, mean of {arguments.seeds} seeds (least to "
-        "most BCE); caps in parameters a table.\n",
+        f"Test BCE and AUC at the best validation, mean of {seeds} seeds (range of BCE); caps in "
+        "parameters per table.\n",
         f"| variant | {' | '.join(f'{budget:,}' for budget in budgets)} |",
         "|---|" + "--:|" * len(budgets),
     ]

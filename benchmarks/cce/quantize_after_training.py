@@ -1,18 +1,21 @@
 """Product quantization of full tables after training, at the caps of `outsize compare`.
 
-    python benchmarks/quantize_after_training.py RUN.toml --budgets 2048,8192 --seeds 3
+    python -m benchmarks.cce.quantize_after_training RUN.toml --budgets 2048,8192 --seeds 3
 
-For each seed the run is trained with full tables; then every table above the cap is replaced by its
-product quantization with as many codes as the cap pays for, by the cap rule, and the model is
-evaluated as it stands. Codes are fitted plainly and weighted by how often ids occur.
+For each seed the run is trained with full tables. Then every table above the cap is replaced by its
+product quantization with as many codes as fit the cap, and the model is evaluated without further
+training. Codes are fitted twice: with all ids weighted equally, and weighted by how often they
+occur.
 """
 
 import argparse
-import json
 import statistics
 from pathlib import Path
+from typing import Any
 
 import outsize
+from benchmarks.runner import typed_command
+from outsize.bench.runner import results_page, results_stem, write_results
 from outsize.contracts import EmbeddingTable
 from outsize.reporting.environment import environment
 from outsize.training import load_config
@@ -32,14 +35,16 @@ def main() -> None:
     budgets = [int(word) for word in arguments.budgets.split(",")]
     rows = [row for seed in range(arguments.seeds) for row in one_seed(arguments, seed, budgets)]
     facts = environment()
-    stem = arguments.out / f"quantize-{arguments.run.stem}-{'gpu' if 'gpu' in facts else 'cpu'}"
-    content = {"command": "benchmarks/quantize_after_training.py", "environment": facts}
-    stem.with_suffix(".json").write_text(json.dumps({**content, "rows": rows}, indent=1) + "\n")
-    stem.with_suffix(".md").write_text(page(arguments, facts, rows, budgets))
+    command = typed_command("benchmarks.cce.quantize_after_training")
+    results = {"command": command, "environment": facts, "rows": rows}
+    title = f"Product quantization after training: {arguments.run.name}"
+    page = results_page(title, results, table(arguments, rows, budgets))
+    stem = results_stem(f"quantize-{arguments.run.stem}", facts)
+    write_results(arguments.out / stem, results, page)
 
 
-def one_seed(arguments: argparse.Namespace, seed: int, budgets: list[int]) -> list[dict]:
-    """Full tables, and their quantization at every budget."""
+def one_seed(arguments: argparse.Namespace, seed: int, budgets: list[int]) -> list[dict[str, Any]]:
+    """Test metrics of full tables and of their quantization at every budget."""
     settings = ["embeddings.kind=tables", "embeddings.method=full", f"seed={seed}", *arguments.set]
     config = load_config(arguments.run, settings)
     trained = outsize.train(config, quiet=True).model
@@ -76,13 +81,11 @@ def one_seed(arguments: argparse.Namespace, seed: int, budgets: list[int]) -> li
     return rows
 
 
-def page(arguments: argparse.Namespace, facts: dict, rows: list[dict], budgets: list[int]) -> str:
+def table(arguments: argparse.Namespace, rows: list[dict[str, Any]], budgets: list[int]) -> str:
     """The results as Markdown."""
     lines = [
-        f"# Product quantization after training: {arguments.run.name}\n",
-        *(f"- {key}: {value}" for key, value in facts.items()),
-        f"\nTest metrics of the last step, mean of {arguments.seeds} seeds (least to most), "
-        f"{arguments.columns} columns; caps in parameters a table.\n",
+        f"Test metrics of the last step, mean of {arguments.seeds} seeds (range), "
+        f"{arguments.columns} columns; caps in parameters per table.\n",
         "| cap | codes fitted | BCE | AUC | parameters | bytes |",
         "|--:|---|--:|--:|--:|--:|",
     ]
@@ -92,7 +95,7 @@ def page(arguments: argparse.Namespace, facts: dict, rows: list[dict], budgets: 
             if not cells:
                 continue
             cap = "none (full)" if budget is None else f"{budget:,}"
-            how = "" if budget is None else "by frequency" if weighted else "plainly"
+            how = "" if budget is None else "by frequency" if weighted else "equally"
             sizes = [f"{cells[0].get(name, 0):,}" for name in ("params", "total_bytes")]
             lines.append(
                 f"| {cap} | {how} | {spread(cells, 'loss')} | {spread(cells, 'auc')} | "
@@ -101,7 +104,7 @@ def page(arguments: argparse.Namespace, facts: dict, rows: list[dict], budgets: 
     return "\n".join(lines) + "\n"
 
 
-def spread(cells: list[dict], name: str) -> str:
+def spread(cells: list[dict[str, Any]], name: str) -> str:
     """Mean and range."""
     values = [cell[name] for cell in cells]
     return f"{statistics.mean(values):.4f} ({min(values):.4f} to {max(values):.4f})"

@@ -1,27 +1,31 @@
 """Hit rates of the eviction policies on Zipf traces, with and without drift.
 
-    OMP_NUM_THREADS=1 python benchmarks/eviction.py --out benchmarks/results
+    OMP_NUM_THREADS=1 python -m benchmarks.het.eviction --out benchmarks/results
 
-A step reads the unique rows of a batch of 26 features with 38,462 rows each (a million rows);
-popularity ranks are scattered over the ids of each feature. A cache of 100,000 slots is simulated
-for every policy in `EVICTION`, and for fading LFU with other half-lives, all on the same trace.
-Under drift, a share of the top tenth of each feature changes places with rows of the tail, drawn
-uniformly, at a regular interval. The best static set is the top rows by true popularity at each
-step: no policy knows it, and with drift it changes with the truth. The rows most used so far, by
-exact counts of all rows, are what can be known of it without drift.
+Each step reads the unique rows of a batch of 26 features with 38,462 rows each (a million rows).
+Popular rows are scattered over the ids of each feature. A cache of 100,000 slots is simulated for
+every policy in `EVICTION`, and for fading LFU with other half-lives, all on the same trace. With
+drift, a share of the top tenth of each feature is exchanged at regular intervals with rows drawn
+uniformly from the tail.
+
+Two oracles are measured as well. The best static set holds the rows with the highest true
+popularity at each step, which no policy knows and which follows every drift. The most used rows so
+far, by exact counts of all rows, are the best estimate of that set where nothing drifts.
 """
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from benchmarks.runner import typed_command
+from outsize.bench.runner import results_page, write_results
 from outsize.data.zipf import Zipf
 from outsize.reporting.environment import environment
 from outsize.stores.eviction import EVICTION
@@ -32,7 +36,7 @@ NUM_FEATURES = 26
 SHARE_THAT_DRIFTS = 0.02
 STATIC = "best static set"
 MOST_USED = "most used so far"
-STEPS_PER_COUNT = 20  # to find the most used of a million rows takes a while
+STEPS_PER_COUNT = 20  # finding the most used of a million rows is slow
 POLICIES: dict[str, Callable[[int], EvictionPolicy]] = {
     **EVICTION,
     "fading-lfu, half-life 8": lambda num_slots: FadingLFU(num_slots, half_life=8.0),
@@ -42,7 +46,7 @@ POLICIES: dict[str, Callable[[int], EvictionPolicy]] = {
 
 @dataclass(frozen=True)
 class Setting:
-    """One trace: how skewed, how many examples a step, and how many steps lie between drifts."""
+    """One trace: its skew, examples per step, number of steps, and steps between drifts."""
 
     skew: float
     batch_size: int
@@ -51,12 +55,12 @@ class Setting:
 
     @property
     def drift(self) -> str:
-        """In words."""
+        """How often the trace drifts, in words."""
         return "none" if self.steps_per_drift is None else f"every {self.steps_per_drift} steps"
 
 
 class Trace:
-    """Unique store ids of each step, and which of them are among the most popular."""
+    """Unique store ids of each step, and how many of them are among the most popular."""
 
     def __init__(self, setting: Setting, rows_per_feature: int, num_slots: int, seed: int) -> None:
         self.setting = setting
@@ -94,7 +98,7 @@ class Trace:
 
 
 class Simulation:
-    """A cache without rows: where each id lies, and what a policy made of it."""
+    """A cache without rows: the slot of each id, and the hits and evictions of a policy."""
 
     def __init__(self, policy: EvictionPolicy, num_rows: int) -> None:
         self.policy = policy
@@ -129,7 +133,7 @@ class Simulation:
 
 
 class MostUsed:
-    """The cache that holds the rows with the highest exact counts, renewed every 20 steps."""
+    """A cache of the rows with the highest exact counts, recomputed every 20 steps."""
 
     def __init__(self, num_slots: int, num_rows: int) -> None:
         self.num_slots = num_slots
@@ -146,7 +150,7 @@ class MostUsed:
         self.counts[ids] += 1
 
 
-def run(setting: Setting, num_slots: int, rows_per_feature: int, seed: int) -> list[dict]:
+def run(setting: Setting, num_slots: int, rows_per_feature: int, seed: int) -> list[dict[str, Any]]:
     """All policies on one trace."""
     num_rows = NUM_FEATURES * rows_per_feature
     simulations = {name: Simulation(make(num_slots), num_rows) for name, make in POLICIES.items()}
@@ -191,31 +195,27 @@ def run(setting: Setting, num_slots: int, rows_per_feature: int, seed: int) -> l
     return rows
 
 
-def page(facts: dict[str, str], rows: list[dict], arguments: argparse.Namespace) -> str:
+def table(rows: list[dict[str, Any]], num_slots: int, rows_per_feature: int) -> str:
     """The results as Markdown."""
-    quick = " --quick" if arguments.quick else ""
     lines = [
-        "# Eviction policies\n",
-        f"- command: python benchmarks/eviction.py{quick} --seed {arguments.seed}",
-        *(f"- {key}: {value}" for key, value in facts.items()),
-        f"\n{arguments.num_slots:,} slots, {NUM_FEATURES} features × "
-        f"{arguments.rows_per_feature:,} rows, Zipf, one trace a setting. Hit rate: unique rows of "
-        "a step that lie in the cache, over the second half of the run and over all of it. "
-        f"Drift: {SHARE_THAT_DRIFTS:.0%} of the top tenth of each feature change places with rows "
-        "of the tail. Evictions in 1,000 unique reads (second half). Milliseconds a step for all "
-        "calls of the policy: median and p10, on a shared machine.",
+        f"{num_slots:,} slots, {NUM_FEATURES} features × {rows_per_feature:,} rows, Zipf, one "
+        "trace per setting. Hit rate: share of the unique rows of a step that are in the cache, "
+        "over the second half of the run and over all of it. "
+        f"Drift: {SHARE_THAT_DRIFTS:.0%} of the top tenth of each feature are exchanged with rows "
+        "of the tail. Evictions per 1,000 unique reads (second half). Milliseconds per step for "
+        "all calls of the policy: median and p10, on a shared machine.",
     ]
     settings = dict.fromkeys((r["skew"], r["batch_size"], r["drift"]) for r in rows)
     for key in settings:
         cells = [r for r in rows if (r["skew"], r["batch_size"], r["drift"]) == key]
         skew, batch_size, drift = key
         size = (
-            f"{cells[0]['steps']:,} steps, {cells[0]['reads_per_step']:,.0f} unique reads a step."
+            f"{cells[0]['steps']:,} steps, {cells[0]['reads_per_step']:,.0f} unique reads per step."
         )
         lines += [
             f"\n## Skew {skew}, batch {batch_size:,}, drift {drift}\n",
             f"{size}\n",
-            "| policy | hit rate | all steps | evictions | ms (p10) | bytes a slot |",
+            "| policy | hit rate | all steps | evictions | ms (p10) | bytes per slot |",
             "|---|--:|--:|--:|--:|--:|",
         ]
         for cell in cells:
@@ -232,31 +232,26 @@ def page(facts: dict[str, str], rows: list[dict], arguments: argparse.Namespace)
 
 
 def main() -> None:
-    """Simulate, print a table, and write it."""
+    """Simulate every policy on every trace; print the table and write it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a tenth of the rows and steps")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, help="a folder to write eviction-cpu.* to")
+    parser.add_argument("--out", type=Path, help="folder for eviction-cpu.md and .json")
     arguments = parser.parse_args()
     scale = 10 if arguments.quick else 1
-    arguments.num_slots = 100_000 // scale
-    arguments.rows_per_feature = 38_462 // scale
-    rows: list[dict] = []
+    num_slots, rows_per_feature = 100_000 // scale, 38_462 // scale
+    rows: list[dict[str, Any]] = []
     for skew in (1.05, 1.22):
         for batch_size, num_steps in ((128, 2000), (1024, 600)):
             for steps_per_drift in (None, 200, 20):
                 setting = Setting(skew, batch_size, num_steps // scale, steps_per_drift)
-                rows += run(
-                    setting, arguments.num_slots, arguments.rows_per_feature, arguments.seed
-                )
-    facts = environment()
-    text = page(facts, rows, arguments)
-    print(text)
+                rows += run(setting, num_slots, rows_per_feature, arguments.seed)
+    command = typed_command("benchmarks.het.eviction")
+    results = {"command": command, "environment": environment(), "rows": rows}
+    page = results_page("Eviction policies", results, table(rows, num_slots, rows_per_feature))
+    print(page)
     if arguments.out is not None:
-        content = {"command": "benchmarks/eviction.py", "environment": facts, "rows": rows}
-        stem = arguments.out / "eviction-cpu"
-        stem.with_suffix(".json").write_text(json.dumps(content, indent=1) + "\n")
-        stem.with_suffix(".md").write_text(text)
+        write_results(arguments.out / "eviction-cpu", results, page)
 
 
 if __name__ == "__main__":

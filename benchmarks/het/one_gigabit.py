@@ -1,20 +1,18 @@
 """Training over a real 1 Gbit network between two hosts, with and without a cache.
 
-    sudo python benchmarks/one_gigabit.py [--out benchmarks/results] [--quick]
+    sudo python -m benchmarks.het.one_gigabit [--out benchmarks/results] [--quick]
 
-Two network namespaces of this machine are the hosts, joined by a pair of virtual interfaces whose
-rate `tc` limits (a token bucket, both directions). Everything is set up here and torn down again,
-also after an error. Each host runs as many ranks as it is given; all modes take turns, several
-times, and what is compared is the time of a step.
+The hosts are two network namespaces of this machine, joined by a pair of virtual interfaces whose
+rate `tc` limits (a token bucket, in both directions). The script sets them up and removes them
+again, after an error too. Each host runs `--ranks` ranks. All modes take turns, several times, and
+the time per step is compared.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
-import shlex
 import statistics
 import subprocess
 import sys
@@ -24,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.het.staleness import MODES, run_text, steady_step_s
-from outsize.files import write_text_atomically
+from benchmarks.runner import typed_command
+from outsize.bench.runner import results_page, write_results
 from outsize.reporting.environment import environment
 from outsize.training.run_folder import RunFolder
 
@@ -39,10 +38,10 @@ def main() -> None:
     """Run the comparison."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--rate", default="1gbit", help="of the link, as tc reads it")
-    parser.add_argument("--ranks", type=int, default=1, help="a host")
-    parser.add_argument("--batch", type=int, default=512, help="of a rank")
-    parser.add_argument("--dim", type=int, default=128, help="width of a row")
+    parser.add_argument("--rate", default="1gbit", help="rate of the link, as tc writes it")
+    parser.add_argument("--ranks", type=int, default=1, help="ranks per host")
+    parser.add_argument("--batch", type=int, default=512, help="batch size per rank")
+    parser.add_argument("--dim", type=int, default=128, help="numbers per row")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--quick", action="store_true")
@@ -61,12 +60,12 @@ def main() -> None:
                 metrics = RunFolder(out).metrics()
                 seconds[mode].append(steady_step_s(metrics, given.batch * 2 * given.ranks))
                 lines[mode] = [line for line in metrics if line["split"] == "train"][-1]
-                print(f"{mode}: {seconds[mode][-1] * 1e3:.1f} ms a step", file=sys.stderr)
+                print(f"{mode}: {seconds[mode][-1] * 1e3:.1f} ms per step", file=sys.stderr)
     report(given, seconds, lines)
 
 
 def train(mode: str, out: Path, given: argparse.Namespace) -> None:
-    """Train one mode, a launcher on each host."""
+    """Train one mode, with a launcher on each host."""
     run = out.parent / f"{out.name}.toml"
     run.write_text(
         run_text(
@@ -101,7 +100,7 @@ def train(mode: str, out: Path, given: argparse.Namespace) -> None:
 
 @contextlib.contextmanager
 def two_hosts(rate: str) -> Iterator[None]:
-    """Two network namespaces with a limited link between them, as long as the context lasts."""
+    """Two network namespaces with a limited link between them, removed when the context ends."""
     try:
         for host in _HOSTS:
             _ip("netns", "add", host)
@@ -122,15 +121,14 @@ def two_hosts(rate: str) -> Iterator[None]:
 def report(
     given: argparse.Namespace, seconds: dict[str, list[float]], lines: dict[str, dict[str, Any]]
 ) -> None:
-    """Print the table, and keep it."""
+    """Print the table, and write it if asked to."""
     first = statistics.median(seconds[_SHOWN[0]])
     rows = [
-        f"Two hosts, {given.ranks} rank(s) each, {given.rate} between them; batch {given.batch} a "
+        f"Two hosts, {given.ranks} rank(s) each, {given.rate} between them; batch {given.batch} per "
         f"rank, 26 features of 38,462 rows of {given.dim} numbers (Zipf 1.05), cache of 10% of "
         "the rows, "
-        f"{given.steps} steps, the first half left out; median of {given.rounds} turns (least to "
-        "greatest).\n",
-        "| mode | ms a step | speed-up | MB sent a step | hit rate |",
+        f"{given.steps} steps, the first half left out; median of {given.rounds} turns (range).\n",
+        "| mode | ms per step | speed-up | MB sent per step | hit rate |",
         "|---|--:|--:|--:|--:|",
     ]
     results = []
@@ -143,17 +141,13 @@ def report(
             f"| {mode} | {middle * 1e3:.1f} ({min(values) * 1e3:.1f} to {max(values) * 1e3:.1f}) "
             f"| {first / middle:.2f} | {sent / steps / 1e6:.2f} | {hits or 0:.3f} |"
         )
-        results.append({"mode": mode, "step_s": values, "sent_bytes_a_step": sent / steps})
-    command = f"python benchmarks/one_gigabit.py {shlex.join(sys.argv[1:])}".strip()
-    facts = "".join(f"- {key}: {value}\n" for key, value in environment().items())
-    text = f"# Training over {given.rate}\n\n`{command}`\n\n{facts}\n" + "\n".join(rows) + "\n"
-    print(text)
+        results.append({"mode": mode, "step_s": values, "sent_bytes_per_step": sent / steps})
+    command = typed_command("benchmarks.het.one_gigabit")
+    found = {"command": command, "environment": environment(), "results": results}
+    page = results_page(f"Training over {given.rate}", found, "\n".join(rows) + "\n")
+    print(page)
     if given.out is not None:
-        given.out.mkdir(parents=True, exist_ok=True)
-        stem = f"one-gigabit-{given.dim}-cpu"
-        found = {"command": command, "environment": environment(), "results": results}
-        write_text_atomically(given.out / f"{stem}.json", json.dumps(found, indent=1) + "\n")
-        write_text_atomically(given.out / f"{stem}.md", text)
+        write_results(given.out / f"one-gigabit-{given.dim}-cpu", found, page)
 
 
 def _ip(*words: str) -> None:

@@ -1,10 +1,10 @@
 """Every click model on real data sets, three seeds each, beside logistic regression.
 
-    python benchmarks/click_models.py DATA --out benchmarks/results
+    python -m benchmarks.speed.click_models DATA --out benchmarks/results
 
 DATA is a folder with the files that `examples/real/*.toml` name. Each run trains from that run
-file with the model exchanged, and reports the test metrics at its best validation. Runs that are
-done are kept in `--work`, so an interrupted grid continues.
+file with the model replaced, and reports the test metrics at its best validation. Finished runs
+are kept in `--work`, so an interrupted grid continues where it stopped.
 """
 
 import argparse
@@ -14,12 +14,14 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+from outsize.bench.runner import results_page, results_stem, write_results
 from outsize.reporting.environment import environment
 
-EXAMPLES = Path(__file__).parent.parent / "examples" / "real"
-# Settings beside those of the run file. A row of Wide & Deep and DeepFM is a vector of 16 and a
-# weight; the weights of a logistic regression are rows of width 1 and want larger steps.
+EXAMPLES = Path(__file__).parents[2] / "examples" / "real"
+# Settings in addition to those of the run file. A row of Wide & Deep and DeepFM is a vector of 16
+# and a weight; the weights of a logistic regression are rows of dim 1 and need larger steps.
 MODELS = {
     "logistic": ["embeddings.dim=1", "embeddings.optimizer.learning_rate=0.5",
                  "optimizer.learning_rate=0.02"],
@@ -29,7 +31,7 @@ MODELS = {
     "dcn": ["embeddings.dim=16"],
     "dcnv2": ["embeddings.dim=16"],
 }  # fmt: skip
-# GMF takes two features and no more.
+# GMF takes exactly two features.
 GMF = {
     "gmf": ["embeddings.dim=32", 'data.categorical=["user_id", "movie"]', "data.multi_valued=[]"]
 }
@@ -40,8 +42,8 @@ DATA_SETS = {
 }
 
 
-def train(arguments: argparse.Namespace, data_set: str, model: str, seed: int) -> dict:
-    """The summary of one run, from its file if it is already done."""
+def train(arguments: argparse.Namespace, data_set: str, model: str, seed: int) -> dict[str, Any]:
+    """The summary of one run, read from its file if the run is finished."""
     done = arguments.work / f"{data_set}-{model}-{seed}.json"
     if not done.exists():
         file, models = DATA_SETS[data_set]
@@ -55,7 +57,7 @@ def train(arguments: argparse.Namespace, data_set: str, model: str, seed: int) -
         if ran.returncode:
             raise SystemExit(f"{done.stem}: {ran.stderr[-2000:]}")
         done.write_text(ran.stdout)
-    summary: dict = json.loads(done.read_text())
+    summary: dict[str, Any] = json.loads(done.read_text())
     return summary
 
 
@@ -71,7 +73,7 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.work.mkdir(parents=True, exist_ok=True)
     cells = [(data_set, m) for data_set, (_, models) in DATA_SETS.items() for m in models]
-    for data_set, model in cells:  # encode before several runs want the same data
+    for data_set, model in cells:  # encode before several runs need the same data
         if model in ("logistic", "gmf"):
             train(arguments, data_set, model, 0)
     with ThreadPoolExecutor(arguments.workers) as pool:
@@ -82,16 +84,18 @@ def main() -> None:
         results = {cell: [run.result() for run in each] for cell, each in runs.items()}
     facts = environment()
     rows = [row(cell, each) for cell, each in results.items()]
-    where = "gpu" if "gpu" in facts else "cpu"
-    content = {"command": "benchmarks/click_models.py", "environment": facts, "rows": rows}
-    (arguments.out / f"click-models-{where}.json").write_text(json.dumps(content, indent=1) + "\n")
-    (arguments.out / f"click-models-{where}.md").write_text(page(facts, rows, arguments.seeds))
+    command = "python -m benchmarks.speed.click_models DATA"
+    content = {"command": command, "environment": facts, "rows": rows}
+    title = "click-models: every model on real data"
+    page = results_page(title, content, table(rows, arguments.seeds))
+    write_results(arguments.out / results_stem("click-models", facts), content, page)
 
 
-def row(cell: tuple[str, str], runs: list[dict]) -> dict:
+def row(cell: tuple[str, str], runs: list[dict[str, Any]]) -> dict[str, Any]:
     """Mean and range over seeds."""
     data_set, model = cell
-    found: dict = {"data_set": data_set, "model": model, "steps": [run["steps"] for run in runs]}
+    steps = [run["steps"] for run in runs]
+    found: dict[str, Any] = {"data_set": data_set, "model": model, "steps": steps}
     for name in ("auc", "loss", "calibration"):
         values = [run["test"][name] for run in runs]
         found[name] = {"mean": statistics.mean(values), "min": min(values), "max": max(values)}
@@ -99,15 +103,10 @@ def row(cell: tuple[str, str], runs: list[dict]) -> dict:
     return found
 
 
-def page(facts: dict, rows: list[dict], seeds: int) -> str:
+def table(rows: list[dict[str, Any]], seeds: int) -> str:
     """The results as Markdown."""
     lines = [
-        "# click-models: every model on real data\n",
-        "`python benchmarks/click_models.py DATA`\n",
-    ]
-    lines += [f"- {key}: {value}" for key, value in facts.items()]
-    lines += [
-        f"\nTest metrics at the best validation, mean of {seeds} seeds (least to most).\n",
+        f"Test metrics at the best validation, mean of {seeds} seeds (range).\n",
         "| data | model | AUC | log loss | calibration |",
         "|---|---|--:|--:|--:|",
     ]
