@@ -124,9 +124,9 @@ def report(
     """Print the table, and write it if asked to."""
     first = statistics.median(seconds[_SHOWN[0]])
     rows = [
-        f"Two hosts, {given.ranks} rank(s) each, {given.rate} between them; batch {given.batch} per "
-        f"rank, 26 features of 38,462 rows of {given.dim} numbers (Zipf 1.05), cache of 10% of "
-        "the rows, "
+        f"Two hosts, {given.ranks} rank(s) each, {given.rate} between them; batch {given.batch} "
+        f"per rank, 26 features of 38,462 rows of {given.dim} numbers (Zipf 1.05), cache of 10% "
+        "of the rows, "
         f"{given.steps} steps, the first half left out; median of {given.rounds} turns (range).\n",
         "| mode | ms per step | speed-up | MB sent per step | hit rate |",
         "|---|--:|--:|--:|--:|",

@@ -1,12 +1,12 @@
-"""Ways to find negatives on real data, at equal steps and at equal time, three seeds each.
+"""Methods of finding negatives on real data, at equal steps and at equal time, three seeds each.
 
-    python benchmarks/negatives.py DATA --out benchmarks/results
+    python -m benchmarks.negatives.real_data DATA --out benchmarks/results
 
 DATA is a folder with the files that `examples/real/{amazon_book,ml1m_two_tower}.toml` name. Every
-cell is a process with one thread that trains from that run file, items and users as ids alone, with
-`[negatives]` exchanged, and tests after a number of steps and after a number of seconds. Seconds
-are processor time of training steps: wall-clock time on a core of its own, and not disturbed by
-what else runs. Cells that are done are kept in `--work`, so an interrupted grid continues.
+cell is a process with one thread that trains from that run file, with users and items as ids only
+and `[negatives]` replaced, and is tested after a number of steps and after a number of seconds.
+Seconds are processor time of training steps, so other work on the machine disturbs them little.
+Finished cells are kept in `--work`, so an interrupted grid continues where it stopped.
 """
 
 import argparse
@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from outsize.bench.runner import results_page, write_results
 from outsize.data.click_data import SPLITS
 from outsize.data.encoding.splits import HashSplit
 from outsize.data.interactions import InteractionsConfig
@@ -30,18 +31,18 @@ from outsize.reporting.environment import environment
 from outsize.training import load_config
 from outsize.training.config import RunConfig
 
-EXAMPLES = Path(__file__).parent.parent / "examples" / "real"
+EXAMPLES = Path(__file__).parents[2] / "examples" / "real"
 
 
 @dataclass(frozen=True)
 class DataSet:
-    """A data set, and how it is trained on.
+    """A data set, and how models train on it.
 
     Attributes:
         run: Its run file.
-        steps: When methods are compared at equal steps.
-        seconds: When they are compared at equal time.
-        settings: Overrides.
+        steps: Steps after which methods are compared at equal steps.
+        seconds: Seconds after which they are compared at equal time.
+        settings: Overrides of settings in the run file.
     """
 
     run: str
@@ -81,7 +82,7 @@ _LARGER = {"in-batch, logQ, 8 times the batch": 8}
 
 
 def configured(arguments: argparse.Namespace, data_set: str, method: str) -> RunConfig:
-    """The run of a cell; β and learning rates are those of the run file for every method."""
+    """The configuration of a cell; every method has the run file's β and learning rates."""
     how = DATA_SETS[data_set]
     found = load_config(EXAMPLES / how.run, [
         "train.epochs=100000", "train.early_stop=false", "train.log_every=1000000000",
@@ -96,7 +97,7 @@ def configured(arguments: argparse.Namespace, data_set: str, method: str) -> Run
         item_features=(),
         multi_valued=(),
     )
-    if data_set == "ml1m":  # many held-out pairs a user say more than one
+    if data_set == "ml1m":  # many held-out pairs per user say more than one
         data = replace(data, split=HashSplit())
     kind, options = METHODS[method]
     if options.get("num_items", 1) < 1:
@@ -112,7 +113,7 @@ def configured(arguments: argparse.Namespace, data_set: str, method: str) -> Run
 
 
 def run_cell(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Train one cell: its metrics after so many steps, and after so many seconds."""
+    """Train one cell; its metrics at the given number of steps and of seconds."""
     import torch
 
     from outsize.training.build import build_optimizer
@@ -147,11 +148,12 @@ def run_cell(arguments: argparse.Namespace) -> dict[str, Any]:
 def cell_in_process(
     arguments: argparse.Namespace, data_set: str, method: str, seed: int
 ) -> dict[str, Any]:
-    """One cell's results, from its file if it is already done."""
+    """The results of one cell, read from its file if the cell is finished."""
     name = "-".join((data_set, *"".join(c if c.isalnum() else " " for c in method).split()))
     done = arguments.work / f"{name}-{seed}.json"
     if not done.exists():
-        words = [sys.executable, __file__, str(arguments.data), "--cell", data_set, method,
+        words = [sys.executable, "-m", "benchmarks.negatives.real_data", str(arguments.data),
+                 "--cell", data_set, method,
                  "--seed", str(seed), "--split", arguments.split,
                  *(["--steps-only"] if arguments.steps_only else []),
                  *(w for s in arguments.set for w in ("--set", s))]  # fmt: skip
@@ -188,9 +190,11 @@ def main() -> None:
     cells = list(itertools.product(data_sets, METHODS))
     with ThreadPoolExecutor(arguments.workers) as pool:
         runs = {
-            (*cell, seed): pool.submit(cell_in_process, arguments, *cell, seed)
+            (data_set, method, seed): pool.submit(
+                cell_in_process, arguments, data_set, method, seed
+            )
             for seed in range(arguments.seeds)
-            for cell in cells
+            for data_set, method in cells
         }
         results = {
             cell: [runs[*cell, seed].result() for seed in range(arguments.seeds)] for cell in cells
@@ -198,11 +202,12 @@ def main() -> None:
     facts = environment()
     for data_set in data_sets:
         rows = [row(cell, each) for cell, each in results.items() if cell[0] == data_set]
-        words = f"python benchmarks/negatives.py DATA --data-set {data_set}"
+        words = f"python -m benchmarks.negatives.real_data DATA --data-set {data_set}"
         content = {"command": words, "environment": facts, "seeds": arguments.seeds, "rows": rows}
-        stem = arguments.out / f"negatives-{data_set.replace('_', '-')}-cpu"
-        stem.with_suffix(".json").write_text(json.dumps(content, indent=1) + "\n")
-        stem.with_suffix(".md").write_text(page(data_set, content))
+        title = f"negatives-{data_set}: the cache and its peers on real data"
+        page = results_page(title, content, table(data_set, content))
+        stem = f"negatives-{data_set.replace('_', '-')}-cpu"
+        write_results(arguments.out / stem, content, page)
 
 
 def row(cell: tuple[str, str], runs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -219,17 +224,14 @@ def row(cell: tuple[str, str], runs: list[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def page(data_set: str, content: dict[str, Any]) -> str:
+def table(data_set: str, content: dict[str, Any]) -> str:
     """The results as Markdown."""
     how = DATA_SETS[data_set]
     lines = [
-        f"# negatives-{data_set}: the cache and what it is compared with, on real data\n",
-        f"`{content['command']}`\n",
-        *(f"- {key}: {value}" for key, value in content["environment"].items()),
-        f"\nMean of {content['seeds']} seeds (least to most) over the held-out pairs of all users, "
-        "all items ranked but a user's training items. One thread; seconds are processor time of "
+        f"Mean of {content['seeds']} seeds (range) over the held-out pairs of all users; all items "
+        "are ranked except a user's training items. One thread; seconds are processor time of "
         "training steps. β and learning rates are the same for all methods.\n",
-        f"| negatives | recall@20 after {how.steps:,} steps | NDCG@10 | ms a step | "
+        f"| negatives | recall@20 after {how.steps:,} steps | NDCG@10 | ms per step | "
         f"recall@20 after {how.seconds:g} s | NDCG@10 | steps |",
         "|---|--:|--:|--:|--:|--:|--:|",
     ]
