@@ -1,4 +1,4 @@
-"""The theorem behind CCE, run: dense CCE for least squares against its bound.
+"""The theorem behind CCE: dense CCE for least squares against its bound.
 
 "Clustering the Sketch", Theorem B.0: with T₀ = 0, H_i = [T_{i-1} | G_i] for fresh noise G_i of
 k − d₂ columns, and T_i = H_i M_i for the best M_i,
@@ -6,7 +6,7 @@ k − d₂ columns, and T_i = H_i M_i for the best M_i,
     E ‖X T_i − Y‖² ≤ (1 − ρ)^{i (k − d₂)} ‖X T*‖² + ‖X T* − Y‖²,   ρ = σ_min(X)² / ‖X‖²_F.
 
 With noise aligned to the singular vectors of X ("smart noise", V Σ⁻¹ g) ρ becomes 1 / d₁, its
-greatest value. The proof only uses M of the form [I | M']; "half" is restricted to that form.
+largest value. The proof only uses M of the form [I | M']; the variant "half" is restricted to it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NOISES = ("normal", "aligned")
 
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
-    """Average the losses of every variant over repetitions, on two kinds of X."""
+    """Mean losses of every variant over repetitions, on two kinds of X."""
     n, d1, d2, k = (300, 60, 3, 18) if quick else (10_000, 1_000, 10, 110)
     iterations, repetitions = (8, 10) if quick else (12, 5)
     rows = []
@@ -56,8 +56,8 @@ def table(results: dict[str, Any]) -> str:
     shape = ", ".join(f"{name} = {size:,}" for name, size in results["shape"].items())
     steps = range(1, len(results["rows"][0]["losses"]), 2)
     lines = [
-        f"{shape}; what the mean loss of {results['repetitions']} repetitions has above the least "
-        "possible one, as a share of what the bound allows above it, after so many iterations. The "
+        f"{shape}; the excess of the mean loss of {results['repetitions']} repetitions over the "
+        "smallest possible loss, as a share of the excess that the bound allows, by iteration. The "
         "theorem holds where every number is at most 1.\n",
         f"| X | noise | {' | '.join(map(str, steps))} |",
         "|---|---|" + "--:|" * len(steps),
@@ -93,7 +93,7 @@ def dense_cce(
             current = current + drawn @ rest
         else:
             basis = torch.cat([current, drawn], dim=1)
-            # The first T is zero, so X H lacks full rank: the driver must not mind.
+            # The first T is zero, so X H is rank-deficient: the driver must allow for it.
             found = torch.linalg.lstsq(x @ basis, y, driver="gelsd").solution
             current = basis @ found
         losses.append((x @ current - y).square().sum())
@@ -114,19 +114,19 @@ def bound(
         singular = torch.linalg.svdvals(x)
         rho = singular[-1].square() / singular.square().sum()
     steps = torch.arange(iterations + 1, dtype=x.dtype) * (k - y.shape[1])
-    fitted = y.square().sum() - least  # ‖X T*‖², as X T* and what it leaves are orthogonal
+    fitted = y.square().sum() - least  # ‖X T*‖², as X T* and its residual are orthogonal
     limits: Tensor = (1 - rho) ** steps * fitted + least
     return limits
 
 
 def least_loss(x: Float64[Tensor, "n d1"], y: Float64[Tensor, "n d2"]) -> Float64[Tensor, ""]:
-    """‖X T* − Y‖², what nothing gets below."""
+    """‖X T* − Y‖², the smallest possible loss."""
     least: Tensor = (x @ torch.linalg.lstsq(x, y).solution - y).square().sum()
     return least
 
 
 def _aligned(x: Float64[Tensor, "n d1"]) -> Float64[Tensor, "d1 d1"]:
-    """V Σ⁻¹: noise times this is stretched where X is short."""
+    """V Σ⁻¹: scales noise up where the singular values of X are small."""
     _, singular, right = torch.linalg.svd(x, full_matrices=False)
     stretched: Tensor = right.T / singular
     return stretched
@@ -135,7 +135,7 @@ def _aligned(x: Float64[Tensor, "n d1"]) -> Float64[Tensor, "d1 d1"]:
 def _problem(
     kind: str, n: int, d1: int, d2: int, generator: Generator
 ) -> tuple[Float64[Tensor, "n d1"], Float64[Tensor, "n d2"]]:
-    """X and Y: both normal, or X of rank 10 with a little noise."""
+    """X and Y: both normal, or X of rank 10 plus a little noise."""
     y = torch.randn(n, d2, dtype=torch.float64, generator=generator)
     x = torch.randn(n, d1, dtype=torch.float64, generator=generator)
     if kind == "low rank":

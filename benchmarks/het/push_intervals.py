@@ -1,4 +1,4 @@
-"""How long updates of a row wait in a cache, where batches touch it with a known probability."""
+"""Iterations between pushes of a row that batches touch with a known probability."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def push_intervals(
     num_pushes: int,
     seed: int = 0,
 ) -> list[dict[str, Any]]:
-    """How many iterations lie between pushes of rows that batches touch with given probabilities.
+    """Count the iterations between pushes of rows that batches touch with given probabilities.
 
-    Two ranks train the rows that the other one owns, and see pushes in the clocks of their own
-    rows. Only the first pushes of each row count: those that happen to end before a fixed time
-    would be the short ones.
+    Each of two ranks trains the rows that the other owns, and sees pushes in the clocks of its own
+    rows. A fixed number of pushes per row is counted: all pushes within a fixed time would favour
+    the short intervals.
 
     Args:
         staleness: s_w.
-        probabilities: p, for as many kinds of rows.
-        rows_each: How many rows there are of each kind; even.
-        num_pushes: How many pushes of each row count.
-        seed: Of the batches.
+        probabilities: p of each kind of rows.
+        rows_each: Rows per kind; even.
+        num_pushes: Pushes counted per row.
+        seed: Seed of the batches.
     """
     chance = torch.tensor(probabilities, dtype=torch.float64).repeat_interleave(rows_each // 2)
     needed, least = num_pushes * (staleness + 1), min(probabilities)
@@ -59,7 +59,7 @@ def push_intervals(
     found: list[dict[str, Any]] = []
     for p in probabilities:
         lines = moved[:, (chance.repeat(2) == p)].T
-        # Line t of `moved` is what the exchange of round t + 1 brought, after t + 1 batches.
+        # Line t of `moved` is the change in the exchange of round t + 1, after t + 1 batches.
         times = [line.nonzero().flatten()[:num_pushes] + 1 for line in lines]
         assert all(len(each) == num_pushes for each in times), "there are rounds enough"
         zero = torch.zeros(1, dtype=torch.int64)

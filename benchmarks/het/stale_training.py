@@ -1,8 +1,8 @@
-"""Least squares over rows of a store, trained by ranks that read stale copies, and what it did.
+"""Least squares over rows of a store, trained by ranks that read stale copies, with a full trace.
 
-The store is the real one (`CachedStore` over `ShardedStore`), with ranks as threads. Beside the
-numbers it trains, every row has one column for each rank, to which that rank's updates add 1: so a
-read tells how many updates of each rank it holds, whatever happened to them on the way.
+The store is the real one (`CachedStore` over `ShardedStore`), with ranks as threads. In addition to
+the trained numbers, every row has one column per rank, to which that rank's updates add 1. So a read
+shows how many updates of each rank it includes, whatever happened to them on the way.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _LARGEST_EIGENVALUE = 4.0  # L; not 1, so that L and L² differ
 
 @dataclass(frozen=True)
 class Problem:
-    """f(x) = Σ_e ‖Σ_i a_ei x_i − y_e‖² / 2n: convex, each example touches a few rows.
+    """f(x) = Σ_e ‖Σ_i a_ei x_i − y_e‖² / 2n: convex, and each example touches a few rows.
 
     Attributes:
-        features: a, with few values other than 0 in a line.
+        features: a, with few nonzero values per line.
         targets: y.
         hessian: aᵀa / n.
         linear: aᵀy / n.
-        smoothness: L, the greatest eigenvalue of the Hessian.
+        smoothness: L, the largest eigenvalue of the Hessian.
         least: The infimum of f.
     """
 
@@ -57,18 +57,18 @@ class Problem:
     def gradient(
         self, rows: Float64[Tensor, "*many rows dim"]
     ) -> Float64[Tensor, "*many rows dim"]:
-        """∇f, of one x or of many."""
+        """∇f, of one x or of many at once."""
         return self.hessian @ rows - self.linear
 
 
 def make_problem(num_rows: int, num_examples: int, dim: int = 2, seed: int = 0) -> Problem:
-    """Examples of four features each, whose popularity falls as 1/rank (Zipf), with noisy targets.
+    """Examples of four features each with Zipf popularity (1/rank), and noisy targets.
 
     Args:
-        num_rows: How many rows there are (M).
-        num_examples: How many examples (n).
-        dim: Numbers in a row.
-        seed: Of the draws.
+        num_rows: Number of rows (M).
+        num_examples: Number of examples (n).
+        dim: Numbers per row.
+        seed: Seed of the draws.
     """
     generator = Generator().manual_seed(seed)
     popularity = 1 / torch.arange(1, num_rows + 1, dtype=torch.float64)
@@ -90,16 +90,16 @@ def make_problem(num_rows: int, num_examples: int, dim: int = 2, seed: int = 0) 
 
 @dataclass(frozen=True)
 class Training:
-    """How to train.
+    """Settings of a training run.
 
     Attributes:
         rounds: T.
         learning_rate: η.
-        staleness: s, for reads and for writes; `None` for no cache at all.
+        staleness: s, for reads and for writes; `None` for no cache.
         num_ranks: N.
-        batch_size: Examples of one rank in a round.
-        seed: Of the batches.
-        probes: Rounds before which every rank says what it would read.
+        batch_size: Examples per rank and round.
+        seed: Seed of the batches.
+        probes: Rounds before which every rank records what it would read.
     """
 
     rounds: int
@@ -113,14 +113,14 @@ class Training:
 
 @dataclass(frozen=True)
 class Trace:
-    """What a run did.
+    """Trace of a training run.
 
     Attributes:
-        reference: x(t) for t = 0 … T: all gradients of all ranks up to round t.
-        gradients: Gⁿ(t), 0 for rows that a batch does not touch.
-        probed: Rounds in which `reads` were taken.
-        reads: x^j(t) in those: what rank j would read in round t if its batch touched all rows.
-        missed: How many updates of each rank before round t are not in those reads.
+        reference: x(t) for t = 0 … T: rows with all updates of all ranks before round t.
+        gradients: Gⁿ(t); 0 for rows that a batch does not touch.
+        probed: Rounds in which `reads` were recorded.
+        reads: x^j(t) in those rounds: what rank j would read if its batch touched all rows.
+        missed: Number of updates of each rank before round t that those reads do not include.
     """
 
     reference: Float64[Tensor, "rounds_and_1 rows dim"]
@@ -131,7 +131,7 @@ class Trace:
 
 
 def train(problem: Problem, how: Training) -> Trace:
-    """Train on all ranks at once, and work out afterwards what they would have with all updates."""
+    """Train on all ranks at once; afterwards replay all updates without delay for reference."""
     dim, num_rows = problem.targets.shape[1], problem.features.shape[1]
     spec = TableSpec("rows", num_rows, dim + how.num_ranks, Init("zeros"))
     found = run_in_turns(how.num_ranks, lambda ranks: _train_on(ranks, problem, how, spec))
@@ -148,7 +148,7 @@ def train(problem: Problem, how: Training) -> Trace:
 
 
 def run_in_turns(size: int, work: Callable[[ThreadRanks], Result]) -> list[Result]:
-    """As `run_as_ranks`, but ranks that do not wait for messages work one after the other.
+    """Like `run_as_ranks`, but only one rank runs at a time; the others wait for messages or turns.
 
     Threads that contend for Python's interpreter lock at every small operation are several times
     slower than threads that take turns.
@@ -163,7 +163,7 @@ def run_in_turns(size: int, work: Callable[[ThreadRanks], Result]) -> list[Resul
 
 
 class _TurnRanks(ThreadRanks):
-    """Ranks that let others work while they wait for messages."""
+    """Ranks that release the turn while they wait for messages."""
 
     def __init__(self, ranks: ThreadRanks, turn: threading.Lock) -> None:
         self.rank, self.size = ranks.rank, ranks.size
@@ -181,7 +181,7 @@ class _TurnRanks(ThreadRanks):
 def _train_on(
     ranks: ThreadRanks, problem: Problem, how: Training, spec: TableSpec
 ) -> tuple[list[RowUpdate], Float64[Tensor, "probes rows width"]]:
-    """One rank's part: the updates it made, and what it would have read in each probed round."""
+    """Train on one rank; its updates, and what it would have read in each probed round."""
     sharded = ShardedStore([spec], group=ranks)
     bound = how.staleness
     store = sharded if bound is None else CachedStore(sharded, spec.num_rows, bound, bound)
@@ -209,7 +209,7 @@ def _train_on(
 
 
 def _read_all(store: RowStore, ranks: ThreadRanks) -> Float32[Tensor, "rows width"]:
-    """What the next round would give for all rows, from a copy of the store: nothing changes."""
+    """What the next round would read for all rows, from a copy of the store: nothing changes."""
     twin = copy.deepcopy(store, {id(ranks): ranks})
     found: Tensor = twin.exchange(None, torch.arange(store.layout.num_rows)).rows[0]
     return found
@@ -218,7 +218,7 @@ def _read_all(store: RowStore, ranks: ThreadRanks) -> Float32[Tensor, "rows widt
 def _replay(
     rounds: Sequence[tuple[RowUpdate, ...]], spec: TableSpec, how: Training
 ) -> Float64[Tensor, "rounds_and_1 rows width"]:
-    """The rows after every round if no update had waited: x(t + 1) = x(t) − η/N Σₙ Gⁿ(t)."""
+    """The rows after every round if no update waited: x(t + 1) = x(t) − η/N Σₙ Gⁿ(t)."""
     store, rule = LocalStore([spec]), SGDRule(how.learning_rate)
     store.bind(rule)
     found = [store.rows(0).double()]

@@ -1,9 +1,9 @@
 """HET's comparison: bytes, AUC and time of training with a cache of bounded staleness.
 
-Every cell is a whole run of `outsize train` by ranks over gloo, on a synthetic log whose rows are
-as skewed as asked. Bytes are those that leave a rank for another, all ranks together; AUC is that
-of the test split, the same for all cells, at the end of training. Where there are cores for more
-than one cell at a time, cells run side by side, each rank with a core of its own.
+Every cell is a whole run of `outsize train` by several ranks over gloo, on a synthetic log of a
+given skew. Bytes are those sent from one rank to another, summed over ranks. AUC is measured at the
+end of training on the test split, which is the same for all cells. If there are cores for several
+cells, they run in parallel, with one core per rank.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from outsize.training.strict_toml import encode, to_toml
 
 ABOUT = "bytes, AUC and time of training with bounded staleness, against synchronous training"
 ZIPF = 1.05
-CRITEO = 1.22  # 1% of a million rows take 92% of the accesses, as in Criteo
+CRITEO = 1.22  # 1% of a million rows get 92% of the accesses, as in Criteo
 _NUM_FEATURES = 26
 _CACHE_SHARE = 0.1
 
 
 @dataclass(frozen=True)
 class Mode:
-    """How rows are kept and sent.
+    """How rows are stored and sent.
 
     Attributes:
         store: "sharded", or "served" for asynchronous training.
         read: Read bound of the cache (s_r); `None` for no cache.
-        write: Its write bound (s_w); by default the same.
-        wire: How rows and gradients travel.
+        write: Write bound of the cache (s_w); by default the read bound.
+        wire: Format of rows and gradients in messages.
     """
 
     store: Literal["sharded", "served"] = "sharded"
@@ -78,7 +78,7 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
         "num_ranks": 2 if quick else default_ranks(),
         "batch_size": 16 if quick else 128,
         "steps": 12 if quick else 800,
-        "rows_a_feature": 200 if quick else 38_462,
+        "rows_per_feature": 200 if quick else 38_462,
         "num_test": 500 if quick else 100_000,
     }
     cells = [{"mode": mode, "skew": skew, **sizes} for skew in (ZIPF, CRITEO) for mode in _COMPARED]
@@ -90,7 +90,7 @@ def table(results: dict[str, Any]) -> str:
     sizes = results["sizes"]
     parts = [
         f"{describe(sizes)}, WDL in HET's shape, rows of 128 numbers, {sizes['steps']:,} steps. "
-        "Bytes over the whole run, the cold cache and the last flush included; ms a step: the "
+        "Bytes over the whole run, the cold cache and the last flush included; ms per step: the "
         "median over the second half. Goal: 88% fewer bytes than synchronous float32 at an AUC "
         "within 0.0005.\n"
     ]
@@ -100,15 +100,15 @@ def table(results: dict[str, Any]) -> str:
 
 
 def default_ranks() -> int:
-    """Four ranks, or eight where each can have two cores."""
+    """Four ranks, or eight if each can have two cores."""
     return 8 if (os.cpu_count() or 1) >= 16 else 4
 
 
 def describe(sizes: Mapping[str, Any]) -> str:
-    """What cells have in common, in words."""
+    """The sizes that all cells share, in words."""
     return (
         f"{sizes['num_ranks']} ranks on one machine, batch {sizes['batch_size']} each, "
-        f"{_NUM_FEATURES} features of {sizes['rows_a_feature']:,} rows, a cache of "
+        f"{_NUM_FEATURES} features of {sizes['rows_per_feature']:,} rows, a cache of "
         f"{_CACHE_SHARE:.0%} of the rows on each rank"
     )
 
@@ -116,10 +116,10 @@ def describe(sizes: Mapping[str, Any]) -> str:
 def train_cells(
     cells: Sequence[Mapping[str, Any]], say: Callable[[str], None]
 ) -> list[dict[str, Any]]:
-    """Train cells, as many side by side as have cores of their own; results in their order.
+    """Train cells, in parallel if each rank can have its own core; results in the order of cells.
 
     Args:
-        cells: Each with a "mode" and what `run_text` takes.
+        cells: Each with a "mode" and the arguments of `run_text`.
         say: Shows progress.
     """
     lanes = max(1, (os.cpu_count() or 1) // max(cell["num_ranks"] for cell in cells))
@@ -134,7 +134,7 @@ def run_text(
     batch_size: int,
     steps: int,
     skew: float,
-    rows_a_feature: int = 38_462,
+    rows_per_feature: int = 38_462,
     dim: int = 128,
     epochs: int = 1,
     num_test: int = 2_000,
@@ -145,18 +145,18 @@ def run_text(
     """The run file of a cell.
 
     Args:
-        mode: How rows are kept and sent.
-        num_ranks: How many ranks train.
-        batch_size: Of each rank.
-        steps: In an epoch.
+        mode: How rows are stored and sent.
+        num_ranks: Number of ranks.
+        batch_size: Examples per rank and step.
+        steps: Steps per epoch.
         skew: Zipf exponent of the ids.
-        rows_a_feature: Rows of each of the 26 tables.
-        dim: Width of a row.
+        rows_per_feature: Rows of each of the 26 tables.
+        dim: Numbers per row.
         epochs: Passes over the data.
         num_test: Examples of the test split.
         model: "WDL" or "DFM", in HET's shape.
-        seed: Of rows and weights.
-        log_every: Steps between lines of the log; by default 25, or four lines in a shorter run.
+        seed: Seed of rows and weights.
+        log_every: Steps per line of metrics; by default 25, or fewer for four lines in a short run.
     """
     cache = CacheConfig()
     if mode.read is not None:
@@ -169,17 +169,17 @@ def run_text(
             num_train=steps * batch_size * num_ranks,
             num_validation=max(500, num_test // 4),
             num_test=num_test,
-            vocabulary=(rows_a_feature,) * _NUM_FEATURES,
+            vocabulary=(rows_per_feature,) * _NUM_FEATURES,
             skew=skew,
         ),
         model=WideDeepConfig.het() if is_wide else DeepFMConfig.het(),
         embeddings=StoreConfig(
-            dim=dim if is_wide else dim + 1,  # DeepFM's rows hold the id's weight as well
+            dim=dim if is_wide else dim + 1,  # DeepFM's rows also hold the weight of the id
             store=mode.store,
             wire=mode.wire,
             cache=cache,
             init_std=None if is_wide else 0.01,
-            # SGD, as in HET; of rates in powers of four, those that trained best for four epochs.
+            # SGD, as in HET; of learning rates in powers of four, the best after four epochs.
             optimizer=RowOptimizerConfig("sgd", 8.0 if is_wide else 0.5),
         ),
         optimizer=OptimizerConfig("sgd", 0.1),
@@ -197,13 +197,13 @@ def run_text(
 
 
 def steady_step_s(lines: Sequence[Mapping[str, Any]], global_batch: int) -> float:
-    """Seconds a step takes: the median over the second half of the training lines."""
+    """Seconds per step: the median over the second half of the training lines."""
     speeds = [line["examples_per_s"] for line in lines if line["split"] == "train"]
     return float(statistics.median(global_batch / speed for speed in speeds[len(speeds) // 2 :]))
 
 
 def _train(mode: str, say: Callable[[str], None], **settings: Any) -> dict[str, Any]:
-    """Train one cell in processes of its own."""
+    """Train one cell in its own processes."""
     with tempfile.TemporaryDirectory() as folder:
         run_file, out = Path(folder) / "run.toml", Path(folder) / "run"
         run_file.write_text(run_text(MODES[mode], **settings))
@@ -237,7 +237,7 @@ def _train(mode: str, say: Callable[[str], None], **settings: Any) -> dict[str, 
     )
     say(
         f"{mode} ({told}): {total / 1e6:,.1f} MB, AUC {cell['test_auc']:.5f}, "
-        f"{step_s * 1e3:.1f} ms a step"
+        f"{step_s * 1e3:.1f} ms per step"
     )
     return cell
 
@@ -248,7 +248,7 @@ def _mode_table(rows: Sequence[Mapping[str, Any]]) -> str:
     lines = [
         f"## Modes, Zipf {base['skew']}\n",
         "| mode | MB sent | fewer bytes | ids | clocks | rows | gradients | hit rate | largest lag "
-        "| test AUC | against synchronous | ms a step |",
+        "| test AUC | against synchronous | ms per step |",
         "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for row in rows:
@@ -263,7 +263,7 @@ def _mode_table(rows: Sequence[Mapping[str, Any]]) -> str:
             f"| {hits} | {row['largest_lag'] or ''} | {row['test_auc']:.5f} "
             f"| {row['test_auc'] - base['test_auc']:+.5f} | {row['step_ms']:.1f} |"
         )
-    return "\n".join(lines) + f"\n\nBest reachable AUC (Bayes): {base['bayes_auc']:.5f}.\n"
+    return "\n".join(lines) + f"\n\nBest possible AUC (Bayes): {base['bayes_auc']:.5f}.\n"
 
 
 BENCHMARK = Benchmark("staleness", "python -m benchmarks.het.staleness", ABOUT, run, table)

@@ -35,7 +35,7 @@ def main() -> None:
         "num_ranks": given.ranks,
         "batch_size": given.batch,
         "steps": given.steps,
-        "rows_a_feature": given.rows,
+        "rows_per_feature": given.rows,
         "num_test": given.test,
     }
     results: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""HET's Figure 11: AUC by epoch of WDL and DFM, with caches, without, and asynchronously."""
+"""HET's Figure 11: AUC by epoch of WDL and DFM, synchronous, cached and asynchronous."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _MODES = ("synchronous", "s = 10", "s = 100", "read 100, write 10, int8", "async
 
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
-    """Train both models with every mode for some epochs."""
+    """Train both models in every mode for several epochs."""
     sizes: dict[str, Any] = {
         "num_ranks": 2 if quick else min(4, default_ranks()),
         "batch_size": 16 if quick else 128,
         "steps": 6 if quick else 250,
         "epochs": 2 if quick else 4,
-        "rows_a_feature": 200 if quick else 38_462,
+        "rows_per_feature": 200 if quick else 38_462,
         "num_test": 500 if quick else 40_000,
     }
     cells = [

@@ -1,27 +1,27 @@
-"""What HET's appendix proves about bounded staleness, beside what the stores do (VLDB 2022).
+"""What HET's appendix (VLDB 2022) proves about bounded staleness, beside what the stores do.
 
-Least squares whose examples touch a few rows each is trained by ranks with the real cache, both
-bounds s, and three statements are measured:
+Ranks train a least-squares problem, whose examples touch a few rows each, with the real cache and
+both bounds equal to s. Three statements are measured:
 
 - Lemma 2: s updates of a row that is in a batch with probability p take about s/p iterations. A
-  push fires when more than s ticks wait, so between pushes it is (s + 1)/p here, and the number of
-  iterations has a negative binomial distribution.
+  push fires when more than s ticks wait, so there are (s + 1)/p iterations between pushes here, and
+  their number has a negative binomial distribution.
 - Lemma 3: E‖x(t) − x^j(t)‖² ≤ 4 s² η² M² B², for x(t) with all updates of rounds before t and
-  x^j(t) as worker j reads it. Beside it the bound that follows from counting: a read misses at most
+  x^j(t) as worker j reads it. It is compared with a bound from counting: a read misses at most
   s_r + (N − 1) s_w = N s updates of a row, each of at most η/N · B_i, so the squared distance is at
-  most Σ_i (η s B_i)², 4M times less even where all B_i are equal. In fact (N − 1) s is the most:
-  an owner's own updates never wait, so the owner misses at most (N − 1) s_w, and any other reader
-  at most s_r + (N − 2) s_w.
+  most Σ_i (η s B_i)², 4M times less even if all B_i are equal. In fact a read misses at most
+  (N − 1) s updates: an owner's own updates never wait, so the owner misses at most (N − 1) s_w, and
+  any other reader at most s_r + (N − 2) s_w.
 - Corollary 1: with η = 1/(L√T),
 
       (1/T) Σ_t E‖∇f(x(t))‖² ≤ [2L (f(x₀) − f_inf) + M²B²]/√T + 4 s² M²B²/T.
 
-  Beside it the inequality that the proof passes through before it bounds two of its terms, with
-  means as measured: 2 (f(x₀) − f_inf)/(ηT) + ηL · mean ‖Σₙ Gⁿ/N‖² + L² · mean ‖x(t) − x^j(t)‖².
+  It is compared with the inequality in the proof before two of its terms are bounded, with measured
+  means: 2 (f(x₀) − f_inf)/(ηT) + ηL · mean ‖Σₙ Gⁿ/N‖² + L² · mean ‖x(t) − x^j(t)‖².
 
-B² stands for the greatest ‖G_i‖² of any row in any batch of a run, which no expectation exceeds.
-The proof of Theorem 1 bounds ‖∇f(x) − ∇f(x^j)‖² by L ‖x − x^j‖²; gradients that are L-Lipschitz
-give L², which is what is checked here, with L = 4 so that the two differ.
+B² is the largest ‖G_i‖² of any row in any batch of a run, which no expectation exceeds. The proof
+of Theorem 1 bounds ‖∇f(x) − ∇f(x^j)‖² by L ‖x − x^j‖²; L-Lipschitz gradients give L² instead, which
+is checked here, with L = 4 so that the two differ.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _NUM_RANKS = 4
 
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
-    """Measure all three."""
+    """Measure all three statements."""
     num_rows, num_examples = (16, 128) if quick else (64, 1024)
     problem = make_problem(num_rows, num_examples)
     intervals: list[dict[str, Any]] = []
@@ -55,9 +55,9 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
         intervals += push_intervals(staleness, *settings)
     distances: list[dict[str, Any]] = []
     for staleness in (0, 3) if quick else (0, 1, 3, 10, 30):
-        say(f"distance of what is read from what is written, s = {staleness}")
+        say(f"distance of reads from writes, s = {staleness}")
         rounds = 20 if quick else 256
-        # Popular rows are pushed every s + 1 rounds; with a multiple of it all probes look alike.
+        # Popular rows are pushed every s + 1 rounds; probes at multiples of that would all be alike.
         how = _training(problem, rounds, staleness, 0, range(0, rounds, 3))
         distances.append(distance_row(problem, how, train(problem, how)))
     gradients: list[dict[str, Any]] = []
@@ -80,7 +80,7 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
 
 
 def distance_row(problem: Problem, how: Training, trace: Trace) -> dict[str, Any]:
-    """Lemma 3, the bound from counting, and the step of the proof that needs L²."""
+    """Measure Lemma 3, the bound from counting, and the step of the proof that needs L²."""
     assert how.staleness is not None
     s, eta, num_rows = how.staleness, how.learning_rate, problem.features.shape[1]
     written = trace.reference[trace.probed].unsqueeze(1)
@@ -105,7 +105,7 @@ def distance_row(problem: Problem, how: Training, trace: Trace) -> dict[str, Any
 
 
 def gradient_row(problem: Problem, runs: Sequence[tuple[Training, Trace]]) -> dict[str, Any]:
-    """Corollary 1, over runs that differ in their seeds, and the inequality it comes from."""
+    """Measure Corollary 1 over runs with different seeds, and the inequality it comes from."""
     how = runs[0][0]
     assert how.staleness is not None
     s, rounds, num_rows = how.staleness, how.rounds, problem.features.shape[1]
@@ -138,7 +138,7 @@ def gradient_row(problem: Problem, runs: Sequence[tuple[Training, Trace]]) -> di
 
 
 def slopes(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """The slope of log left against log T for each s: fitted to all T, and between the last two."""
+    """Slope of log left against log T for each s: fitted to all T, and between the last two."""
     found: dict[str, dict[str, float]] = {}
     for s in sorted({row["s"] for row in rows}):
         some = [row for row in rows if row["s"] == s]
@@ -155,8 +155,8 @@ def table(results: dict[str, Any]) -> str:
     sizes = results["problem"]
     parts = [
         f"Least squares over M = {sizes['M']} rows with Zipf popularity, {sizes['n']:,} examples "
-        f"of four features, L = {sizes['L']:.0f}; N = {sizes['N']} ranks with 8 examples a round "
-        "each, both bounds s, room for copies of all rows.\n",
+        f"of four features, L = {sizes['L']:.0f}; N = {sizes['N']} ranks with 8 examples per "
+        "round each, both bounds s, a cache with room for all rows.\n",
         _interval_table(results["intervals"]),
         _distance_table(results["distances"], sizes["N"]),
         _gradient_table(results["gradients"], results["slopes"]),
@@ -169,8 +169,8 @@ def _interval_table(rows: Sequence[dict[str, Any]]) -> str:
         "## Lemma 2: iterations between pushes\n",
         "A row that is in a batch with probability p, at write bound s. The lemma holds where the "
         "mean is (s + 1)/p within three standard errors (*off by*), as a push fires at s + 1 "
-        "ticks; the deviation is to be that of a negative binomial distribution.\n",
-        "| s | p | intervals | mean | (s + 1)/p | deviation | expected | ticks a push | off by |",
+        "ticks. The deviation should be that of a negative binomial distribution.\n",
+        "| s | p | intervals | mean | (s + 1)/p | deviation | expected | ticks per push | off by |",
         "|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for row in rows:
@@ -185,13 +185,13 @@ def _interval_table(rows: Sequence[dict[str, Any]]) -> str:
 
 def _distance_table(rows: Sequence[dict[str, Any]], num_ranks: int) -> str:
     lines = [
-        "## Lemma 3: how far reads are from what was written\n",
+        "## Lemma 3: distance of reads from writes\n",
         "‖x(t) − x^j(t)‖² over rounds t and workers j. The lemma holds where *share of the bound* "
-        "(greatest distance / 4s²η²M²B²) is at most 1, the count where *missed* is at most "
+        "(largest distance / 4s²η²M²B²) is at most 1, the count where *missed* is at most "
         f"*promised* = s + (N − 1)s, and the bound that follows from it where *share by counts* is "
         "at most 1. With s = 0 a read right after the round's pushes misses nothing: 0, not one "
         f"bit off. *Missed* is in fact at most {num_ranks - 1}s, as no worker holds back updates "
-        "of rows it owns; *of one* is the part of a single worker: the text allows 2s.\n",
+        "of rows it owns; *of one* is the part of a single worker: the paper allows 2s.\n",
         "| s | mean | max | share of the bound | share by counts | missed | promised | of one |",
         "|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
@@ -206,7 +206,7 @@ def _distance_table(rows: Sequence[dict[str, Any]], num_ranks: int) -> str:
     lines.append(
         "\nThe step from distances to gradients holds where ‖∇f(x) − ∇f(x^j)‖² is at most its "
         f"bound. It is at most {by_l_squared:.2f} of L²‖x − x^j‖², but up to {by_l:.2f} times the "
-        "text's L‖x − x^j‖²."
+        "paper's L‖x − x^j‖²."
     )
     return "\n".join(lines) + "\n"
 
@@ -214,7 +214,7 @@ def _distance_table(rows: Sequence[dict[str, Any]], num_ranks: int) -> str:
 def _gradient_table(rows: Sequence[dict[str, Any]], by_s: dict[str, dict[str, float]]) -> str:
     lines = [
         "## Corollary 1: the mean squared gradient at η = 1/(L√T)\n",
-        "*Left* is (1/T) Σ ‖∇f(x(t))‖², the mean of some seeds. The corollary holds where "
+        "*Left* is (1/T) Σ ‖∇f(x(t))‖², the mean over seeds. The corollary holds where "
         "*share of the bound* is at most 1. It is small because M²B² is loose; *share before* is "
         "the share of the proof's own inequality with measured means in place of M²B² and of "
         "Lemma 3, and must be at most 1 too; *from staleness* is the share of its third term. "
@@ -237,8 +237,8 @@ def _gradient_table(rows: Sequence[dict[str, Any]], by_s: dict[str, dict[str, fl
     )
     lines.append(
         "\nThe rate is O(1/√T) where the slope of log left against log T tends to −0.5 or less. "
-        f"Fitted to all T, and between the last two: {named}. It says little where staleness rules "
-        "the shorter runs: the corollary asks for a T beside which 4s² is small."
+        f"Fitted to all T, and between the last two: {named}. It says little where staleness "
+        "dominates the shorter runs: the corollary needs a T that is large against 4s²."
     )
     return "\n".join(lines) + "\n"
 

@@ -1,4 +1,4 @@
-"""HET's Figure 9(c): what wider rows cost, with a cache and without."""
+"""HET's Figure 9(c): the cost of wider rows, with and without a cache."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _MODES = ("synchronous", "read 100, write 10", "read 100, write 10, int8")
 
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
-    """Train every width with every mode, one after the other."""
+    """Train every width in every mode, one run after the other."""
     sizes: dict[str, Any] = {
         "num_ranks": 2 if quick else default_ranks(),
         "batch_size": 16 if quick else 128,
         "steps": 12 if quick else 40,
-        "rows_a_feature": 100 if quick else 3_846,
+        "rows_per_feature": 100 if quick else 3_846,
         "num_test": 500,
         "log_every": 5,
     }
@@ -36,7 +36,7 @@ def table(results: dict[str, Any]) -> str:
     lines = [
         f"{describe(sizes)}, Zipf {ZIPF}, WDL. Bytes are the mean of {sizes['steps']} steps, the "
         "cold cache and the last flush included; time is the median over the second half.\n",
-        "| dim | mode | MB a step | fewer bytes | ms a step | speed-up |",
+        "| dim | mode | MB per step | fewer bytes | ms per step | speed-up |",
         "|--:|---|--:|--:|--:|--:|",
     ]
     for row in rows:

@@ -1,7 +1,7 @@
-"""How long a reclustering takes and what memory it needs, as tables grow to ten million ids.
+"""Time and memory of reclustering a CCE table, as it grows to ten million ids.
 
-Each size runs in a process of its own, so that its peak of memory is its own. The table has been
-given codes with structure, so that k-means has something to find.
+Each size runs in a process of its own, so that its peak memory is its own. The codes of the table
+have structure, so that k-means has clusters to find.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _QUICK_SIZES = (5_000, 20_000)
 
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
-    """Recluster tables of every size, with the text's codes and with shared ones."""
+    """Recluster tables of every size, with codes per column as in the paper and with shared ones."""
     clusters = 32 if quick else _CLUSTERS
     rows = []
     for num_ids in _QUICK_SIZES if quick else _SIZES:
@@ -43,7 +43,7 @@ def table(results: dict[str, Any]) -> str:
     """The results as Markdown."""
     lines = [
         f"dim {results['dim']}, {results['columns']} columns, ids weighted by Zipf counts, 50 "
-        "iterations of k-means on at most 256 points a cluster, then pointers for every id. The "
+        "iterations of k-means on at most 256 points per cluster, then pointers for every id. The "
         "extra memory is the peak above the table itself, on the host and on the GPU.\n",
         "| ids | codes | seconds | extra memory | table | full table | error / variance |",
         "|--:|---|--:|--:|--:|--:|--:|",
@@ -62,18 +62,20 @@ def table(results: dict[str, Any]) -> str:
 
 
 def measure(num_ids: int, num_clusters: int, shared: bool) -> dict[str, Any]:
-    """Recluster one table."""
+    """Recluster one table; its time, memory and error."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     spec = TableSpec("ad", num_ids, _DIM)
     it = CCETable(spec, num_buckets=2 * num_clusters, columns=_COLUMNS, shared=shared)
     with torch.no_grad():
         it.weight.copy_(torch.randn(it.weight.shape, generator=torch.Generator().manual_seed(0)))
-        it.weight[it.num_main :] *= 0.2  # what tells ids of one code apart is small
+        it.weight[it.num_main :] *= 0.2  # ids with the same main code differ little
     it = it.to(device)
     counts = (num_ids / torch.arange(1, num_ids + 1)).long() + 1
     counts = counts[torch.randperm(num_ids, generator=torch.Generator().manual_seed(1))]
     if device.type == "cuda":
-        torch.ones(8, 8, device=device) @ torch.ones(8, 8, device=device)  # wake the library
+        torch.ones(8, 8, device=device) @ torch.ones(
+            8, 8, device=device
+        )  # load cuBLAS before memory is measured
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         cuda_before = torch.cuda.memory_allocated()
@@ -100,13 +102,13 @@ def measure(num_ids: int, num_clusters: int, shared: bool) -> dict[str, Any]:
 
 
 def _forget_peak() -> int:
-    """Let the peak of this process's memory start anew; what it uses now, in bytes (Linux)."""
+    """Reset the peak memory of this process; its current memory in bytes (Linux)."""
     Path("/proc/self/clear_refs").write_text("5")
     return _memory("VmRSS")
 
 
 def _memory(name: str) -> int:
-    """A line of `/proc/self/status`, in bytes."""
+    """A field of `/proc/self/status`, in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
 

@@ -4,7 +4,7 @@ import pytest
 
 from benchmarks.het import staleness, staleness_epochs, staleness_widths
 
-QUICK = {"num_ranks": 2, "batch_size": 16, "steps": 12, "rows_a_feature": 200, "num_test": 500}
+QUICK = {"num_ranks": 2, "batch_size": 16, "steps": 12, "rows_per_feature": 200, "num_test": 500}
 
 
 def test_cells_are_whole_runs_with_their_bytes():
@@ -29,7 +29,7 @@ def test_a_cell_that_fails_says_which(monkeypatch):
         staleness.train_cells([{"mode": "synchronous", "skew": 1.0, **QUICK}], lambda text: None)
 
 
-def test_tables_of_epochs_and_widths_have_a_line_a_cell():
+def test_tables_of_epochs_and_widths_have_a_line_per_cell():
     row = {"mode": "synchronous", "model": "WDL", "validation_auc": [0.6, 0.7], "dim": 16,
            "sent_bytes": {"rows": 60e6}, "step_ms": 5.0}  # fmt: skip
     sizes = {**QUICK, "epochs": 2}
