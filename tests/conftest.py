@@ -10,7 +10,7 @@ import jaxtyping
 import pytest
 
 if importlib.util.find_spec("beartype"):  # else tests run without these checks
-    jaxtyping.install_import_hook("outsize", "shape_checks.check")
+    jaxtyping.install_import_hook(["outsize", "benchmarks"], "shape_checks.check")
 
 # Tests work on tiny tensors, for which a second thread only costs; subprocesses inherit this.
 os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"

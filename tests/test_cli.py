@@ -78,6 +78,7 @@ MISTAKES = {
     "no seeds": (["compare", "RUN", "--seeds", "0"], "--seeds must be >= 1"),
     "workers below none": (["compare", "RUN", "--workers", "-1"], "--workers must be >= 0"),
     "unknown benchmark": (["bench", "nothing"], "no benchmark 'nothing'"),
+    "benchmark that moved": (["bench", "kmeans"], "run: python -m benchmarks.speed.kmeans"),
 }
 
 
@@ -219,7 +220,7 @@ def test_bench_writes_its_results(capfd, tmp_path):
     result = json.loads(out)
     assert {row["optimizer"] for row in result["speed"]} >= {"sgd"}
     (page,) = tmp_path.glob("dlrm-*.md")
-    assert "Examples a second" in page.read_text()
+    assert "Examples per second" in page.read_text()
     assert json.loads(page.with_suffix(".json").read_text()) == result
 
 

@@ -139,7 +139,7 @@ def bench(
     quick: Annotated[bool, typer.Option(help="Small sizes, to try the command.")] = False,
     as_json: AsJson = False,
 ) -> dict[str, Any]:
-    """Measure: each benchmark names its peers and runs them in the same process."""
+    """Run a benchmark on this machine, with its peers in the same process."""
     from outsize.bench import run_benchmark
 
     return run_benchmark(name, out, quick=quick, quiet=as_json)

@@ -1,5 +1,6 @@
-"""Benchmarks: one file each, with the peer a user would pick measured in the same run."""
+"""Benchmarks that users run on their own machine, each with its peer measured in the same run."""
 
 from outsize.bench.registry import BENCHMARKS, run_benchmark
+from outsize.bench.runner import Benchmark, measure
 
-__all__ = ["BENCHMARKS", "run_benchmark"]
+__all__ = ["BENCHMARKS", "Benchmark", "measure", "run_benchmark"]

@@ -1,8 +1,8 @@
-"""Training speed of DLRM against the same model in plain PyTorch, and what the loop itself costs.
+"""Training speed of DLRM against the same model in plain PyTorch, and the cost of the loop itself.
 
 The peer is what a PyTorch user writes: one `nn.EmbeddingBag(sparse=True)` per feature and a torch
-optimizer that takes sparse gradients. Its MLPs and interaction are the very code of our DLRM, so
-the two differ in how embeddings are looked up and updated, and in nothing else.
+optimizer that takes sparse gradients. Its MLPs and interaction are the same code as in our DLRM, so
+the two differ only in how embeddings are looked up and updated.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Optimizer
 
+from outsize.bench.runner import Benchmark
 from outsize.bench.timing import time_in_turns
 from outsize.data import ClickBatch, SyntheticConfig
 from outsize.models.mlp import mlp
@@ -71,7 +72,7 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
         num_validation=1,
         num_test=1,
     )
-    # The default, said aloud: torch's Adagrad warns where it is left unsaid.
+    # The default, set explicitly: torch's Adagrad warns if it is not.
     torch.sparse.check_sparse_tensor_invariants.disable()
     sizes = (128,) if quick else (128, 2048, 16_384)
     results: dict[str, Any] = {"speed": [], "loop": []}
@@ -90,7 +91,7 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
 def table(results: dict[str, Any]) -> str:
     """The results as Markdown."""
     lines = [
-        "Examples a second (median of rounds taken in turns; p10 to p90 in brackets).\n",
+        "Examples per second (median of rounds taken in turns; p10 to p90 in brackets).\n",
         "| batch | optimizer | plain PyTorch | Outsize | speed-up |",
         "|--:|---|--:|--:|--:|",
     ]
@@ -101,7 +102,7 @@ def table(results: dict[str, Any]) -> str:
         )
     lines += [
         "\nWhat data and loop (schedules, checks, clipping, logging) add to a bare step on batches "
-        "kept in memory. On a GPU, batches are made ahead by a thread.\n",
+        "in memory. On a GPU, a thread makes batches ahead.\n",
         "| batch | step in the loop | bare step | making a batch | share of data and loop |",
         "|--:|--:|--:|--:|--:|",
     ]
@@ -165,7 +166,7 @@ def _loop_share(data: SyntheticConfig, batch_size: int, rounds: int, calls: int)
 def _stepper(
     model: nn.Module, optimizers: Sequence[Optimizer], batches: Sequence[ClickBatch]
 ) -> Callable[[], None]:
-    """One training step on the next of a few kept batches, and nothing else."""
+    """A function that takes one training step on the next of a few stored batches."""
     turn = cycle(batches)
     model.train()
 
@@ -198,3 +199,6 @@ def _config(data: SyntheticConfig, batch_size: int, kind: str) -> RunConfig:
 def _rate(row: Mapping[str, Any], name: str) -> str:
     rates = [row["batch_size"] / row[name][key] for key in ("median_s", "p90_s", "p10_s")]
     return "{:,.0f} ({:,.0f} to {:,.0f})".format(*rates)
+
+
+BENCHMARK = Benchmark("dlrm", "outsize bench dlrm", ABOUT, run, table)

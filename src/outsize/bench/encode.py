@@ -1,8 +1,8 @@
-"""How fast a click log is encoded and opened again, and in how much memory.
+"""Speed and peak memory of encoding a click log, and the time to open it again.
 
-A file in the format of the Criteo logs is made up: counts with a long tail, and hexadecimal values
-that follow a Zipf distribution over vocabularies of very different sizes. A process of its own
-encodes it, so that the peak of its memory is that of encoding alone.
+The log is synthetic, in the format of the Criteo logs: counts with a long tail, and hexadecimal
+values that follow a Zipf distribution over vocabularies of very different sizes. A process of its
+own encodes it, so that its peak memory is that of encoding alone.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from outsize.bench.runner import Benchmark
 
 ABOUT = "rows/s, MB/s and peak memory of encoding a log in Criteo's format"
 FULL_BYTES = 1_000_000_000
@@ -55,13 +57,13 @@ print(json.dumps({
 def run(
     quick: bool, say: Callable[[str], None], num_bytes: int | None = None, seed: int = 0
 ) -> dict[str, Any]:
-    """Write a file, encode it in a process of its own, read it once.
+    """Write a file, encode it in a process of its own, and read it once.
 
     Args:
-        quick: A small file.
+        quick: Use a small file.
         say: Shows progress.
-        num_bytes: Size of the file; it needs 1.7 times as much room on disk.
-        seed: Seed of the file.
+        num_bytes: Size of the file; the run needs 1.7 times as much space on disk.
+        seed: Seed of its values.
     """
     size = num_bytes or (QUICK_BYTES if quick else FULL_BYTES)
     with tempfile.TemporaryDirectory(prefix="outsize-encode-") as folder:
@@ -106,7 +108,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def _opening(results: dict[str, Any]) -> str:
-    """What it costs to open encoded data and compare it with its checksums."""
+    """Time to open encoded data, with and without comparing its checksums, as Markdown."""
     seconds = [results[f"open_{case}_s"] for case in ("known", "changed", "verify")]
     return (
         "Opening it again: files that have not changed since their bytes were compared, files that "
@@ -119,7 +121,7 @@ def _opening(results: dict[str, Any]) -> str:
 
 
 def write_criteo_like(path: Path, num_bytes: int, seed: int) -> None:
-    """Write lines of a label, 13 counts and 26 hexadecimal values until a size is reached."""
+    """Write lines of a label, 13 counts and 26 hexadecimal values, `num_bytes` in all."""
     draw = np.random.default_rng(seed)
     with path.open("wb") as file:
         while file.tell() < num_bytes:
@@ -135,7 +137,7 @@ def _lines(draw: np.random.Generator, num_rows: int) -> bytes:
         counts = draw.geometric(0.02, num_rows) - 1
         columns[f"I{i}"] = pa.array(counts, mask=draw.random(num_rows) < 0.1)
     for i, size in enumerate(_VOCABULARIES):
-        # By inversion, near enough to a Zipf distribution of exponent 1.
+        # By inversion, close to a Zipf distribution of exponent 1.
         ranks = np.exp(draw.random(num_rows) * np.log(size)).astype(np.uint64)
         values = ((ranks + np.uint64(i)) * np.uint64(0x9E3779B1)) & np.uint64(0xFFFFFFFF)
         columns[f"C{i}"] = pa.array(_hexadecimal(values), mask=draw.random(num_rows) < 0.02)
@@ -150,3 +152,6 @@ def _hexadecimal(values: np.ndarray[Any, np.dtype[np.uint64]]) -> Any:
     shifts = np.arange(28, -4, -4).astype(np.uint64)
     letters = digits[(values[:, None] >> shifts) & np.uint64(15)]
     return letters.view("S8")[:, 0].astype("U8")
+
+
+BENCHMARK = Benchmark("encode", "outsize bench encode", ABOUT, run, table)

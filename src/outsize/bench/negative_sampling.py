@@ -1,10 +1,11 @@
-"""Draws from a softmax over many items beside the ways a user would write them.
+"""Draws from a softmax over many items, beside the ways a user would write them.
 
-The bare product of queries and items is the floor of anything that looks at every item; naive
-Gumbel-Max and softmax with `torch.multinomial` hold all scores. `sample` is what a cache does for a
-batch: draws that leave each query's positive out, with the keys, ages, features and embeddings of
-what is drawn. On a GPU the product is bfloat16, whose result of B × N numbers it must write; on the
-CPU it is float32, in the chunks of our pass, so that its result stays in the cache.
+The bare product of queries and items is a lower bound for any method that scores every item. Naive
+Gumbel-Max and softmax with `torch.multinomial` hold all scores in memory. `sample` is the call of a
+negative cache for one batch: draws that exclude each query's positive, with the keys, ages,
+features and embeddings of the drawn items. On a GPU the product is bfloat16 and writes its B × N results to
+memory; on the CPU it is float32, in the chunks of our pass, so that its results stay in the
+processor's cache.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import torch.nn.functional as F
 from jaxtyping import Float32, Int64
 from torch import Tensor
 
+from outsize.bench.runner import Benchmark
 from outsize.bench.timing import time_in_turns
 from outsize.kernels.softmax.draws import ScoredItems, draw_from_softmax, softmax_mean
 from outsize.kernels.softmax.logit_tiles import as_factors, items_of_a_tile
@@ -64,7 +66,7 @@ class Workload:
 
 
 def workload(num_queries: int, num_items: int, dim: int, dtype: torch.dtype) -> Workload:
-    """Random queries and items, on the GPU where there is one."""
+    """Random queries and items, on the GPU if there is one."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     generator = torch.Generator(device).manual_seed(0)
     random = partial(torch.randn, device=device, generator=generator)
@@ -78,11 +80,11 @@ def workload(num_queries: int, num_items: int, dim: int, dtype: torch.dtype) -> 
 
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
-    """Time every way in turns; a minute on a GPU, a few on two cores."""
+    """Time every method in turns; a minute on a GPU, a few on two cores."""
     on_cuda = torch.cuda.is_available()
     sizes = _QUICK_SIZES if quick else _CUDA_SIZES if on_cuda else _CPU_SIZES
     dtypes = (torch.bfloat16, torch.int8) if on_cuda else (torch.float32, torch.int8)
-    # Many calls a round on a GPU: what it takes to launch the first is not hidden behind others.
+    # Many calls per round on a GPU: the launch of the first is not hidden behind others.
     rounds, calls = (2, 1) if quick else (5, 20) if on_cuda else (7, 1)
     results: dict[str, Any] = {"sizes": [], "nums": []}
     for size in sizes:
@@ -109,7 +111,7 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
 
 
 def ways_to_draw(load: Workload) -> dict[str, Callable[[], object]]:
-    """Name → what is timed. One draw a query where the name does not say otherwise."""
+    """Name → what is timed; one draw per query unless the name says otherwise."""
     log_partition = _draw(load, 0)
     mean = partial(softmax_mean, load.queries, load.items, log_partition)
     ways = (
@@ -138,7 +140,7 @@ def table(results: dict[str, Any]) -> str:
         cells = [_cell(row["ways"][name]["median_s"], floor) for name in _NAMES]
         lines.append(_line(row["size"], row["dtype"], cells))
     if "extra_bytes" in results["sizes"][0]["ways"]["product"]:
-        lines += ["\nPeak of memory beyond queries and items, in MB.\n", *lines[1:3]]
+        lines += ["\nPeak memory beyond queries and items, in MB.\n", *lines[1:3]]
         for row in results["sizes"]:
             cells = [f"{row['ways'][name]['extra_bytes'] / 1e6:,.0f}" for name in _NAMES]
             lines.append(_line(row["size"], row["dtype"], cells))
@@ -149,7 +151,7 @@ def table(results: dict[str, Any]) -> str:
         )
     for row in results["nums"]:
         queries, items, dim = row["size"]
-        lines.append(f"\nDraws a query, {queries:,} queries, {items:,} items of dim {dim}.\n")
+        lines.append(f"\nDraws per query, {queries:,} queries, {items:,} items of dim {dim}.\n")
         lines += [f"| {' | '.join(row['draws'])} |", "|" + "--:|" * len(row["draws"])]
         cells = [f"{timing['median_s'] * 1e3:.2f}" for timing in row["draws"].values()]
         lines.append(f"| {' | '.join(cells)} |")
@@ -165,7 +167,7 @@ def _sample(load: Workload, num: int) -> Draw:
 
 
 def _product(load: Workload) -> None:
-    """Every score once, by the library's product; int8 as the bfloat16 it would have to become."""
+    """Every score once, by torch's matrix product; int8 items are converted to bfloat16."""
     if load.queries.is_cuda:
         load.queries.bfloat16() @ as_factors(load.items.vectors).t()
         return
@@ -215,3 +217,6 @@ def _cell(seconds: float, floor: float) -> str:
 def _line(size: tuple[int, int, int], dtype: str, cells: list[str]) -> str:
     queries, items, dim = size
     return f"| {queries:,} | {items:,} | {dim} | {dtype} | {' | '.join(cells)} |"
+
+
+BENCHMARK = Benchmark("negative-sampling", "outsize bench negative-sampling", ABOUT, run, table)

@@ -1,4 +1,4 @@
-"""How long a look-up and its backward pass take, by method, batch and number of ids.
+"""Time of a lookup and its backward pass, by table method, batch size and number of ids.
 
 The peer is `nn.Embedding` with sparse gradients, which touches the rows of the batch only, as a
 compressed table does.
@@ -14,13 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from outsize.bench.runner import Benchmark
 from outsize.bench.timing import time_in_turns
 from outsize.data.zipf import Zipf
 from outsize.errors import BudgetError
 from outsize.spec import TableSpec
 from outsize.tables import TABLES, build_table
 
-ABOUT = "milliseconds of look-up and backward of every table method, by batch and by rows"
+ABOUT = "milliseconds of lookup and backward of every table method, by batch and by rows"
 _DIM, _CAP = 16, 16_384
 _PEER = "nn.Embedding, sparse"
 
@@ -45,9 +46,9 @@ def table(results: dict[str, Any]) -> str:
     """The results as Markdown."""
     heads = [f"{row['ids']:,} ids, batch {row['batch']:,}" for row in results["rows"]]
     lines = [
-        f"Look-up and backward in milliseconds, dim {results['dim']}, at most {results['cap']:,} "
-        "parameters a table, Zipf(1.05) ids; medians of rounds taken in turns. In brackets, how "
-        "many times that of hashing.\n",
+        f"Lookup and backward in milliseconds, dim {results['dim']}, at most {results['cap']:,} "
+        "parameters per table, Zipf(1.05) ids; medians of rounds taken in turns. In brackets, the "
+        "ratio to hashing.\n",
         f"| method | {' | '.join(heads)} |",
         "|---|" + "--:|" * len(heads),
     ]
@@ -82,7 +83,7 @@ def _tables(num_ids: int, device: torch.device) -> dict[str, nn.Module]:
 def _ids(num_ids: int, batch: int, device: torch.device) -> Tensor:
     uniform = torch.rand(batch, 1, generator=torch.Generator().manual_seed(0))
     ranks = Zipf([num_ids], 1.05).ranks(uniform).squeeze(1)
-    return (ranks * 48_271 % num_ids).to(device)  # popular ids lie scattered
+    return (ranks * 48_271 % num_ids).to(device)  # scatter the popular ids
 
 
 def _step(module: nn.Module, ids: Tensor) -> None:
@@ -91,3 +92,6 @@ def _step(module: nn.Module, ids: Tensor) -> None:
     module(ids).sum().backward()
     if ids.is_cuda:
         torch.cuda.synchronize()
+
+
+BENCHMARK = Benchmark("tables", "outsize bench tables", ABOUT, run, table)

@@ -1,4 +1,4 @@
-"""Timing on a noisy machine: variants take turns in one process, medians and spreads are kept."""
+"""Timing on a noisy machine: variants take turns in one process; medians and spreads are kept."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Timing:
     """Seconds per call over several rounds.
 
     Attributes:
-        median_s: The median round.
-        p10_s: The fast end.
-        p90_s: The slow end.
-        rounds: How many rounds.
+        median_s: Median over rounds.
+        p10_s: 10th percentile, the fast end.
+        p90_s: 90th percentile, the slow end.
+        rounds: Number of rounds.
     """
 
     median_s: float
@@ -30,13 +30,13 @@ class Timing:
 def time_in_turns(
     variants: Mapping[str, Callable[[], object]], *, rounds: int, calls: int, warmup: int = 2
 ) -> dict[str, Timing]:
-    """Time several variants, each round running every one of them in turn.
+    """Time several variants; each round runs every one of them in turn.
 
     Args:
         variants: Name → what to call.
-        rounds: How often each has its turn.
-        calls: Calls a turn; a round's time is their mean.
-        warmup: Untimed calls of each variant first.
+        rounds: Turns per variant.
+        calls: Calls per turn; the time of a round is their mean.
+        warmup: Untimed calls of each variant before the first round.
     """
     for run in variants.values():
         for _ in range(warmup):

@@ -1,0 +1,1 @@
+"""Benchmarks of this repository, each one command: `python -m benchmarks.FOLDER.NAME`."""

@@ -1,0 +1,1 @@
+"""CCE: its theorem, its choices, and product quantization after training."""

@@ -1,0 +1,1 @@
+"""HET: training with bounded staleness, measured and held against its theory."""

@@ -1,0 +1,1 @@
+"""The negative cache: its theory, and training on real data."""

@@ -1,0 +1,34 @@
+"""Commands of benchmarks: `python -m benchmarks.FOLDER.NAME [--quick] [--out DIR]`."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from outsize.bench import Benchmark, measure
+
+
+def run_command(benchmark: Benchmark, words: Sequence[str] | None = None) -> None:
+    """Run a benchmark as a command.
+
+    Args:
+        benchmark: What to run.
+        words: The words of the command line; by default those of this process.
+    """
+    parser = argparse.ArgumentParser(prog=benchmark.command, description=benchmark.about)
+    parser.add_argument("--quick", action="store_true", help="small sizes, to try the command")
+    parser.add_argument("--out", type=Path, help="also write the results to this folder")
+    given = parser.parse_args(words)
+    measure(benchmark, given.out, quick=given.quick)
+
+
+def typed_command(module: str) -> str:
+    """The command of this process, as a user types it.
+
+    Args:
+        module: The script, such as `benchmarks.het.eviction`.
+    """
+    return f"python -m {module} {shlex.join(sys.argv[1:])}".strip()

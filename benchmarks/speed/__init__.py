@@ -1,0 +1,1 @@
+"""Speed: clustering, kernels, and click models on real data."""

@@ -1,0 +1,96 @@
+"""Run one benchmark, show its table and write its results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from outsize.files import write_text_atomically
+from outsize.reporting.environment import environment
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """One benchmark.
+
+    Attributes:
+        name: The name of its results files, without the device.
+        command: The command that runs it, as written in its results.
+        about: What it measures, in one line.
+        run: Takes `quick` and a function that shows progress; returns results that JSON can hold.
+        table: Turns results into Markdown.
+    """
+
+    name: str
+    command: str
+    about: str
+    run: Callable[[bool, Say], dict[str, Any]]
+    table: Callable[[dict[str, Any]], str]
+
+
+def measure(
+    benchmark: Benchmark, out: Path | None = None, *, quick: bool = False, quiet: bool = False
+) -> dict[str, Any]:
+    """Run a benchmark, show its page on standard error, and return its results.
+
+    Args:
+        benchmark: What to run.
+        out: Folder for the results files (`results_stem` gives their name); none by default.
+        quick: Use sizes that only show that it works.
+        quiet: Show nothing.
+    """
+    say = say_to_console(quiet)
+    results = {
+        "benchmark": benchmark.name,
+        "command": benchmark.command + (" --quick" if quick else ""),
+        "environment": environment(),
+        **benchmark.run(quick, say),
+    }
+    page = results_page(f"{benchmark.name}: {benchmark.about}", results, benchmark.table(results))
+    say(page)
+    if out is not None:
+        write_results(out / results_stem(benchmark.name, results["environment"]), results, page)
+    return results
+
+
+def say_to_console(quiet: bool = False) -> Say:
+    """A function that prints text to standard error; one that prints nothing if `quiet`."""
+    from rich.console import Console
+
+    console = Console(stderr=True, quiet=quiet)
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    return say
+
+
+def results_stem(name: str, facts: Mapping[str, str]) -> str:
+    """The name of results files without their ending: `dlrm-cpu`, or `dlrm-gpu` with a GPU.
+
+    Args:
+        name: The name of the benchmark.
+        facts: The environment it ran in, as `environment()` describes it.
+    """
+    return f"{name}-{'gpu' if 'gpu' in facts else 'cpu'}"
+
+
+def results_page(title: str, results: Mapping[str, Any], body: str) -> str:
+    """Results as a Markdown page: title, command, environment, then `body`."""
+    facts = "".join(f"- {key}: {value}\n" for key, value in results["environment"].items())
+    return f"# {title}\n\n`{results['command']}`\n\n{facts}\n{body}"
+
+
+def write_results(stem: Path, results: Mapping[str, Any], page: str) -> None:
+    """Write `<stem>.json` and `<stem>.md`, and the folder if there is none.
+
+    Each file is written whole or not at all.
+    """
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    write_text_atomically(stem.with_name(f"{stem.name}.json"), json.dumps(results, indent=1) + "\n")
+    write_text_atomically(stem.with_name(f"{stem.name}.md"), page)

@@ -1,0 +1,26 @@
+"""Benchmarks by name: what is here, and where the others are."""
+
+import re
+from importlib import import_module
+
+import pytest
+
+from outsize.bench import BENCHMARKS, run_benchmark
+from outsize.bench.registry import MOVED
+from outsize.errors import ConfigError
+
+
+def test_a_benchmark_has_the_name_and_command_it_is_listed_under():
+    for name, benchmark in BENCHMARKS.items():
+        assert (benchmark.name, benchmark.command) == (name, f"outsize bench {name}")
+    listed = run_benchmark("list", quiet=True)["benchmarks"]
+    assert listed == {name: benchmark.about for name, benchmark in BENCHMARKS.items()}
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_a_name_that_moved_is_refused_with_the_command_that_runs_it(name):
+    with pytest.raises(ConfigError, match=re.escape(f"in a checkout run: {MOVED[name]}")) as caught:
+        run_benchmark(name)
+    assert len(str(caught.value).splitlines()) == 1
+    module = import_module(MOVED[name].removeprefix("python -m "))
+    assert (module.BENCHMARK.name, module.BENCHMARK.command) == (name, MOVED[name])
