@@ -83,7 +83,7 @@ def as_good(rows: Sequence[dict[str, Any]], steps: int, peer: str) -> dict[str, 
 
 
 def section(results: dict[str, Any]) -> str:
-    """All of that as Markdown."""
+    """The results as Markdown."""
     sizes, rows = results["sizes"], results["rows"]
     main = sizes["main"]
     by_exact = as_good(rows, main, "exact")
@@ -92,15 +92,15 @@ def section(results: dict[str, Any]) -> str:
         "## Theorems 3 and 5: training with a cache\n",
         f"Two towers of two layers, {sizes['items']:,} items in clusters, {sizes['queries']:,} "
         f"queries, β = {BETA:g}, SGD with 32 queries per step and η = {sizes['rate']:g}/√T, one "
-        "draw per query unless said otherwise. *Left* is the mean squared gradient of the exact loss "
-        "over the steps, *bias²* what the theorems bound: the squared norm of expected less exact "
-        "gradient. *Share* is left over 2(L₀ − L_T)/(ηT) + bias²; where it is at most 1, Lemma 6 "
-        "with its factor 2 holds without its last term, whatever the smoothness. ρ = 1 lacks "
-        "nothing but the exact softmax's freedom from draws, so what is beside it is staleness or "
-        "the sample. Drawn items are written back too, "
+        "draw per query unless said otherwise. *Left* is the mean squared gradient of the exact "
+        "loss over the steps, *bias²* the quantity that the theorems bound: the squared norm of "
+        "expected minus exact gradient. *Share* is left over 2(L₀ − L_T)/(ηT) + bias²; where it is "
+        "at most 1, Lemma 6 with its factor 2 holds without its last term at any smoothness. ρ = 1 "
+        "differs from the exact softmax only in its draws, so a difference from ρ = 1 is due to "
+        "staleness or to the sample. Drawn items are written back too, "
         f"{100 * 32 / sizes['items']:.2g}% of the corpus per step, which is more than the smallest "
-        "ρ. These encoders cost next to nothing, so that *steps/s* tells what the cache itself "
-        "costs, not what it saves.\n",
+        "ρ. These encoders cost next to nothing, so that *steps/s* shows the cost of the cache "
+        "itself, not its savings.\n",
         f"### T = {main:,}\n",
         "| trained against | seeds | mean age | left | bias² | share | final loss (range) | over "
         "exact | over ρ = 1 | steps/s |",
