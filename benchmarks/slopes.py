@@ -1,4 +1,4 @@
-"""The exponent of a power law, from measurements of it."""
+"""The exponent of a power law, fitted to measurements."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 
 def slope_of_logs(x: Sequence[float], y: Sequence[float]) -> float:
-    """The slope of log y against log x, by least squares: b where y is about a·xᵇ."""
+    """Slope of log y against log x, by least squares: b if y ≈ a·xᵇ."""
     logs = torch.tensor([list(x), list(y)], dtype=torch.float64).log()
     across, up = logs - logs.mean(dim=1, keepdim=True)
     return float((across * up).sum() / across.square().sum())

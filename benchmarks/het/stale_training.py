@@ -1,8 +1,8 @@
 """Least squares over rows of a store, trained by ranks that read stale copies, with a full trace.
 
 The store is the real one (`CachedStore` over `ShardedStore`), with ranks as threads. In addition to
-the trained numbers, every row has one column per rank, to which that rank's updates add 1. So a read
-shows how many updates of each rank it includes, whatever happened to them on the way.
+the trained numbers, every row has one column per rank, to which that rank's updates add 1. So a
+read shows how many updates of each rank it includes, whatever happened to them on the way.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
     for staleness in (0, 3) if quick else (0, 1, 3, 10, 30):
         say(f"distance of reads from writes, s = {staleness}")
         rounds = 20 if quick else 256
-        # Popular rows are pushed every s + 1 rounds; probes at multiples of that would all be alike.
+        # Popular rows are pushed every s + 1 rounds; probes at its multiples would all be alike.
         how = _training(problem, rounds, staleness, 0, range(0, rounds, 3))
         distances.append(distance_row(problem, how, train(problem, how)))
     gradients: list[dict[str, Any]] = []

@@ -1,17 +1,17 @@
 """Stochastic gradient descent with a biased gradient (Lemma 6), on quadratics.
 
 For an S-smooth loss and steps of size η along gₜ, with ‖E[gₜ] − ∇L(θₜ)‖ ≤ Δₜ and ‖gₜ‖ ≤ 2M, the
-text has
+paper states
 
     (1/T) Σ E‖∇L(θₜ)‖² ≤ (L(θ₀) − L*)/(ηT) + (1/2T) Σ Δₜ² + 2ηSM².
 
-The last step of its proof divides by η where it has to divide by η/2, so all of the right side is
-half of what was proved. A constant bias shows it: the descent settles where ∇L = −b, that is at
-‖∇L‖² = Δ², twice what the text allows as T grows and η falls. The doubled right side holds.
+The last step of its proof divides by η instead of η/2, so the right side is half of what is proved.
+A constant bias b shows it: the descent settles where ∇L = −b, at ‖∇L‖² = Δ², twice what the paper
+allows as T grows and η falls. Twice the right side holds.
 
-Quadratics are diagonal here and the noise has a known variance, so that all expectations are exact:
-coordinate i has mean μᵢ and variance vᵢ, which follow linear recursions. For 4M² stands the largest
-E‖gₜ‖² of a run, which is all the proof uses and less than any bound on ‖gₜ‖².
+The quadratics here are diagonal and the noise has a known variance, so all expectations are exact:
+coordinate i has mean μᵢ and variance vᵢ, which follow linear recursions. In place of 4M² stands the
+largest E‖gₜ‖² of a run, which is all the proof uses and less than any bound on ‖gₜ‖².
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Quadratics:
         curvatures: a; the largest of a problem is its S.
         start: θ₀.
         bias: E[g] − ∇L.
-        noise: Standard deviations of g in each coordinate.
-        learning_rate: η, of each problem.
+        noise: Standard deviation of g in each coordinate.
+        learning_rate: η of each problem.
     """
 
     curvatures: Float64[Tensor, "problems dim"]
@@ -46,7 +46,7 @@ class Quadratics:
 def descend(
     problems: Quadratics, steps: int
 ) -> tuple[Float64[Tensor, " problems"], Float64[Tensor, " problems"]]:
-    """(1/T) Σ E‖∇L(θₜ)‖², and the right side of the lemma as the text has it."""
+    """(1/T) Σ E‖∇L(θₜ)‖², and the right side of the lemma as stated in the paper."""
     a, eta = problems.curvatures, problems.learning_rate.unsqueeze(1)
     mean, variance = problems.start, torch.zeros_like(problems.start)
     left, largest = torch.zeros_like(problems.learning_rate), torch.zeros_like(eta[:, 0])
@@ -68,10 +68,10 @@ def descend(
 
 
 def constant_pull(steps: int = 480, learning_rate: float = 1 / 30) -> dict[str, float]:
-    """L = θ²/2 from its minimum, with a bias of 1: the least that contradicts the text.
+    """L = θ²/2 from its minimum, with a bias of 1: the smallest counterexample to the paper.
 
-    Here ‖gₜ‖ ≤ 1 throughout, and M = 1 as the lemma states it (‖gₜ‖ ≤ M): its 2ηSM² is then 4 times
-    what the proof needs.
+    Here ‖gₜ‖ ≤ 1 throughout, and M = 1 as in the statement of the lemma (‖gₜ‖ ≤ M): its 2ηSM² is
+    then 4 times what the proof needs.
     """
     one = torch.ones(1, 1, dtype=torch.float64)
     eta = torch.full((1,), learning_rate, dtype=torch.float64)
@@ -101,7 +101,7 @@ def random_quadratics(num: int, seed: int = 0, dim: int = 4) -> Quadratics:
 
 
 def random_row(num: int, steps: int, seed: int = 0) -> dict[str, Any]:
-    """How often, and by how much, the text's right side is exceeded, and what of the double."""
+    """How often and by how much the paper's right side is exceeded, and the share of its double."""
     left, right = descend(random_quadratics(num, seed), steps)
     share = left / right
     return {
@@ -114,15 +114,15 @@ def random_row(num: int, steps: int, seed: int = 0) -> dict[str, Any]:
 
 
 def section(example: dict[str, float], rows: list[dict[str, Any]]) -> str:
-    """All of that as Markdown."""
+    """The results as Markdown."""
     lines = [
         "## Lemma 6: descent with a biased gradient\n",
         "θ²/2 from its minimum, bias 1, η = 1/30, T = 480: the mean squared gradient is "
-        f"{example['left']:.3f}, the text's right side {example['right']:.3f}, its double "
+        f"{example['left']:.3f}, the paper's right side {example['right']:.3f}, its double "
         f"{2 * example['right']:.3f}. Random quadratics of four coordinates, with exact "
         "expectations: the lemma would hold as it stands where *share* is at most 1, and holds "
         "with its factor 2 where *share of the double* is.\n",
-        "| T | problems | exceed the text | share | share of the double |",
+        "| T | problems | exceed the paper | share | share of the double |",
         "|--:|--:|--:|--:|--:|",
     ]
     for row in rows:

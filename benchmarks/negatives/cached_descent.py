@@ -1,15 +1,15 @@
 """Training with a negative cache beside training with the exact softmax (Theorems 3 and 5).
 
-With η of the order 1/√T, Theorem 3 has
+With η of the order 1/√T, Theorem 3 states
 
     (1/T) Σ E‖∇L(θₜ)‖² = O(1/√T) + O((1/ρ − 1)² / T):
 
-what staleness adds falls faster than what SGD has anyway. It adds the mean squared bias, which is
-measured here too, exactly. Theorem 5 adds the squared bias of a sampled cache (Lemma 4), which does
-not fall with T. The constants of both are far from anything that could be measured: their β⁶ alone
-is 6 · 10⁷ at β = 20.
+the term of staleness falls faster than the term of SGD. The former is the mean squared bias, which
+is measured here exactly. Theorem 5 adds the squared bias of a sampled cache (Lemma 4), which does
+not fall with T. The constants of both are too large to be measured: their β⁶ alone is 6 · 10⁷ at
+β = 20.
 
-All runs of a group start from one model, see the same batches, and take turns.
+All runs of a group start from the same model, see the same batches, and take turns.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _BATCH = 32
 
 @dataclass(frozen=True)
 class Way:
-    """What queries are trained against.
+    """One way of training: exact, or with a cache of a given size and refresh rate.
 
     Attributes:
         refresh: ρ; `None` for the exact softmax.
-        num_held: Items of a cache that is a moving uniform sample; `None` for the whole corpus.
-        num_new: Random items a step that come into such a cache.
-        weighted: Count each of them 1/α times.
-        num_draws: Draws of each query.
+        num_held: Items in a cache that is a moving uniform sample; `None` for the whole corpus.
+        num_new: Random items per step that enter such a cache.
+        weighted: Count each of its items 1/α times.
+        num_draws: Draws per query.
     """
 
     refresh: float | None
@@ -59,7 +59,7 @@ class Way:
 
     @property
     def name(self) -> str:
-        """What to call it in a table."""
+        """Its name in a table."""
         if self.refresh is None:
             return "exact"
         parts = [f"ρ = {self.refresh:g}"]
@@ -70,7 +70,7 @@ class Way:
         return ", ".join(parts)
 
     def build(self, towers: TwoTowers, seed: int) -> NegativesLoss:
-        """The loss of a run that trains these towers."""
+        """The loss of a run that trains these towers this way."""
         source = towers.source()
         if self.refresh is None:
             return ExactLoss(source, Temperature(BETA))
@@ -90,14 +90,14 @@ class Way:
 
 
 class Descent:
-    """One run.
+    """One training run.
 
     Args:
-        way: What queries are trained against.
+        way: How to train.
         start: The model it starts from.
-        batches: The queries of each step.
+        batches: Queries of each step.
         learning_rate: η.
-        seed: Of draws and streams.
+        seed: Seed of draws and streams.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Descent:
         self.probes: list[dict[str, float]] = []
 
     def advance(self, steps: int) -> None:
-        """Take some steps, and keep the time of one."""
+        """Take `steps` steps, and record their time."""
         started = time.perf_counter()
         for _ in range(steps):
             ids = self._batches[self.num_steps]
@@ -130,12 +130,12 @@ class Descent:
 
     @property
     def step_s(self) -> float:
-        """Seconds of a step, over the longer half of the run."""
+        """Seconds per step, over the last call of `advance`."""
         steps, seconds = self._seconds[-1]
         return seconds / steps
 
     def probe(self) -> None:
-        """Measure the exact gradient, and the bias of what is expected from the cache."""
+        """Measure the exact gradient, and the bias of the expected gradient of the cache."""
         exact = expected_gradient(self.towers, BETA)
         found = {
             "step": float(self.num_steps),
@@ -155,14 +155,14 @@ class Descent:
 def train_in_turns(
     ways: Sequence[Way], pairs: Pairs, steps: int, rate: float, seed: int
 ) -> list[Descent]:
-    """Train in each way from one start, with the same batches; probe after 0, 1, 2, 4, … steps.
+    """Train in each way from the same start with the same batches; probe after 0, 1, 2, 4, … steps.
 
     Args:
-        ways: What to train against.
+        ways: How to train.
         pairs: Queries and items.
         steps: T.
         rate: η = rate/√T.
-        seed: Of the start, batches and draws.
+        seed: Seed of the start, batches and draws.
     """
     generator = Generator().manual_seed(seed)
     start = TwoTowers(pairs, seed)

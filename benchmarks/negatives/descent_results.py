@@ -1,4 +1,4 @@
-"""What runs with and without a negative cache have to show beside each other."""
+"""Summaries of training runs with and without a negative cache."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _AS_GOOD = 1.05  # a final loss within 5% counts as equal
 
 
 def run_row(run: Descent, seed: int) -> dict[str, Any]:
-    """One run; means over steps are of straight lines between the probes."""
+    """Summarize one run; means over steps interpolate linearly between probes."""
     last = run.probes[-1]
 
     def mean(name: str) -> float:
@@ -41,7 +41,7 @@ def run_row(run: Descent, seed: int) -> dict[str, Any]:
 
 
 def mean_rows(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row for each way and T: the means over seeds, and the range of final losses."""
+    """One row per way and T: means over seeds, and all final losses."""
     found: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for row in rows:
         found.setdefault((row["way"], row["T"]), []).append(row)
@@ -61,7 +61,7 @@ def mean_rows(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def slopes(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | None]]:
-    """The slopes of log left and log bias against log T, for ways that were run at several T."""
+    """Slopes of log left and log bias² against log T, for ways that ran at several T."""
     found: dict[str, dict[str, float | None]] = {}
     for way in dict.fromkeys(row["way"] for row in rows):
         some = [row for row in mean_rows(rows) if row["way"] == way]
@@ -77,13 +77,13 @@ def slopes(rows: Sequence[dict[str, Any]]) -> dict[str, dict[str, float | None]]
 
 
 def as_good(rows: Sequence[dict[str, Any]], steps: int, peer: str) -> dict[str, float]:
-    """The final loss of each way over that of a peer at T = `steps`, the mean over seeds."""
+    """Final loss of each way divided by that of a peer, at T = `steps`, means over seeds."""
     some = {row["way"]: row["loss"] for row in mean_rows(rows) if row["T"] == steps}
     return {way: loss / some[peer] for way, loss in some.items()}
 
 
 def section(results: dict[str, Any]) -> str:
-    """All of that as Markdown."""
+    """The results as Markdown."""
     sizes, rows = results["sizes"], results["rows"]
     main = sizes["main"]
     by_exact = as_good(rows, main, "exact")
@@ -91,16 +91,16 @@ def section(results: dict[str, Any]) -> str:
     lines = [
         "## Theorems 3 and 5: training with a cache\n",
         f"Two towers of two layers, {sizes['items']:,} items in clusters, {sizes['queries']:,} "
-        f"queries, β = {BETA:g}, SGD with 32 queries a step and η = {sizes['rate']:g}/√T, one draw "
-        "a query where nothing else is said. *Left* is the mean squared gradient of the exact loss "
-        "over the steps, *bias²* what the theorems bound: the squared norm of expected less exact "
-        "gradient. *Share* is left over 2(L₀ − L_T)/(ηT) + bias²; where it is at most 1, Lemma 6 "
-        "with its factor 2 holds without its last term, whatever the smoothness. ρ = 1 lacks "
-        "nothing but the exact softmax's freedom from draws, so what is beside it is staleness or "
-        "the sample. Drawn items are written back too, "
-        f"{100 * 32 / sizes['items']:.2g}% of the corpus a step, which is more than the smallest "
-        "ρ. These encoders cost next to nothing, so that *steps/s* tells what the cache itself "
-        "costs, not what it saves.\n",
+        f"queries, β = {BETA:g}, SGD with 32 queries per step and η = {sizes['rate']:g}/√T, one "
+        "draw per query unless said otherwise. *Left* is the mean squared gradient of the exact "
+        "loss over the steps, *bias²* the quantity that the theorems bound: the squared norm of "
+        "expected minus exact gradient. *Share* is left over 2(L₀ − L_T)/(ηT) + bias²; where it is "
+        "at most 1, Lemma 6 with its factor 2 holds without its last term at any smoothness. ρ = 1 "
+        "differs from the exact softmax only in its draws, so a difference from ρ = 1 is due to "
+        "staleness or to the sample. Drawn items are written back too, "
+        f"{100 * 32 / sizes['items']:.2g}% of the corpus per step, which is more than the smallest "
+        "ρ. These encoders cost next to nothing, so that *steps/s* shows the cost of the cache "
+        "itself, not its savings.\n",
         f"### T = {main:,}\n",
         "| trained against | seeds | mean age | left | bias² | share | final loss (range) | over "
         "exact | over ρ = 1 | steps/s |",

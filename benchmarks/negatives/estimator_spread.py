@@ -1,9 +1,9 @@
-"""Gradients estimated from draws of a cache: what they are on average, and how they spread.
+"""Mean and variance of gradients estimated from draws of a cache.
 
-Each estimator of `cached_softmax` is to have the expectation −β∇s⁺ + Σⱼ p̃ⱼ β∇sⱼ, with p̃ the
-softmax over the cache and the positive: the exact gradient where the cache is fresh. The gradient
-is in queries, in the weight of a linear item tower and in β, all by autograd through the real code.
-They differ in variance, which falls as 1/k with k draws.
+Each estimator of `cached_softmax` should have the expectation −β∇s⁺ + Σⱼ p̃ⱼ β∇sⱼ, with p̃ the
+softmax over the cache and the positive: the exact gradient if the cache is fresh. Gradients are
+taken with respect to queries, the weight of a linear item tower and β, by autograd through the real
+code. The estimators differ in variance, which falls as 1/k with k draws.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from outsize.negatives import ESTIMATORS, NegativeCache, cached_softmax
 from outsize.negatives.estimators import Estimator
 
 _BETA = 3.0
-_ROUNDING = 3e-7  # of the largest gradient: what float32 may be off in an estimate without variance
+_ROUNDING = 3e-7  # of the largest gradient: float32 error of an estimate without variance
 
 
 @dataclass(frozen=True)
@@ -28,10 +28,10 @@ class Setting:
     """Queries, items and a cache of them.
 
     Attributes:
-        features: What items are encoded from, by a weight that is learned.
-        positives: The item that each query is right for.
-        cached: The items as the cache holds them.
-        leaves: What has gradients: queries, the weight and β.
+        features: Features of the items, which a learned weight encodes.
+        positives: The positive item of each query.
+        cached: Embeddings of the items in the cache.
+        leaves: Tensors with gradients: queries, the weight and β.
     """
 
     features: Tensor
@@ -53,7 +53,7 @@ class Setting:
         return self.chances().gather(1, own).flatten().tolist()
 
     def chances(self) -> Float[Tensor, "queries items"]:
-        """p̃, with the query's own positive as it is now."""
+        """p̃, with a fresh embedding of the query's own positive."""
         queries, weight, beta = (leaf.detach() for leaf in self.leaves)
         own = self.positives.unsqueeze(1)
         fresh = (queries * (self.features[self.positives] @ weight)).sum(dim=1, keepdim=True)
@@ -62,7 +62,7 @@ class Setting:
 
 
 def make_setting(staleness: float, num_items: int = 64, dim: int = 8, seed: int = 0) -> Setting:
-    """A random setting whose cached items are off by about `staleness` of their squared norm."""
+    """A random setting; cached items have a squared relative error of about `staleness`."""
     generator = Generator().manual_seed(seed)
 
     def normal(*shape: int) -> Tensor:
@@ -73,7 +73,7 @@ def make_setting(staleness: float, num_items: int = 64, dim: int = 8, seed: int 
     features, weight = normal(num_items, dim), normal(dim, dim)
     cached = features @ (weight + staleness**0.5 * normal(dim, dim))
     positives = torch.randint(num_items, (8,), generator=generator)
-    # Queries as of a model that has learned something: some positives are likely, some are not.
+    # Queries as in a partly trained model: some positives are likely, some are not.
     towards = unit(features[positives] @ weight)
     queries = unit(normal(8, dim) + torch.linspace(0, 2, 8).unsqueeze(1) * towards)
     leaves = (queries.requires_grad_(), weight.requires_grad_(), torch.tensor(_BETA))
@@ -82,18 +82,18 @@ def make_setting(staleness: float, num_items: int = 64, dim: int = 8, seed: int 
 
 
 def expected_gradient(setting: Setting) -> Float64[Tensor, " coordinates"]:
-    """−β∇s⁺ + Σⱼ p̃ⱼ β∇sⱼ, the mean over queries, of all leaves in one line."""
+    """−β∇s⁺ + Σⱼ p̃ⱼ β∇sⱼ, mean over queries, for all leaves as one vector."""
     queries, weight, beta = setting.leaves
     logits = beta * (queries @ (setting.features @ weight).T)
     own = setting.positives.unsqueeze(1)
     losses = (setting.chances() * logits).sum(dim=1) - logits.gather(1, own).squeeze(1)
-    return _in_one_line(torch.autograd.grad(losses.mean(), setting.leaves))
+    return _as_one_vector(torch.autograd.grad(losses.mean(), setting.leaves))
 
 
 def estimates(
     setting: Setting, estimator: Estimator, num: int, turns: int, seed: int = 0
 ) -> Float64[Tensor, "turns coordinates"]:
-    """Gradients of many turns, `num` draws of each query in a turn."""
+    """Gradients of many turns, with `num` draws per query in each."""
     queries, weight, beta = setting.leaves
     num_items, dim = setting.cached.shape
     cache = NegativeCache(num_items, dim, precision="float32", seed=seed)
@@ -106,13 +106,13 @@ def estimates(
         positives = setting.features[setting.positives] @ weight
         drawn = setting.features[draw.keys] @ weight
         result = cached_softmax(queries, positives, drawn, draw, beta, estimator)
-        found.append(_in_one_line(torch.autograd.grad(result.loss, setting.leaves)))
+        found.append(_as_one_vector(torch.autograd.grad(result.loss, setting.leaves)))
     return torch.stack(found)
 
 
 def spread_row(setting: Setting, estimator: Estimator, num: int, turns: int) -> dict[str, Any]:
-    """One estimator: how far its mean is from what it should be, and its variances."""
-    seed = ESTIMATORS.index(estimator)  # so that no two share their draws
+    """Distance of an estimator's mean from its expectation, and its variances."""
+    seed = ESTIMATORS.index(estimator)  # so that no two estimators share draws
     found, expected = estimates(setting, estimator, num, turns, seed), expected_gradient(setting)
     variance = found.var(dim=0)
     error = torch.hypot((variance / turns).sqrt(), _ROUNDING * expected.abs().max())
@@ -145,9 +145,9 @@ def spread_rows(turns: int, draws: Sequence[int], stalenesses: Sequence[float]) 
 
 
 def section(rows: Sequence[dict[str, Any]], turns: int) -> str:
-    """All of that as Markdown."""
+    """The results as Markdown."""
     lines = [
-        "## The estimators: unbiased, and how they spread\n",
+        "## The estimators: bias and variance\n",
         f"Mean of {turns:,} gradients in 8 queries, the weight of the item tower and β, drawn from "
         f"64 items at β = {_BETA:g} (p⁺ from {min(rows[0]['p_positive']):.2g} to "
         f"{max(rows[0]['p_positive']):.2g}), less −β∇s⁺ + Σ p̃ⱼ β∇sⱼ, in standard errors. It is "
@@ -178,5 +178,5 @@ def section(rows: Sequence[dict[str, Any]], turns: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _in_one_line(parts: Sequence[Tensor]) -> Float64[Tensor, " coordinates"]:
+def _as_one_vector(parts: Sequence[Tensor]) -> Float64[Tensor, " coordinates"]:
     return torch.cat([part.flatten() for part in parts]).double()

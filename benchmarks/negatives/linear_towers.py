@@ -1,12 +1,12 @@
-"""Two linear towers, whose softmax gradients can be written down, with and without a stale cache.
+"""Two linear towers with closed-form softmax gradients, with and without a stale cache.
 
 Item j has features xⱼ and the embedding eⱼ = xⱼ W, query i has yᵢ and qᵢ = yᵢ V, and the score is
 sᵢⱼ = qᵢ · eⱼ. So ∇sᵢⱼ in both weights is (xⱼ ⊗ qᵢ, yᵢ ⊗ eⱼ), and with J drawn from the cache's p̃
 
     E_J[g] − ∇Lᵢ = β Σⱼ (p̃ⱼ − pⱼ) ∇sᵢⱼ,
 
-which is computed here as it stands, in float64 and without a draw. An embedding xⱼ W moves by at
-most ‖xⱼ‖ times what W moves: L = maxⱼ ‖xⱼ‖.
+which is computed here directly, in float64 and without draws. An embedding xⱼ W moves by at most
+‖xⱼ‖ times the change of W: L = maxⱼ ‖xⱼ‖.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from torch import Generator, Tensor
 
 @dataclass(frozen=True)
 class LinearTowers:
-    """Items and queries with their features and weights.
+    """Features and weights of items and queries.
 
     Attributes:
         item_features: x.
         query_features: y.
-        positives: The item that each query is right for.
+        positives: The positive item of each query.
         item_weight: W.
         query_weight: V.
     """
@@ -47,7 +47,7 @@ class LinearTowers:
 
 @dataclass(frozen=True)
 class StaleSoftmax:
-    """What staleness does to the softmax of each query.
+    """Effect of staleness on the softmax of each query.
 
     Attributes:
         bias: ‖E_J[g] − ∇L‖.
@@ -85,12 +85,12 @@ def make_towers(
 def stale_softmax(
     towers: LinearTowers, cached: Float64[Tensor, "items dim"], beta: float
 ) -> StaleSoftmax:
-    """Compare the softmax over a cache with that over all items as they are.
+    """Compare the softmax over a cache with that over fresh items.
 
     Args:
-        towers: The towers now.
-        cached: The items as a cache holds them. A query's own positive is scored as it is now.
-        beta: The inverse temperature β.
+        towers: The current towers.
+        cached: Embeddings in the cache. A query's own positive is scored fresh.
+        beta: Inverse temperature β.
     """
     items, queries = towers.items(), towers.queries()
     scores, stale = queries @ items.T, queries @ cached.T

@@ -1,20 +1,20 @@
-"""The softmax over a uniform sample of a corpus, beside that over all of it (Lemma 4).
+"""The softmax over a uniform sample of a corpus, compared with that over all of it (Lemma 4).
 
 Of m items the cache holds a uniform sample S of c = αm. With every held item counted 1/α times,
 
     U = exp(βs⁺) β∇s⁺ + (1/α) Σ_S exp(βsⱼ) β∇sⱼ,   V = exp(βs⁺) + (1/α) Σ_S exp(βsⱼ)
 
-have the means of the whole corpus, and E[g] = E[U/V] − β∇s⁺ is off by a bias of E[U/V] from
-E[U]/E[V], exp(O(β)) M/(αm). Without the 1/α the positive weighs 1/α too much, a bias that is there
-even where S is so large that U/V does not vary.
+have the means of the whole corpus, and the bias of E[g] = E[U/V] − β∇s⁺ is that of E[U/V] against
+E[U]/E[V], exp(O(β)) M/(αm). Without the 1/α the positive weighs too much by a factor of 1/α, a bias
+that remains even if S is so large that U/V does not vary.
 
 The expectation over J is exact and that over S is a mean over many samples. With r = E[U]/E[V],
 
     E[U/V] − r = E[(U − rV)(1/V − 1/E[V])],
 
-since U − rV has mean 0: what is averaged is then as small as the bias itself, not 1/√c. As S is
-drawn without replacement the bias goes with 1/c − 1/m, and is 0 for the whole corpus. Gradients
-are those in the query: ∇sⱼ = eⱼ, and M = 1 as embeddings have norm 1.
+since U − rV has mean 0: the averaged values are then as small as the bias itself, not 1/√c. As S is
+drawn without replacement the bias is proportional to 1/c − 1/m, and 0 for the whole corpus.
+Gradients are taken with respect to the query: ∇sⱼ = eⱼ, and M = 1 as embeddings have norm 1.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from torch import Generator, Tensor
 from benchmarks.slopes import slope_of_logs
 from outsize.negatives import NegativeCache
 
-_CHUNK = 1 << 20  # numbers that are in memory for as many samples as that makes
+_CHUNK = 1 << 20  # numbers in memory at a time; sets the samples per chunk
 
 
 class Corpus:
-    """Items on the unit sphere and a query whose positive, item 0, is where the query is.
+    """Items on the unit sphere, and a query that equals its positive, item 0.
 
     Args:
         num_items: m.
         beta: β.
-        dim: Numbers in an embedding.
-        seed: Of the draws.
+        dim: Numbers per embedding.
+        seed: Seed of the draws.
     """
 
     def __init__(self, num_items: int, beta: float, dim: int = 8, seed: int = 0) -> None:
@@ -54,20 +54,20 @@ class Corpus:
     def sums(
         self, held: Float64[Tensor, "samples items"]
     ) -> tuple[Float64[Tensor, "samples dim"], Float64[Tensor, "samples 1"]]:
-        """U and V where item j counts `held[j]` times, and the positive once."""
+        """U and V if item j counts `held[j]` times and the positive once."""
         masses = held * self.masses
         masses[:, 0] = self.masses[0]
         return self.beta * (masses @ self.items), masses.sum(dim=1, keepdim=True)
 
 
 def bias_row(corpus: Corpus, num_held: int, num_samples: int, seed: int = 0) -> dict[str, Any]:
-    """The bias ‖E[U/V] − E[U]/E[V]‖ of one sample size, and its standard error.
+    """Bias ‖E[U/V] − E[U]/E[V]‖ at one sample size, and its standard error.
 
     Args:
         corpus: The items.
         num_held: c.
-        num_samples: Over how many samples to take the mean.
-        seed: Of the samples.
+        num_samples: Number of samples in the mean.
+        seed: Seed of the samples.
     """
     generator = Generator().manual_seed(seed)
     num_items = len(corpus.items)
@@ -93,9 +93,9 @@ def bias_row(corpus: Corpus, num_held: int, num_samples: int, seed: int = 0) -> 
 
 
 def cache_gap(corpus: Corpus, num_held: int, num_samples: int, seed: int = 0) -> float:
-    """How far U/V of a real cache is from the formula, at most, over some samples.
+    """Largest difference between U/V of a real cache and the formula, over some samples.
 
-    The cache holds float32 numbers; its log-partition and mean embedding give U/V in the query.
+    The cache holds float32; its log-partition and mean embedding give U/V for the query.
     """
     generator = Generator().manual_seed(seed)
     num_items, dim = corpus.items.shape
@@ -120,7 +120,7 @@ def cache_gap(corpus: Corpus, num_held: int, num_samples: int, seed: int = 0) ->
 def bias_rows(
     beta: float, num_items: int, sizes: Sequence[int], num_samples: int
 ) -> dict[str, Any]:
-    """The bias of several sample sizes, with and without 1/α, and the slope against 1/c − 1/m."""
+    """Bias at several sample sizes, with and without 1/α, and its slope against 1/c − 1/m."""
     corpus = Corpus(num_items, beta)
     rows = [bias_row(corpus, size, num_samples) for size in sizes]
     left_out = [1 / size - 1 / num_items for size in sizes]
@@ -137,7 +137,7 @@ def bias_rows(
 
 
 def section(groups: Sequence[dict[str, Any]]) -> str:
-    """All of that as Markdown."""
+    """The results as Markdown."""
     sizes = [row["c"] for row in groups[0]["rows"]]
     lines = [
         "## Lemma 4: a uniform sample of the corpus\n",

@@ -1,23 +1,22 @@
-"""How the bias of a cache grows with what is not refreshed (Theorem 2).
+"""How the bias of a cache grows with the age of its rows (Theorem 2).
 
-Two linear towers are trained by SGD with draws from a cache. After each step the ρ·C rows that were
-encoded longest ago are encoded anew, so that none is older than k = 1/ρ − 1 steps (`oldest` and
-`rewrite`; drawn rows are not written back here, so that ρ is all that keeps the cache fresh). The
-text has
+Two linear towers are trained by SGD with draws from a cache. After each step the ρ·C oldest rows
+are encoded again, so that none is older than k = 1/ρ − 1 steps (`oldest` and `rewrite`; drawn rows
+are not written back here, so that only ρ keeps the cache fresh). The paper states
 
     ‖E[g] − ∇L‖ ≤ 4ηβ³LM²k,
 
-for steps of length ηβM. An estimate can be as long as 2βM, so what follows is 8ηβ³LM²k. Both bias
-and bound are linear in k as long as the descent keeps its direction: k steps along one direction
-make k times the way of one, k steps of noise only √k times. Rows are 0 to k steps old, and where
-they drift independently it is the root mean square of their ages that counts, √(k(2k + 1)/6), which
-grows a little less than k.
+for steps of length ηβM. An estimate can be as long as 2βM, so the correct bound is 8ηβ³LM²k. Both
+bias and bound are linear in k as long as the descent keeps its direction: k steps in one direction
+move k times as far as one, k steps of noise only √k times. Ages of rows are 0 to k steps, and if
+rows drift independently the root mean square of their ages counts, √(k(2k + 1)/6), which grows a
+little more slowly than k.
 
-Both are linear in η as well. With η of the order 1/√T that makes a squared bias of the order 1/T,
-the staleness term of Theorem 3.
+Both are also linear in η. With η of the order 1/√T the squared bias is of the order 1/T, the
+staleness term of Theorem 3.
 
-The bias is exact, from the cache's embeddings and the towers as they are, at several steps once the
-first round of sweeps is over; M, L and the norm of queries are the largest met.
+The bias is exact, from the cache's embeddings and the current towers, at several steps after the
+first round of sweeps. M, L and the norm of queries are the largest observed values.
 """
 
 from __future__ import annotations
@@ -52,9 +51,9 @@ def sweep_row(
         refresh: ρ; 1/ρ should divide the number of items.
         beta: β.
         learning_rate: η.
-        batch_size: Queries of a step.
+        batch_size: Queries per step.
         steps: Steps after the first 1/ρ.
-        seed: Of batches and draws.
+        seed: Seed of batches and draws.
     """
     generator = Generator().manual_seed(seed)
     num_items, dim = towers.items().shape
@@ -83,7 +82,7 @@ def sweep_row(
     steepest = torch.stack([stale.steepest for stale, _ in found]).max().item()
     moved = torch.stack([stale.change_of_scores for stale, _ in found])
     lipschitz = towers.item_features.norm(dim=1).max().item()
-    longest = max(norm.item() for _, norm in found)  # the text has ‖q‖ ≤ 1
+    longest = max(norm.item() for _, norm in found)  # the paper assumes ‖q‖ ≤ 1
     drift = 2 * learning_rate * beta * steepest * lipschitz * longest * oldest
     return {
         "rho": refresh,
@@ -104,7 +103,7 @@ def sweep_group(
     sizes: tuple[int, int] = (256, 64),
     steps: int = 64,
 ) -> dict[str, Any]:
-    """Several ρ from one start, and the slope of the bias against 1/ρ − 1."""
+    """Biases at several ρ from the same start, and their slope against 1/ρ − 1."""
     towers = make_towers(*sizes, width=16, dim=16, generator=Generator().manual_seed(1))
     rows = [
         sweep_row(towers, refresh, beta, learning_rate, batch_size, steps) for refresh in refreshes
@@ -130,7 +129,7 @@ def sweep_group(
 def rate_slope(
     beta: float, rates: Sequence[float], refresh: float = 1 / 8, steps: int = 16
 ) -> dict[str, Any]:
-    """The slope of the bias against η at one ρ, from one start and over as many steps."""
+    """Slope of the bias against η at one ρ, from the same start and over equal steps."""
     towers = make_towers(256, 64, width=16, dim=16, generator=Generator().manual_seed(1))
     rows = [sweep_row(towers, refresh, beta, rate, 64, steps) for rate in rates]
     slope = slope_of_logs(rates, [row["bias"] for row in rows])
@@ -138,7 +137,7 @@ def rate_slope(
 
 
 def section(groups: Sequence[dict[str, Any]], by_rate: dict[str, Any]) -> str:
-    """All of that as Markdown."""
+    """The results as Markdown."""
     lines = [
         "## Theorem 2: the bias of a cache that is swept at ρ\n",
         "Training of two linear towers; the exact bias of single queries, their mean and the "
@@ -177,7 +176,7 @@ def section(groups: Sequence[dict[str, Any]], by_rate: dict[str, Any]) -> str:
 def _estimate(
     towers: LinearTowers, cache: NegativeCache, batch: Tensor, beta: float
 ) -> tuple[Tensor, ...]:
-    """Gradients in both weights, from draws of the cache."""
+    """Gradients of both weights, estimated from draws of the cache."""
     weights = tuple(
         weight.float().requires_grad_() for weight in (towers.item_weight, towers.query_weight)
     )

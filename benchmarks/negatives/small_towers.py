@@ -14,17 +14,17 @@ from outsize.negatives import ItemSource, NegativeCache
 DIM = 32
 _HIDDEN = 64
 _WIDTH = 32
-_CHUNK = 1024  # queries that are compared with all items at a time
+_CHUNK = 1024  # queries scored against all items at a time
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Queries, each with the item it is right for.
+    """Queries with their positive items.
 
     Attributes:
-        items: What is known of each item.
-        queries: What is known of each query.
-        positives: The item that each query is right for.
+        items: Features of each item.
+        queries: Features of each query.
+        positives: The positive item of each query.
     """
 
     items: Float32[Tensor, "items width"]
@@ -33,7 +33,7 @@ class Pairs:
 
 
 def make_pairs(num_items: int, num_queries: int, num_clusters: int, seed: int) -> Pairs:
-    """Items in clusters; a query is a turned and blurred picture of its item."""
+    """Items in clusters; a query has the rotated features of its item, plus noise."""
     generator = Generator().manual_seed(seed)
 
     def normal(num: int) -> Tensor:
@@ -48,11 +48,11 @@ def make_pairs(num_items: int, num_queries: int, num_clusters: int, seed: int) -
 
 
 class TwoTowers(nn.Module):
-    """A tower for queries and one for items: two layers, and embeddings of norm 1.
+    """A tower for queries and one for items: two layers each, and embeddings of norm 1.
 
     Args:
-        pairs: What they encode, by id.
-        seed: Of the weights.
+        pairs: Features of queries and items, by id.
+        seed: Seed of the weights.
     """
 
     def __init__(self, pairs: Pairs, seed: int) -> None:
@@ -70,11 +70,11 @@ class TwoTowers(nn.Module):
         return self._encode("queries", self.pairs.queries[ids])
 
     def encode_items(self, features: Mapping[str, Tensor]) -> Float32[Tensor, "n dim"]:
-        """Embeddings of items, which are known by their id."""
+        """Embeddings of items, given by id."""
         return self._encode("items", self.pairs.items[features["id"]])
 
     def source(self) -> ItemSource:
-        """All items, as negatives are taken from."""
+        """All items, as a source of negatives."""
         num_items = len(self.pairs.items)
         return ItemSource(num_items, DIM, lambda keys: {"id": keys}, self.encode_items)
 
@@ -85,11 +85,11 @@ class TwoTowers(nn.Module):
 
 @dataclass(frozen=True)
 class Expected:
-    """What a batch of all queries gives on average over draws.
+    """Expectation over draws of the loss and gradient of a batch of all queries.
 
     Attributes:
         loss: The mean of −log p⁺.
-        gradient: The gradient in all weights, in one line.
+        gradient: The gradient of all weights, as one vector.
     """
 
     loss: float
@@ -99,9 +99,9 @@ class Expected:
 def expected_gradient(
     towers: TwoTowers, beta: float, cache: NegativeCache | None = None
 ) -> Expected:
-    """The mean over all queries of −β∇s⁺ + Σⱼ p̃ⱼ β∇sⱼ, p̃ over the cache and the positive.
+    """Mean over all queries of −β∇s⁺ + Σⱼ p̃ⱼ β∇sⱼ, with p̃ over the cache and the positive.
 
-    Without a cache p̃ is p, over all items as they are: the exact loss and its gradient.
+    Without a cache, p̃ is p over all fresh items: the exact loss and its gradient.
     """
     with torch.enable_grad():
         queries = towers.encode_queries(torch.arange(len(towers.pairs.queries)))
@@ -138,7 +138,7 @@ def expected_gradient(
 def _held(
     items: Float[Tensor, "items dim"], cache: NegativeCache | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Keys, embeddings and log-weights of what queries are compared with."""
+    """Keys, embeddings and log-weights of the items that queries are scored against."""
     if cache is None:
         return torch.arange(len(items)), items, torch.zeros(len(items))
     scored = cache.scored()

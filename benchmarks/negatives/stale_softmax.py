@@ -1,14 +1,14 @@
 """How far stale scores can move the gradient of a softmax (proof of Theorem 2).
 
-With s̃ the scores that a cache has and s those that are true, p̃ and p their softmax at β, and M a
-bound on ‖∇sⱼ‖, the text proves, whatever made the scores stale,
+With s̃ the scores from a cache and s the true ones, p̃ and p their softmax at β, and M a bound on
+‖∇sⱼ‖, the paper proves for any stale scores
 
     ‖∇ − ∇̃‖ ≤ β M ‖p − p̃‖₁   and   ‖p − p̃‖₁ ≤ 4 β ‖s̃ − s‖∞,   so   ‖∇ − ∇̃‖ ≤ 4 β² M ‖s̃ − s‖∞.
 
-The second has room: the odds of any set of items change by at most exp(2β‖s̃ − s‖∞), which gives
-‖p − p̃‖₁ ≤ 2 tanh(β‖s̃ − s‖∞ / 2). That is at most β‖s̃ − s‖∞, a quarter of the text's, and at most
-2; two opposite items reach it. So no more than a quarter of the text's bound is ever reached, and
-from β‖s̃ − s‖∞ = 1/2 on it says less than ‖∇ − ∇̃‖ ≤ 2βM, which is true of any cache.
+The second bound is loose: the odds of any set of items change by at most exp(2β‖s̃ − s‖∞), which
+gives ‖p − p̃‖₁ ≤ 2 tanh(β‖s̃ − s‖∞ / 2). That is at most β‖s̃ − s‖∞, a quarter of the paper's bound,
+and at most 2; two opposite items reach it. So at most a quarter of the paper's bound is ever
+reached, and from β‖s̃ − s‖∞ = 1/2 on it is weaker than ‖∇ − ∇̃‖ ≤ 2βM, which holds for any cache.
 """
 
 from __future__ import annotations
@@ -23,14 +23,13 @@ from torch import Generator, Tensor
 from benchmarks.negatives.linear_towers import LinearTowers, make_towers, stale_softmax
 from benchmarks.slopes import slope_of_logs
 
-_SMALL = 0.02  # β‖s̃ − s‖∞ below which the bias is to be linear
+_SMALL = 0.02  # β‖s̃ − s‖∞ below which the bias should be linear
 
 
 def bound_row(beta: float, num_problems: int, seed: int = 0) -> dict[str, Any]:
-    """The largest shares of each bound over random problems at one β.
+    """Largest share of each bound that random problems reach, at one β.
 
-    Numbers of items, widths and staleness differ from problem to problem, and each item is stale
-    by an amount of its own.
+    Number of items, widths and staleness vary between problems, and staleness between items.
     """
     generator = Generator().manual_seed(seed)
     shares = {"of_bound": 0.0, "of_chances": 0.0, "chances": 0.0, "tanh": 0.0, "of_most": 0.0}
@@ -51,7 +50,7 @@ def bound_row(beta: float, num_problems: int, seed: int = 0) -> dict[str, Any]:
 def shares_of_bounds(
     towers: LinearTowers, cached: Float64[Tensor, "items dim"], beta: float
 ) -> dict[str, float]:
-    """The largest share of each bound over the queries of one problem; all must be at most 1."""
+    """Largest share of each bound over the queries of one problem; all must be at most 1."""
     found = stale_softmax(towers, cached, beta)
     moved = beta * found.change_of_scores
     most = beta * found.steepest
@@ -67,11 +66,11 @@ def shares_of_bounds(
 def opposite_items(
     change: float, num_items: int = 2000
 ) -> tuple[LinearTowers, Float64[Tensor, "items 1"]]:
-    """The worst case: items of two opposite kinds, whose scores changed places.
+    """The worst case: items of two opposite kinds whose scores are exchanged.
 
     Args:
         change: ‖s̃ − s‖∞.
-        num_items: How many items; one is the query's positive, and as fresh as it is.
+        num_items: Number of items; one is the query's positive, whose score is fresh.
     """
     kinds = torch.ones(num_items, 1, dtype=torch.float64)
     kinds[num_items // 2 :] = -1
@@ -81,7 +80,7 @@ def opposite_items(
 
 
 def linearity_row(beta: float, num_items: int, seed: int = 0) -> dict[str, Any]:
-    """The bias as the same items become staler and staler, and its slope where that is little."""
+    """The bias as the same items grow staler, and its slope while staleness is small."""
     generator = Generator().manual_seed(seed)
     towers = make_towers(num_items, 32, 16, 16, generator)
     direction = _stale(towers, 1.0, generator) - towers.items()
@@ -105,7 +104,7 @@ def linearity_row(beta: float, num_items: int, seed: int = 0) -> dict[str, Any]:
 
 
 def section(rows: Sequence[dict[str, Any]], worst: dict[str, float], lines: Sequence[Any]) -> str:
-    """All of that as Markdown."""
+    """The results as Markdown."""
     text = [
         "## Theorem 2, whatever made the scores stale\n",
         "Random problems of 2 to 500 items and embeddings of 2 to 32 numbers, items stale by "
@@ -124,7 +123,7 @@ def section(rows: Sequence[dict[str, Any]], worst: dict[str, float], lines: Sequ
         )
     text.append(
         f"\nItems of two opposite kinds reach {worst['of_bound']:.4f} of the first bound and "
-        f"{worst['tanh']:.4f} of the one with tanh: the text's constant 4 could be 1.\n"
+        f"{worst['tanh']:.4f} of the one with tanh: the paper's constant 4 could be 1.\n"
     )
     shown = range(4, 25, 4)
     text += [
@@ -145,7 +144,7 @@ def section(rows: Sequence[dict[str, Any]], worst: dict[str, float], lines: Sequ
 def _stale(
     towers: LinearTowers, scale: float, generator: Generator
 ) -> Float64[Tensor, "items dim"]:
-    """Items that are off by up to `scale` of their own norm, each by its own amount."""
+    """Items with an error of up to `scale` times their norm, a different one for each."""
     items = towers.items()
     noise = torch.randn(items.shape, dtype=items.dtype, generator=generator)
     amount = scale * torch.rand(len(items), 1, dtype=items.dtype, generator=generator)

@@ -1,16 +1,16 @@
-"""What the negative cache's text proves, beside what the cache does (Lindgren et al. 2021).
+"""What the paper of the negative cache (Lindgren et al. 2021) proves, beside what the cache does.
 
-In the order of the report, with the module that states the claim and measures it:
+The claims, in the order of the report, with the module that states and measures each:
 
-- The estimators have the expectation they are said to have (`estimator_spread`).
-- Theorem 2 for any stale scores, and that the bias is linear in staleness (`stale_softmax`).
+- The estimators have the expectation that is claimed (`estimator_spread`).
+- Theorem 2 for any stale scores, and a bias that is linear in staleness (`stale_softmax`).
 - Theorem 2 for a cache swept at ρ, linear in 1/ρ − 1 (`refresh_sweeps`).
 - Lemma 4, a uniform sample of the corpus (`partial_softmax`).
 - Lemma 6, descent with a biased gradient (`biased_descent`).
 - Theorems 3 and 5, training (`cached_descent`, `descent_results`).
 
-Two statements of the text do not hold as they stand and are measured beside what does: Lemma 6
-lacks a factor 2, and Theorem 2 bounds a step by ηβM that can be 2ηβM long.
+Two statements of the paper do not hold as they stand and are measured beside corrected ones: Lemma
+6 lacks a factor 2, and Theorem 2 assumes steps of at most ηβM, which can be 2ηβM long.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _RATE = 1.0  # η√T of the training runs
 
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
-    """Measure all of them."""
+    """Measure all claims."""
     turns = 200 if quick else 1000
     say(f"estimators, {turns:,} turns each")
     draws, stalenesses = ((1, 4), (0.0,)) if quick else ((1, 4, 16), (0.0, 0.01, 0.1))
@@ -80,7 +80,7 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
 
 
 def training(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
-    """Theorems 3 and 5: several ρ at several T, and several sizes of the cache at one."""
+    """Measure Theorems 3 and 5: several ρ at several T, and several cache sizes at one T."""
     num_items, num_queries = (256, 128) if quick else (2**13, 2**11)
     whole = [Way(None), *(Way(rho) for rho in (1.0, 0.1, 0.01, 1e-3, 1e-4))]
     parts = [Way(0.1, size) for size in (2**8, 2**10, 2**12)]

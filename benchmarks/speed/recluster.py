@@ -29,7 +29,7 @@ _QUICK_SIZES = (5_000, 20_000)
 
 
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
-    """Recluster tables of every size, with codes per column as in the paper and with shared ones."""
+    """Recluster tables of every size, with codes per column (the paper) and with shared ones."""
     clusters = 32 if quick else _CLUSTERS
     rows = []
     for num_ids in _QUICK_SIZES if quick else _SIZES:
@@ -73,9 +73,8 @@ def measure(num_ids: int, num_clusters: int, shared: bool) -> dict[str, Any]:
     counts = (num_ids / torch.arange(1, num_ids + 1)).long() + 1
     counts = counts[torch.randperm(num_ids, generator=torch.Generator().manual_seed(1))]
     if device.type == "cuda":
-        torch.ones(8, 8, device=device) @ torch.ones(
-            8, 8, device=device
-        )  # load cuBLAS before memory is measured
+        # The first product loads cuBLAS, which is not to be measured.
+        torch.ones(8, 8, device=device) @ torch.ones(8, 8, device=device)
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         cuda_before = torch.cuda.memory_allocated()

@@ -3,9 +3,9 @@
 The bare product of queries and items is a lower bound for any method that scores every item. Naive
 Gumbel-Max and softmax with `torch.multinomial` hold all scores in memory. `sample` is the call of a
 negative cache for one batch: draws that exclude each query's positive, with the keys, ages,
-features and embeddings of the drawn items. On a GPU the product is bfloat16 and writes its B × N results to
-memory; on the CPU it is float32, in the chunks of our pass, so that its results stay in the
-processor's cache.
+features and embeddings of the drawn items. On a GPU the product is bfloat16 and writes its B × N
+results to memory; on the CPU it is float32, in the chunks of our pass, so that its results stay in
+the processor's cache.
 """
 
 from __future__ import annotations
