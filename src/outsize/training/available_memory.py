@@ -1,4 +1,4 @@
-"""How much memory this process may still take, by whoever limits it."""
+"""Memory that this process may still allocate."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _CGROUP_FILES = (  # limit and use: version 2, then version 1
 
 
 def available_bytes() -> int | None:
-    """Bytes that this process, of as many as run on this machine, may take; `None` if unknown.
+    """Bytes that this process may still allocate; `None` if unknown.
 
-    The least of what the machine has left, what its container may use and what is left of the
+    The minimum of the free memory of the machine, of its container, and of the
     address space (`ulimit -v`). Ranks of one machine share the first two evenly.
     """
     num_sharing = max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))

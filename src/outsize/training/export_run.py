@@ -1,4 +1,4 @@
-"""From the folder of a run to an exported model."""
+"""Export the model of a run."""
 
 from __future__ import annotations
 
@@ -78,5 +78,5 @@ def _does_not_fit(folder: RunFolder, checkpoint: Path, fact: str = "") -> Checkp
 
 
 def _finite(metrics: Mapping[str, float]) -> dict[str, float | None]:
-    """Metrics as JSON can hold them: what is no number is null."""
+    """Metrics as JSON values: non-finite ones are null."""
     return {name: value if math.isfinite(value) else None for name, value in metrics.items()}

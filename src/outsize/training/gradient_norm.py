@@ -1,4 +1,4 @@
-"""One norm for the gradients of a step, by which all ranks clip alike."""
+"""The gradient norm of a step, the same on all ranks, for clipping."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _norm = torch.nn.utils.get_total_norm
 
 
 def joint_norm(dense: Sequence[Tensor], rows: Sequence[Tensor]) -> Tensor:
-    """The norm of dense and row gradients together, as this rank has them."""
+    """The norm of dense and row gradients together, on this rank."""
     return _norm([*dense, *rows])
 
 
@@ -36,5 +36,5 @@ def norm_over_ranks(
 
 
 def values_of(gradient: Tensor) -> Tensor:
-    """The numbers of a dense or sparse gradient."""
+    """The values of a dense or sparse gradient."""
     return gradient.coalesce().values() if gradient.is_sparse else gradient

@@ -1,4 +1,4 @@
-"""What a checkpoint holds of a loop and its optimizers, as trees of plain values and tensors."""
+"""The state of a loop and its optimizers, as trees of plain values and tensors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from outsize.training.metric_names import Metrics
 
 @dataclass
 class LoopState:
-    """Where a run stands.
+    """The progress of a run.
 
     Attributes:
         step: Steps taken.
@@ -64,7 +64,7 @@ class LoopState:
         return state
 
     def go_through(self, stages: Mapping[str, Callable[[], None]]) -> None:
-        """Do what follows a step, from the stage on in which that was stopped."""
+        """Run the stages that follow a step, starting with the one that was stopped, if any."""
         names = list(stages)
         for name in names[names.index(self.unfinished) if self.unfinished else 0 :]:
             self.unfinished = name
@@ -77,13 +77,13 @@ def _without_nan(metrics: Metrics) -> Metrics:
 
 
 def plain_state(optimizer: Optimizer) -> dict[str, Any]:
-    """An optimizer's state with string keys, as a checkpoint wants it."""
+    """An optimizer's state with string keys, for a checkpoint."""
     state = optimizer.state_dict()
     return {**state, "state": {str(key): value for key, value in state["state"].items()}}
 
 
 def load_plain_state(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
-    """Give an optimizer the state that `plain_state` took from one like it."""
+    """Load what `plain_state` returned."""
     known = [set(group) for group in optimizer.param_groups]
     groups = [
         {k: tuple(value) if k == "betas" else value for k, value in group.items() if k in names}
@@ -139,7 +139,7 @@ def random_state() -> dict[str, Any]:
 
 
 def load_random_state(state: Mapping[str, Any]) -> None:
-    """Give torch's generators the states that `random_state` took from them."""
+    """Load what `random_state` returned."""
     torch.set_rng_state(state["cpu"])
     if torch.cuda.is_available() and state["cuda"]:
         torch.cuda.set_rng_state_all(state["cuda"])
@@ -150,14 +150,14 @@ def _count(num_ranks: int) -> str:
 
 
 def dense_state(model: nn.Module, store: RowStore | None) -> dict[str, Tensor]:
-    """What a model holds besides the rows of its store."""
+    """The state of a model without the rows of its store."""
     rows = _prefix(model, store)
     state = model.state_dict().items()
     return {name: value for name, value in state if rows is None or not name.startswith(rows)}
 
 
 def load_dense_state(model: nn.Module, store: RowStore | None, state: Mapping[str, Tensor]) -> None:
-    """Give a model what `dense_state` took from one like it; a `RuntimeError` where it differs."""
+    """Load what `dense_state` returned; a `RuntimeError` if names or shapes differ."""
     rows = _prefix(model, store)
     absent, unknown = model.load_state_dict(state, strict=False)
     odd = [*unknown, *(name for name in absent if rows is None or not name.startswith(rows))]
@@ -166,5 +166,5 @@ def load_dense_state(model: nn.Module, store: RowStore | None, state: Mapping[st
 
 
 def _prefix(model: nn.Module, store: RowStore | None) -> str | None:
-    """How names of a store's buffers begin."""
+    """The prefix of the store's buffers in the model's state."""
     return next((f"{name}." for name, part in model.named_modules() if part is store), None)

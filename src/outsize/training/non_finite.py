@@ -1,4 +1,4 @@
-"""What to say where a loss or a gradient is no number."""
+"""The error for a non-finite loss or gradient."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from outsize.training.loop_state import LoopState
 def non_finite_error(
     model: nn.Module, rows: RowOptimizer | None, state: LoopState
 ) -> NonFiniteError:
-    """An error that names the step and the first weights whose gradients are no numbers.
+    """An error that names the step and the first weights with non-finite gradients.
 
     Args:
         model: What is trained.
-        rows: The optimizer of its rows, where they live in a store.
-        state: Where the run stands, before the step.
+        rows: The optimizer of its rows, if they are in a store.
+        state: The progress of the run before the step.
     """
     names = [
         name

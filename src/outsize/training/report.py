@@ -1,4 +1,4 @@
-"""`report.html`: one file to look at, with nothing to download.
+"""`report.html`: one self-contained file.
 
 Curves of the loss and of what else says how good the model is, with the best reachable value where
 it is known, what the task says of its training, memory by table, the configuration and the
@@ -84,7 +84,7 @@ def curve_svg(lines: Sequence[Mapping[str, Any]], metric: str, label: str) -> st
 
 
 def memory_svg(memory: Mapping[str, MemoryUse]) -> str:
-    """Bytes by table and kind, the largest tables one by one and the others together."""
+    """Bytes by table and kind: the largest tables, and the others together."""
     by_size = sorted(memory.items(), key=lambda item: -item[1].total_bytes)
     shown = dict(by_size[:_MAX_TABLES])
     if len(by_size) > _MAX_TABLES:
@@ -105,7 +105,7 @@ def memory_svg(memory: Mapping[str, MemoryUse]) -> str:
 
 
 def traffic_svg(lines: Sequence[Mapping[str, Any]]) -> str:
-    """Bytes that a step sends between ranks, by kind, and the hit rate of the cache, over steps."""
+    """Bytes per step sent between ranks, by kind, and the hit rate of the cache, over steps."""
     steps = [line["step"] for line in lines]
     lengths = [now - before for before, now in zip([0, *steps], steps, strict=False)]
     figure, axes = figure_and_axes(6.4, 3.4)
@@ -124,7 +124,7 @@ def traffic_svg(lines: Sequence[Mapping[str, Any]]) -> str:
 
 
 def format_bytes(size: float) -> str:
-    """A size for people: 23.4 MB."""
+    """A formatted size: 23.4 MB."""
     for unit in _UNITS[:-1]:
         if size < 1000:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
@@ -147,7 +147,7 @@ def _headline(summary: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _quality_section(lines: Sequence[Mapping[str, Any]]) -> str:
-    """A curve of the loss, and of each metric that says how good the model is."""
+    """Curves of the loss and of each quality metric."""
     evaluated = dict.fromkeys(n for line in lines if line["split"] != "train" for n in line)
     return "".join(
         f"<section><h2>{html.escape(label_of(name))}</h2>{curve_svg(lines, name, label_of(name))}"
@@ -157,7 +157,7 @@ def _quality_section(lines: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _own_section(lines: Sequence[Mapping[str, Any]]) -> str:
-    """What training lines say that only this task has: curves, and what never changed."""
+    """Metrics of this task only: curves, and values that never changed."""
     trained = [line for line in lines if line["split"] == "train"]
     steady: dict[str, str] = {}
     curves: list[str] = []
@@ -174,19 +174,19 @@ def _own_section(lines: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _evaluations(lines: Sequence[Mapping[str, Any]]) -> str:
-    """Every evaluation as a table row."""
+    """One table row per evaluation."""
     return _table([line for line in lines if line["split"] in ("validation", "test")])
 
 
 def _reclusterings(lines: Sequence[Mapping[str, Any]]) -> str:
-    """Every reclustering as a table row, where there are any."""
+    """One table row per recluster, if there are any."""
     rows = [line for line in lines if line["split"] == "recluster"]
     rows = [{**row, "entropies": " ".join(f"{h:.2f}" for h in row["entropies"])} for row in rows]
     return f"<section><h2>Reclusterings</h2>{_table(rows)}</section><br>" if rows else ""
 
 
 def _rows_section(lines: Sequence[Mapping[str, Any]]) -> str:
-    """What rows of other ranks cost, where there are any."""
+    """What reading rows of other ranks cost, if there are any."""
     counted = [line for line in lines if line["split"] == "train" and "sent_rows" in line]
     if not counted:
         return ""

@@ -30,7 +30,7 @@ Encode = Callable[[Int64[Tensor, " n"]], Tensor]
 def encode_corpus(
     encode: Encode, num_items: int, chunk_size: int, device: torch.device
 ) -> Float32[Tensor, "num_items dim"]:
-    """Every item encoded, the ranks sharing the work; entered by all ranks.
+    """Encode all items, sharing the work among ranks; entered by all ranks.
 
     Every rank encodes as many, the last ones an item twice where that does not come out even:
     reading rows may be a meeting of all ranks. Where a stop is asked for, `StopRequested` is raised
@@ -55,7 +55,7 @@ def evaluate_retrieval(
     metrics: RankingMetrics,
     chunk_size: int,
 ) -> Metrics:
-    """Rank all items for each query that has something to find; entered by all ranks.
+    """Rank all items for each query that has relevant items; entered by all ranks.
 
     What is known of a query (see `RetrievalData.known`) is left out of its ranking. "loss" is the
     mean over held-out pairs of −log p⁺ in the softmax over all items but those known or held out.
@@ -76,7 +76,7 @@ def evaluate_retrieval(
     loss = torch.zeros(2, dtype=torch.float64, device=items.device)
     for group in asked.split(chunk_size * world_size()):
         check_stop_together(items.device)
-        rows = group[rank() :: world_size()]  # perhaps none, and yet it is encoded
+        rows = group[rank() :: world_size()]  # encoded even if empty: ranks encode together
         queries = encode_queries(rows).float()
         if not rows.shape[0]:
             continue

@@ -1,4 +1,4 @@
-"""What the rows of a run cost, over all ranks, as metrics."""
+"""Counts of reads, pushes and bytes over all ranks, as metrics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from outsize.ranks.collectives import gather_values
 
 
 def add_counts(store: RowStore | None, known: Mapping[str, Any]) -> dict[str, Any]:
-    """Known counts with what all ranks' stores have counted since; entered by all ranks.
+    """Add what the stores of all ranks have counted since the last call; entered by all ranks.
 
     Args:
         store: This rank's; `None` for none.
@@ -32,7 +32,7 @@ def add_counts(store: RowStore | None, known: Mapping[str, Any]) -> dict[str, An
 
 
 def as_metrics(counts: Mapping[str, Any]) -> dict[str, Any]:
-    """Counts as a line of the log has them; nothing where nothing was counted.
+    """Counts as metrics of a log line; empty if nothing was counted.
 
     `sent_…` are bytes sent to other ranks, by kind; `hit_rate` is the share of rows of other ranks
     that were read from a valid copy; `exchange_s` is summed over ranks.
@@ -50,5 +50,5 @@ def as_metrics(counts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sent_bytes(lines: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Bytes sent in all lines of a log together, by kind."""
+    """Bytes sent over a whole log, by kind."""
     return {kind: sum(line.get(f"sent_{kind}", 0) for line in lines) for kind in BYTE_KINDS}

@@ -45,7 +45,7 @@ class RunFolder:
         self._write_config(config)
 
     def holds_run(self) -> bool:
-        """Whether there is a run; a folder that may not be looked into is refused."""
+        """Whether there is a run; raises if the folder cannot be read."""
         try:
             return self.config_file.exists()
         except OSError as error:
@@ -55,7 +55,7 @@ class RunFolder:
             ) from error
 
     def begin_anew(self, config: RunConfig) -> None:
-        """Start from the first step, in a folder that `begin` made."""
+        """Start over from the first step, in a folder that `begin` made."""
         self._write_config(config)
         self.log.start_anew()
 
@@ -63,7 +63,7 @@ class RunFolder:
         write_text_atomically(self.config_file, to_toml(encode(config)))
 
     def require_same_run(self, config: RunConfig, *may_change: str) -> None:
-        """Refuse to continue a run under another configuration.
+        """Refuse to continue a run with another configuration.
 
         Args:
             config: The configuration now.
@@ -84,7 +84,7 @@ class RunFolder:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep other processes from training in this folder meanwhile."""
+        """Lock the folder against other processes that would train in it."""
         import fcntl
 
         path = self.path / ".lock"
@@ -108,7 +108,7 @@ class RunFolder:
         return decode(RunConfig, read_toml(self.config_file), str(self.config_file))
 
     def truncate_metrics(self, step: int, facts: Mapping[str, Any] | None = None) -> None:
-        """Drop lines of steps that a resumed run will take again, and a line cut by a crash.
+        """Drop the lines of steps that a resumed run will repeat, and a line cut by a crash.
 
         Args:
             step: Where the run resumes.

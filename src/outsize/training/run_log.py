@@ -47,7 +47,7 @@ class RunLog:
         self._count(text.encode())
 
     def facts(self) -> dict[str, Any]:
-        """How much has been written: lines, bytes, and the SHA-256 of all of it."""
+        """Lines and bytes written, and their SHA-256."""
         return {
             "lines": self._num_lines,
             "bytes": self._num_bytes,
@@ -94,7 +94,7 @@ class RunLog:
         self._begin(kept)
 
     def start_anew(self) -> None:
-        """Drop all lines, whatever they are."""
+        """Drop all lines."""
         write_text_atomically(self.path, "")
         self._begin(b"")
 
@@ -130,12 +130,12 @@ class RunLog:
 
 
 def log_recorder(facts: Mapping[str, Any]) -> WriteFiles:
-    """What writes `RunLog.facts` into a checkpoint."""
+    """A writer of `RunLog.facts` into a checkpoint."""
     return lambda folder: {_RECORD: write_json(folder / _RECORD, facts)}
 
 
 def read_log_record(checkpoint: Path) -> dict[str, Any] | None:
-    """What a checkpoint recorded of the log; `None` where it is of a version that did not."""
+    """What a checkpoint recorded of the log; `None` if an older version wrote it."""
     files = read_manifest(checkpoint)
     if _RECORD not in files:
         return None
@@ -145,7 +145,7 @@ def read_log_record(checkpoint: Path) -> dict[str, Any] | None:
 
 
 def _parse(line: bytes) -> dict[str, Any]:
-    """A line with the members that readers of the log rely on."""
+    """Check the members of a line that readers of the log rely on."""
     found: dict[str, Any] = parse_json(line, _LINE)
     if found["split"] in _MEASURED:
         metrics = {name: value for name, value in found.items() if name != "split"}
@@ -157,7 +157,7 @@ def _parse(line: bytes) -> dict[str, Any]:
 
 
 def _to_line(line: Mapping[str, Any]) -> str:
-    """One JSON object; a metric that is no number (an AUC of one class) is null."""
+    """One JSON object; a non-finite metric is null."""
     finite = {
         key: None if isinstance(value, float) and not math.isfinite(value) else value
         for key, value in line.items()

@@ -1,4 +1,4 @@
-"""What `state.json` of a checkpoint must hold to be loaded, checked before anything is changed."""
+"""The schema of `state.json`, checked before anything is changed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from outsize.json_files import Absent, Each, OneOf, SchemaError, Whole, Word, ch
 
 _COUNTED = {f.name for f in fields(RowCounts)} - {"sent_bytes", "largest_lag", "exchange_s"}
 _COUNTS = dict.fromkeys([*sorted(_COUNTED), *(f"sent_{kind}" for kind in BYTE_KINDS)], Whole())
-_METRIC = OneOf(None, float)  # null where the examples have none, as an AUC of a single class
+_METRIC = OneOf(None, float)  # null if undefined, as the AUC of a single class
 _STAGE = Word("", "commit", "log", "validate", "recluster", "refill")
 _LOOP = {
     "step": Whole(),
@@ -47,7 +47,7 @@ _STATE = {
 
 
 def require_state(state: Mapping[str, Any], judge: str, is_older: bool) -> None:
-    """Raise a `SchemaError` where a saved state is none that a loop wrote.
+    """Raise a `SchemaError` if a state was not written by a loop.
 
     Args:
         state: What `load_checkpoint` gave.
@@ -71,7 +71,7 @@ def require_fit(
     weights: Mapping[str, Tensor],
     optimizers: Sequence[Optimizer],
 ) -> None:
-    """Raise a `SchemaError` where a saved state is not one of a run like this.
+    """Raise a `SchemaError` if a state belongs to another kind of run.
 
     Args:
         state: What `require_state` has checked.
@@ -90,7 +90,7 @@ def require_fit(
 
 
 def require_weights(saved: Mapping[str, Tensor], here: Mapping[str, Tensor]) -> None:
-    """Raise a `SchemaError` where saved weights have other names, types or shapes."""
+    """Raise a `SchemaError` if saved weights have other names, types or shapes."""
     for name in sorted(saved.keys() | here.keys()):
         found, wanted = _kind_of(saved.get(name)), _kind_of(here.get(name))
         if found != wanted:
@@ -99,7 +99,7 @@ def require_weights(saved: Mapping[str, Tensor], here: Mapping[str, Tensor]) -> 
 
 @contextmanager
 def fitting(checkpoint: Path, *also: type[Exception]) -> Iterator[None]:
-    """Let a `SchemaError` be a `CheckpointError` that names the checkpoint.
+    """Turn a `SchemaError` into a `CheckpointError` that names the checkpoint.
 
     Args:
         checkpoint: What is loaded.
@@ -140,7 +140,7 @@ def _kind_of(tensor: Tensor | None) -> str:
 
 
 def _require_optimizers(saved: Sequence[Mapping[str, Any]], here: Sequence[Optimizer]) -> None:
-    """Raise a `SchemaError` where saved optimizers are not of the kind of those that are here."""
+    """Raise a `SchemaError` if saved optimizers are of another kind."""
     if len(saved) != len(here):
         raise SchemaError(f"it holds {len(saved)} optimizers where there are {len(here)}")
     for i, (state, optimizer) in enumerate(zip(saved, here, strict=True)):

@@ -11,7 +11,7 @@ from outsize.errors import ConfigError
 
 @dataclass(frozen=True)
 class ScheduleConfig:
-    """How learning rates change over a run, for dense weights and rows alike.
+    """How learning rates change over a run, for dense weights and rows.
 
     Attributes:
         shape: "constant", or "linear" or "cosine" decay from the end of the warm-up to the end.
@@ -30,7 +30,7 @@ class ScheduleConfig:
             raise ConfigError(f"final must be between 0 and 1, but got {self.final}")
 
     def factor(self, step: int, total_steps: int) -> float:
-        """What to multiply base rates with at `step` (0 is the first) of `total_steps`."""
+        """The factor of the base rates at `step` (0 is the first) of `total_steps`."""
         if step < self.warmup_steps:
             return (step + 1) / self.warmup_steps
         if self.shape == "constant":

@@ -1,4 +1,4 @@
-"""Dense weights that live on the ranks' servers, for training in which nobody waits."""
+"""Experimental: dense weights served by the ranks, for asynchronous training."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ SERVED_RULES: dict[str, Callable[[float], UpdateRule]] = {"sgd": SGDRule, "adagr
 
 
 class ServedWeights(Optimizer):
-    """The optimizer of weights whose true values are rows of a `ServedStore` of its own.
+    """An optimizer of weights whose true values are rows of its own `ServedStore`.
 
     A step goes `zero_grad` (or `pull`) → forward and backward → `step`. `zero_grad` also brings the
     weights as their owners have them now; `step` pushes the gradients, which owners apply when they
     arrive, and so leaves this rank's weights as they are until the next `zero_grad`.
 
-    Made by all ranks together; all begin with the first rank's weights.
+    Created by all ranks together; all start with the first rank's weights.
 
     Args:
         parameters: The weights, the same on all ranks.
@@ -52,11 +52,11 @@ class ServedWeights(Optimizer):
 
     @torch.no_grad()
     def pull(self) -> None:
-        """Fill the weights with what their owners have."""
+        """Copy the current weights from their owners."""
         self._fill(self.store.exchange(None, self._ids).rows[0])
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget gradients and `pull`."""
+        """Discard gradients and `pull`."""
         super().zero_grad(set_to_none)
         self.pull()
 
@@ -64,7 +64,7 @@ class ServedWeights(Optimizer):
     def step(  # type: ignore[override]
         self, closure: Callable[[], float] | None = None
     ) -> float | None:
-        """Push the gradients and use them up."""
+        """Push the gradients and discard them."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -77,20 +77,20 @@ class ServedWeights(Optimizer):
         return loss
 
     def flush(self) -> None:
-        """Fill the weights with all updates of all ranks; entered by all ranks."""
+        """Apply all updates of all ranks, then `pull`; entered by all ranks."""
         self.store.flush()
         self.pull()
 
     @torch.no_grad()
     def state_dict(self) -> dict[str, Any]:
-        """Settings, and the rule's state for all weights, wherever it lives; after a `flush`."""
+        """Settings, and the optimizer state of all weights; call `flush` first."""
         reply = self.store.exchange(None, self._ids, torch.full_like(self._ids, -1))
         settings = {"lr": self.param_groups[0]["lr"], "params": []}
         return {"state": {0: dict(reply.state[0])}, "param_groups": [settings]}
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take over what `state_dict` gave, and this rank's weights; entered by all ranks."""
+        """Load what `state_dict` returned, and this rank's weights; entered by all ranks."""
         self.store.flush()
         self.param_groups[0]["lr"] = state_dict["param_groups"][0]["lr"]
         self._bind()
@@ -103,7 +103,7 @@ class ServedWeights(Optimizer):
         self.store.bind(self._rule(self.param_groups[0]["lr"]))
 
     def _as_rows(self, tensors: Sequence[Tensor]) -> Float[Tensor, "rows dim"]:
-        """All numbers in a row of rows, the last one padded with zeros."""
+        """All values as rows, the last one padded with zeros."""
         rows = torch.zeros(len(self._ids), _DIM)
         flat = torch.cat([tensor.detach().reshape(-1).float() for tensor in tensors])
         rows.view(-1)[: flat.shape[0]] = flat
@@ -122,7 +122,7 @@ class ServedWeights(Optimizer):
 
 
 def require_served(kind: str) -> None:
-    """Refuse an optimizer of dense weights that servers do not have."""
+    """Refuse an optimizer that asynchronous training does not support."""
     if kind not in SERVED_RULES:
         raise ConfigError(
             f"asynchronous training (embeddings.store = 'served') supports "

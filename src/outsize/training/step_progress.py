@@ -20,7 +20,7 @@ from outsize.training.metric_names import in_words
 
 
 class TrainingProgress:
-    """Shows one run.
+    """Progress of one run.
 
     Args:
         total_steps: Length of the run.
@@ -57,7 +57,7 @@ class TrainingProgress:
         self._bar.stop()
 
     def advance(self, step: int) -> None:
-        """A step is done."""
+        """Advance to a step."""
         self._bar.update(self._task, completed=step)
 
     def log(self, line: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""TOML to frozen dataclasses and back, without mercy for typing errors.
+"""TOML to frozen dataclasses and back; unknown keys and wrong types are errors.
 
 A field is a number, a string, a boolean, a list of those, an optional one (`T | None`), another
 dataclass, or a choice: a field with `kinds` in its metadata holds one of several dataclasses,
@@ -41,7 +41,7 @@ def optional_choice(kinds: Mapping[str, type], default: str) -> Any:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Parse a TOML file, with one clear line for whatever is wrong with it."""
+    """Parse a TOML file; any flaw is one clear line."""
     try:
         with path.open("rb") as file:
             content = file.read(_MAX_FILE_BYTES + 1)
@@ -61,7 +61,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def override(tree: dict[str, Any], settings: Iterable[str]) -> dict[str, Any]:
-    """Apply `a.b=value` settings to a copy of a tree; a value that is no TOML is a string."""
+    """Apply `a.b=value` settings to a copy of a tree; a value that is not TOML is a string."""
     tree = _copy(tree)
     for setting in settings:
         name, sign, text = setting.partition("=")
@@ -155,7 +155,7 @@ def to_toml(tree: Mapping[str, Any], path: str = "") -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as it was written, cut where it is long."""
+    """A value as written, shortened if it is long."""
     text = repr(value)
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 3]}..."
 
@@ -224,7 +224,7 @@ def _decode_value(hint: Any, value: Any, source: str, path: str) -> Any:
 
 
 def _require_within_bounds(value: Any, source: str, path: str) -> None:
-    """Refuse what no key of any run can mean, whatever the key."""
+    """Refuse values that no key can have, such as NaN."""
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
         raise ConfigError(f"{source}: {path} must be a 64-bit integer, but got {shown(value)}")
     if isinstance(value, float) and math.isnan(value):

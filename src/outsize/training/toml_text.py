@@ -1,4 +1,4 @@
-"""TOML text within limits that keep its parser and all who walk the result from going too deep."""
+"""TOML with a limit on nesting, so that neither its parser nor our code recurses too deep."""
 
 from __future__ import annotations
 
