@@ -79,7 +79,7 @@ def save_checkpoint(
             files["state.json"] = write_json(folder / "state.json", skeleton)
         return files
 
-    write_together(final, write, "earlier checkpoints are untouched: make room and resume")
+    write_together(final, write, "earlier checkpoints are untouched: free disk space and resume")
     with failing_together(CheckpointError):
         if rank() == 0:
             _remove(list_checkpoints(root)[:-keep])
@@ -275,7 +275,7 @@ def read_manifest(folder: Path, *needed: str) -> dict[str, dict[str, Any]]:
     path = folder / "manifest.json"
     try:
         if not folder.is_dir():
-            raise CheckpointError(f"{folder} is no checkpoint: there is no such folder")
+            raise CheckpointError(f"{folder} is not a checkpoint: there is no such folder")
     except OSError as error:
         raise _unreadable(folder, error) from error
     manifest = read_verified(path, {"format": OneOf(int, str)})
@@ -329,7 +329,7 @@ def open_tensors(path: Path) -> Iterator[Any]:
         with safe_open(path, framework="pt", device="cpu") as tensors:
             yield tensors
     except SafetensorError as error:
-        raise damaged(path, f"it is no safetensors file ({error})") from None
+        raise damaged(path, f"it is not a safetensors file ({error})") from None
 
 
 def damaged(path: Path, fact: str) -> CheckpointError:

@@ -261,7 +261,9 @@ def _opened(folder: Path) -> Iterator[Any]:
         with safe_open(folder / "model.safetensors", framework="pt", device="cpu") as file:
             yield file
     except SafetensorError as error:
-        raise _unreadable(folder, f"model.safetensors is no safetensors file ({error})") from None
+        raise _unreadable(
+            folder, f"model.safetensors is not a safetensors file ({error})"
+        ) from None
 
 
 def _is_finite(weight: Tensor) -> bool:
