@@ -17,7 +17,7 @@ from outsize.spec import FeatureSpec
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
-_COUNTED_AT_ONCE, _MAX_STRETCHES = 1 << 14, 1 << 9  # 8 million examples
+_CHUNK_EXAMPLES, _MAX_CHUNKS = 1 << 14, 1 << 9  # 8 million examples
 
 
 @dataclass(frozen=True)
@@ -154,12 +154,12 @@ class ClickData(ABC):
         counts = {
             name: torch.zeros(size, dtype=torch.int64) for name, size in self.vocabularies.items()
         }
-        num_stretches = -(-num_examples // _COUNTED_AT_ONCE)
-        step = max(1.0, num_stretches / _MAX_STRETCHES)
-        for i in range(min(num_stretches, _MAX_STRETCHES)):
+        num_chunks = -(-num_examples // _CHUNK_EXAMPLES)
+        step = max(1.0, num_chunks / _MAX_CHUNKS)
+        for i in range(min(num_chunks, _MAX_CHUNKS)):
             check_stop()
-            first = int(i * step) * _COUNTED_AT_ONCE
-            batch = self.examples("train", first, min(first + _COUNTED_AT_ONCE, num_examples))
+            first = int(i * step) * _CHUNK_EXAMPLES
+            batch = self.examples("train", first, min(first + _CHUNK_EXAMPLES, num_examples))
             for name, ids in batch.ids.items():
                 flat = ids if isinstance(ids, Tensor) else ids.values
                 counts[name] += torch.bincount(flat.flatten().cpu(), minlength=len(counts[name]))

@@ -16,7 +16,7 @@ from outsize.hashing import derive_seed, mix_bits
 
 BLOCK_ROWS = 4096
 WINDOW_BLOCKS = 32
-_WINDOWS_KEPT = 4
+_CACHED_WINDOWS = 4
 
 
 class BlockShuffle:
@@ -74,7 +74,7 @@ class BlockShuffle:
             rows = rows[rows < self._num_rows]
             seed = derive_seed(self._seed, "window", epoch, window)
             self._windows[key] = rows[_permutation(len(rows), seed)]
-            while len(self._windows) > _WINDOWS_KEPT:
+            while len(self._windows) > _CACHED_WINDOWS:
                 self._windows.popitem(last=False)
         return self._windows[key]
 

@@ -36,7 +36,7 @@ from outsize.hashing import derive_seed, mix_bits, normal_at, uniform_at
 
 _CALIBRATION_EXAMPLES = 1 << 14
 _LATENT_DIM = 4
-_EXAMPLES_AT_ONCE = {"cpu": 1 << 12, "cuda": 1 << 16}
+_EXAMPLES_PER_CHUNK = {"cpu": 1 << 12, "cuda": 1 << 16}
 _MAX_IDS = 1 << 31  # rank × stride must fit an int64
 _MAX_TRAINED, _MAX_HELD_OUT = 10**12, 10**9
 _MAX_FEATURES = 1 << 16
@@ -186,7 +186,7 @@ class SyntheticClicks(ClickData):
         rank: int = 0,
         world_size: int = 1,
     ) -> Iterator[ClickBatch]:
-        ahead = _EXAMPLES_AT_ONCE[self._sizes.device.type] // batch_size
+        ahead = _EXAMPLES_PER_CHUNK[self._sizes.device.type] // batch_size
         if world_size > 1 or ahead <= 1:
             yield from super().batches(
                 split, batch_size, epoch=epoch, start=start, rank=rank, world_size=world_size

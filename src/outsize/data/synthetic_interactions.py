@@ -28,7 +28,7 @@ from outsize.data.retrieval_data import Entities, Pairs, RetrievalData, Retrieva
 from outsize.errors import ConfigError
 from outsize.hashing import derive_seed
 
-_SCORES_AT_ONCE = 1 << 22
+_SCORES_PER_CHUNK = 1 << 22
 _LARGE = 1.0
 
 
@@ -105,7 +105,7 @@ class SyntheticInteractionsConfig(RetrievalDataConfig):
 
     def memory_needs(self) -> dict[str, int]:  # noqa: D102
         num_pairs = self.num_queries * self.items_per_query
-        num_scores = max(_SCORES_AT_ONCE, self.num_items)
+        num_scores = max(_SCORES_PER_CHUNK, self.num_items)
         num_rows = self.num_queries + self.num_items
         return {
             f"data.num_queries = {self.num_queries:,} with items_per_query = "
@@ -137,7 +137,7 @@ class SyntheticInteractionsConfig(RetrievalDataConfig):
     ) -> Int64[Tensor, "num_queries items_per_query"]:
         generator = self._generator("choices")
         taken: list[Tensor] = []
-        for part in queries.split(max(1, _SCORES_AT_ONCE // self.num_items)):
+        for part in queries.split(max(1, _SCORES_PER_CHUNK // self.num_items)):
             # The log of an exponential draw is the negative of a Gumbel draw.
             noise = torch.empty(part.shape[0], self.num_items).exponential_(generator=generator)
             best = (self.scores(part, items) - noise.log()).topk(self.items_per_query, dim=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-_LEAST_PENDING = 1 << 18
+_MIN_PENDING = 1 << 18
 
 
 class KeyCounts:
@@ -36,7 +36,7 @@ class KeyCounts:
         self._pending.append((keys, counts))
         self._num_pending += len(keys)
         # Merging costs a pass over all keys, so it waits until many new ones have accumulated.
-        if self._num_pending > max(_LEAST_PENDING, len(self.keys) // 8):
+        if self._num_pending > max(_MIN_PENDING, len(self.keys) // 8):
             self.merge()
 
     def merge(self) -> None:

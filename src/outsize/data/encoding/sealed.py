@@ -19,7 +19,7 @@ def sealed(content: Mapping[str, Any]) -> str:
 
 
 def read_sealed(path: Path, schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Read a file that `sealed` made, verify its checksum, and remove it.
+    """Read a file that `sealed` made and verify its checksum, which is not part of the result.
 
     A file without a checksum was written before checksums existed, and only has to match the
     schema.

@@ -59,7 +59,7 @@ class TimeSplit(SplitConfig):
         if self.test_from is None:
             return
         if self.validation_from is None:
-            raise ConfigError("test_from also needs validation_from")
+            raise ConfigError("test_from needs validation_from: set both")
         if self.test_from <= self.validation_from:
             raise ConfigError(
                 f"test_from must be later than validation_from = {self.validation_from:g}, "
