@@ -58,7 +58,7 @@ def _run_in_processes(
     waiting: deque[Cell], workers: int, progress: GridProgress
 ) -> Iterator[Outcome]:
     """Run cells in one single-process pool per worker, so that a crash loses one cell only."""
-    strangers = multiprocessing.active_children()
+    others = multiprocessing.active_children()
     idle: list[ProcessPoolExecutor] = []
     running: dict[Future[Outcome], tuple[Cell, ProcessPoolExecutor]] = {}
     threads = max(1, num_cores() // workers)
@@ -76,12 +76,14 @@ def _run_in_processes(
                         outcome = future.result()
                         idle.append(worker)
                     except BrokenProcessPool:
-                        outcome = Outcome(cell, "failed", "its process died, as for want of memory")
+                        outcome = Outcome(
+                            cell, "failed", "its process died, perhaps for lack of memory"
+                        )
                     progress.finish(outcome)
                     yield outcome
         except BaseException:
             for process in multiprocessing.active_children():
-                if process not in strangers:
+                if process not in others:
                     process.terminate()  # SIGTERM: the run saves and stops
             raise
         finally:

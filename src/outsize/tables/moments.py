@@ -30,8 +30,8 @@ def require_resettable(optimizer: Optimizer, table: EmbeddingTable, weight: Tens
     """Raise an error if an optimizer does not train `weight`, or its state cannot be reset."""
     if not isinstance(optimizer, RESETTABLE):
         raise ConfigError(
-            f"table {table.spec.name!r}: recluster cannot make {type(optimizer).__name__} forget "
-            "the moments of what it rewrites: recluster without an optimizer and make a new one, "
+            f"table {table.spec.name!r}: recluster cannot reset the state of "
+            f"{type(optimizer).__name__}: recluster without an optimizer and make a new one, "
             f"or train with one of {', '.join(kind.__name__ for kind in RESETTABLE)}"
         )
     group = _group_of(optimizer, weight)
@@ -42,8 +42,8 @@ def require_resettable(optimizer: Optimizer, table: EmbeddingTable, weight: Tens
         )
     if _is_fused_sgd(optimizer, group) and group["momentum"] and group["dampening"]:
         raise ConfigError(
-            f"table {table.spec.name!r}: recluster cannot make a fused SGD with dampening forget "
-            "the momentum of what it rewrites: set fused=False, or dampening=0"
+            f"table {table.spec.name!r}: recluster cannot reset the momentum of a fused SGD with "
+            "dampening: set fused=False, or dampening=0"
         )
 
 
