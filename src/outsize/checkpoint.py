@@ -70,7 +70,7 @@ def save_checkpoint(
         assert last is not None
         final = root / f"{final.name}-{int(last[2] or 1) + 1}"
     tensors: dict[str, Tensor] = {}
-    skeleton = _take_tensors(state, "", tensors)
+    skeleton = _extract_tensors(state, "", tensors)
 
     def write(folder: Path) -> Mapping[str, Mapping[str, Any]]:
         files = dict(write_more(folder))
@@ -96,7 +96,7 @@ def load_checkpoint(folder: Path) -> dict[str, Any]:
     with open_tensors(folder / "state.safetensors") as tensors:
         unread = set(tensors.keys())
         try:
-            restored: dict[str, Any] = _put_tensors(skeleton, "", tensors, unread)
+            restored: dict[str, Any] = _restore_tensors(skeleton, "", tensors, unread)
             if unread:
                 raise SchemaError(f"it has no place for {min(unread)!r} of state.safetensors")
         except SchemaError as error:
@@ -119,7 +119,7 @@ def _files_in(folder: Path) -> list[str]:
 
 def list_checkpoints(root: Path) -> list[Path]:
     """The complete checkpoints of a run, oldest first."""
-    return _found(root, _STEP_FOLDER)
+    return _list_matching(root, _STEP_FOLDER)
 
 
 def latest_checkpoint(root: Path) -> Path | None:
@@ -130,7 +130,7 @@ def latest_checkpoint(root: Path) -> Path | None:
     found: list[Path] = []
     with failing_together(CheckpointError):
         if rank() == 0:
-            for leftover in _found(root, _LEFTOVER):
+            for leftover in _list_matching(root, _LEFTOVER):
                 shutil.rmtree(leftover, ignore_errors=True)
             found = list_checkpoints(root)
     newest = value_of_first(found[-1].name if found else None)
@@ -142,22 +142,22 @@ def remove_checkpoints(root: Path) -> None:
 
     Files that cannot be removed are left in place.
     """
-    for path in [*list_checkpoints(root), *_found(root, _LEFTOVER)]:
+    for path in [*list_checkpoints(root), *_list_matching(root, _LEFTOVER)]:
         shutil.rmtree(path, ignore_errors=True)
     with suppress(OSError):
         root.rmdir()
 
 
-def _order(path: Path) -> list[int]:
+def _sort_key(path: Path) -> list[int]:
     """Sort key: by step, then by how often that step was saved."""
     return [int(number) for number in re.findall(r"[0-9]+", path.name)]
 
 
-def _found(root: Path, name: re.Pattern[str]) -> list[Path]:
+def _list_matching(root: Path, name: re.Pattern[str]) -> list[Path]:
     """The paths in a folder whose names match a pattern, sorted; empty if there is no folder."""
     try:
         found = (path for path in root.iterdir() if name.fullmatch(path.name))
-        return sorted(found, key=_order)
+        return sorted(found, key=_sort_key)
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -224,7 +224,7 @@ def _writing(final: Path, way_out: str) -> Iterator[None]:
             ) from error
 
 
-def _take_tensors(node: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+def _extract_tensors(node: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     """Replace the tensors of a tree by their names, and collect them in `tensors`."""
     if isinstance(node, Tensor):
         if node.dtype not in SAFETENSORS_TYPES:
@@ -238,11 +238,11 @@ def _take_tensors(node: Any, path: str, tensors: dict[str, Tensor]) -> Any:
             if key == _TENSOR_KEY:
                 raise TypeError(f"the key {key!r} (at {path!r}) is reserved for checkpoints")
         return {
-            key: _take_tensors(value, f"{path}/{escape(key)}", tensors)
+            key: _extract_tensors(value, f"{path}/{escape(key)}", tensors)
             for key, value in node.items()
         }
     if isinstance(node, list | tuple):
-        return [_take_tensors(value, f"{path}/{i}", tensors) for i, value in enumerate(node)]
+        return [_extract_tensors(value, f"{path}/{i}", tensors) for i, value in enumerate(node)]
     if node is None or isinstance(node, bool | int | float | str):
         return node
     raise TypeError(f"a checkpoint cannot hold {type(node).__name__} (at {path!r})")
@@ -253,7 +253,7 @@ def escape(key: str) -> str:
     return key.replace("~", "~0").replace("/", "~1")
 
 
-def _put_tensors(node: Any, path: str, tensors: Any, unread: set[str]) -> Any:
+def _restore_tensors(node: Any, path: str, tensors: Any, unread: set[str]) -> Any:
     """Put tensors back into a tree; the name of each must be its path, as when it was written."""
     if isinstance(node, dict):
         if _TENSOR_KEY in node:
@@ -262,11 +262,13 @@ def _put_tensors(node: Any, path: str, tensors: Any, unread: set[str]) -> Any:
             unread.remove(path)
             return tensors.get_tensor(path)
         return {
-            key: _put_tensors(value, f"{path}/{escape(key)}", tensors, unread)
+            key: _restore_tensors(value, f"{path}/{escape(key)}", tensors, unread)
             for key, value in node.items()
         }
     if isinstance(node, list):
-        return [_put_tensors(value, f"{path}/{i}", tensors, unread) for i, value in enumerate(node)]
+        return [
+            _restore_tensors(value, f"{path}/{i}", tensors, unread) for i, value in enumerate(node)
+        ]
     return node
 
 

@@ -65,7 +65,7 @@ class OneOf:
 FILE_FACTS = {"bytes": Whole(), "sha256": str}
 """The schema of a file's size and checksum, as `outsize.files` returns them."""
 
-_WORDS = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
+_TYPE_NAMES = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
 
 
 def read_json(path: Path, schema: Any) -> Any:
@@ -175,4 +175,4 @@ def _described(schema: Any) -> str:
         return f"a list of {len(schema)}"
     if isinstance(schema, dict | Each):
         return "an object"
-    return _WORDS.get(schema) or f"a {schema.__name__}"
+    return _TYPE_NAMES.get(schema) or f"a {schema.__name__}"
