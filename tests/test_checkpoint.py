@@ -550,7 +550,7 @@ def test_a_full_disk_leaves_earlier_checkpoints_and_nothing_else(small_disk):
             break
         failures += 1
         assert f"{root / 'step-0000000002'}: the disk is full" in message
-        assert "make room and resume" in message
+        assert "free disk space and resume" in message
         assert "\n" not in message
         assert names_in(root) == {first.name}
         assert torch.equal(load_checkpoint(first)["weights"], torch.arange(10))

@@ -205,7 +205,7 @@ def test_compare_writes_tables_and_a_page(capfd, run_file, tmp_path):
              "--workers", "0", "--out", tmp_path / "out"]  # fmt: skip
     code, out, err = call(capfd, *words)
     assert (code, out) == (0, "")
-    for word in ("1/2  full-0  loss", "at 64 parameters a table: hash", "compare.html"):
+    for word in ("1/2  full-0  loss", "at 64 parameters per table: hash", "compare.html"):
         assert word in err
     written = {path.name for path in (tmp_path / "out").iterdir()}
     assert written == {"cells", "compare.csv", "compare.json", "compare.md", "compare.html"}

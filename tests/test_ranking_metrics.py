@@ -68,7 +68,7 @@ def test_no_query_at_all_is_no_number():
 
 
 def test_too_short_rankings_and_impossible_cut_offs_are_refused():
-    with pytest.raises(DataError, match="rankings of 2 places cannot be judged at 20"):
+    with pytest.raises(DataError, match="rankings of 2 places cannot be evaluated at 20"):
         metrics_of([[1, 2]], [[1]])
     with pytest.raises(ConfigError, match="must be >= 1"):
         RankingMetrics(recall_at=(0,))

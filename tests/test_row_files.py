@@ -280,7 +280,7 @@ def test_a_damaged_file_is_named_and_nothing_is_changed(saved, name, damage):
     message = refusal(CheckpointError, fresh(SPECS), saved)
 
     assert f"{saved} is damaged: {name}" in message
-    assert "save it anew" in message
+    assert "save it again" in message
 
 
 def test_a_file_that_a_rank_does_not_need_is_not_read(saved):

@@ -1,4 +1,4 @@
-"""Bounds on the values of a configuration."""
+"""Range checks for the fields of a configuration."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from outsize.errors import ConfigError
 
 MAX_INTEGER = (1 << 63) - 1
 MAX_RATE = 1e6
-"""Of learning rates and the like: far above what any run can use, far below what overflows."""
+"""Upper bound of learning rates and similar: far above any useful value, far below overflow."""
 
 
 def require_at_least(config: object, least: float, *names: str) -> None:
-    """Refuse fields that are set below `least`, infinite, NaN or beyond 64 bits."""
+    """Raise a `ConfigError` for fields below `least`, infinite, NaN or beyond 64 bits."""
     for name in names:
         value = getattr(config, name)
         if value is not None and not least <= value < math.inf:
@@ -22,7 +22,7 @@ def require_at_least(config: object, least: float, *names: str) -> None:
 
 
 def require_between(config: object, least: float, most: float, *names: str) -> None:
-    """Refuse fields that are set below `least`, above `most`, or NaN."""
+    """Raise a `ConfigError` for fields below `least`, above `most`, or NaN."""
     for name in names:
         value = getattr(config, name)
         if value is not None and not least <= value <= most:
@@ -30,7 +30,7 @@ def require_between(config: object, least: float, most: float, *names: str) -> N
 
 
 def require_text(config: object, *names: str) -> None:
-    """Refuse texts, or lists of texts, of which one is empty."""
+    """Raise a `ConfigError` for strings, or lists of strings, that are or contain an empty one."""
     for name in names:
         value = getattr(config, name)
         for text in (value,) if isinstance(value, str) else value:

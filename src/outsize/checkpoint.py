@@ -1,11 +1,11 @@
-"""Checkpoints: folders that are complete or absent, verified before they are believed.
+"""Atomic, verified checkpoints, written by all ranks together.
 
-A checkpoint is a tree of tensors and plain values (numbers, strings, lists, dicts), written as
-`state.safetensors` (every tensor) and `state.json` (the tree with tensors by name), beside any
-other files that ranks write (see `outsize.row_files`), with `manifest.json` holding the size and
-SHA-256 of each. The folder is written under another name by all ranks together, synced and renamed,
-so a crash at any moment leaves either the whole checkpoint or none of it. Nothing is pickled, and
-nothing that was pickled is ever read.
+A checkpoint is a folder that holds a tree of tensors and plain values (numbers, strings, lists,
+dicts): `state.safetensors` has all tensors and `state.json` the tree, in which tensors are replaced
+by their names. Ranks may add their own files (see `outsize.row_files`). `manifest.json` lists the
+size and SHA-256 of every file. All ranks write to a temporary folder, which is synced and renamed,
+so a crash at any moment leaves either the complete checkpoint or none. Nothing is ever pickled or
+unpickled.
 """
 
 from __future__ import annotations
@@ -47,30 +47,30 @@ def save_checkpoint(
     write_more: WriteFiles = lambda folder: {},
     again: bool = False,
 ) -> Path:
-    """Write `root/step-…` atomically, then remove all but the newest `keep`; entered by all ranks.
+    """Write `root/step-…` atomically, then remove all but the newest `keep`; call it on all ranks.
 
-    A step that is saved already is not written, unless `again`: then `step-…-2` comes after it.
+    A step that has been saved is not written again, unless `again` is set: then `step-…-2` follows.
 
     Args:
-        root: The folder that holds a run's checkpoints; made if need be. All ranks must see it.
+        root: The folder of a run's checkpoints; created if missing. All ranks must see it.
         step: The step the state belongs to.
         state: A tree of dicts (with string keys), lists, tensors and plain values; the first
-            rank's is written.
-        keep: How many checkpoints to keep, at least 1.
-        write_more: Writes further files of this rank, as for `write_together`.
+            rank's tree is written.
+        keep: Number of checkpoints to keep, at least 1.
+        write_more: Writes additional files of this rank, as in `write_together`.
         again: Whether the state has changed since the step was saved.
     """
     final = root / f"step-{step:010d}"
     names = [path.name for path in list_checkpoints(root) if path.name.startswith(final.name)]
     saved: str | None = value_of_first(names[-1] if names else None)
     if saved is not None:
-        if not again:  # a run stopped where it had just saved
+        if not again:  # the run was stopped right after it had saved
             return root / saved
         last = _STEP_FOLDER.fullmatch(saved)
         assert last is not None
         final = root / f"{final.name}-{int(last[2] or 1) + 1}"
     tensors: dict[str, Tensor] = {}
-    skeleton = _take_tensors(state, "", tensors)
+    skeleton = _extract_tensors(state, "", tensors)
 
     def write(folder: Path) -> Mapping[str, Mapping[str, Any]]:
         files = dict(write_more(folder))
@@ -79,7 +79,7 @@ def save_checkpoint(
             files["state.json"] = write_json(folder / "state.json", skeleton)
         return files
 
-    write_together(final, write, "earlier checkpoints are untouched: make room and resume")
+    write_together(final, write, "earlier checkpoints are untouched: free disk space and resume")
     with failing_together(CheckpointError):
         if rank() == 0:
             _remove(list_checkpoints(root)[:-keep])
@@ -87,7 +87,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(folder: Path) -> dict[str, Any]:
-    """Read a checkpoint's state back, on the CPU, after verifying every byte of it."""
+    """Read a checkpoint's state to the CPU, after verifying the checksums of its files."""
     names = ("state.safetensors", "state.json")
     files = read_manifest(folder, *names, *_files_in(folder))
     for name in names:
@@ -96,7 +96,7 @@ def load_checkpoint(folder: Path) -> dict[str, Any]:
     with open_tensors(folder / "state.safetensors") as tensors:
         unread = set(tensors.keys())
         try:
-            restored: dict[str, Any] = _put_tensors(skeleton, "", tensors, unread)
+            restored: dict[str, Any] = _restore_tensors(skeleton, "", tensors, unread)
             if unread:
                 raise SchemaError(f"it has no place for {min(unread)!r} of state.safetensors")
         except SchemaError as error:
@@ -107,7 +107,7 @@ def load_checkpoint(folder: Path) -> dict[str, Any]:
 
 
 def _files_in(folder: Path) -> list[str]:
-    """The files in a folder that its manifest must list: all of those that a checkpoint has."""
+    """The files in a folder that its manifest must list: all safetensors and JSON files."""
     try:
         names = {path.name for path in folder.iterdir() if path.suffix in (".safetensors", ".json")}
     except (FileNotFoundError, NotADirectoryError):
@@ -119,18 +119,18 @@ def _files_in(folder: Path) -> list[str]:
 
 def list_checkpoints(root: Path) -> list[Path]:
     """The complete checkpoints of a run, oldest first."""
-    return _found(root, _STEP_FOLDER)
+    return _list_matching(root, _STEP_FOLDER)
 
 
 def latest_checkpoint(root: Path) -> Path | None:
-    """The newest complete checkpoint; leftovers of a crash are removed. Entered by all ranks.
+    """The newest complete checkpoint; what a crash left behind is removed. Call it on all ranks.
 
-    The first rank looks and removes, while the others wait for what it has found.
+    The first rank lists and removes folders; the others receive its result.
     """
     found: list[Path] = []
     with failing_together(CheckpointError):
         if rank() == 0:
-            for leftover in _found(root, _LEFTOVER):
+            for leftover in _list_matching(root, _LEFTOVER):
                 shutil.rmtree(leftover, ignore_errors=True)
             found = list_checkpoints(root)
     newest = value_of_first(found[-1].name if found else None)
@@ -138,26 +138,26 @@ def latest_checkpoint(root: Path) -> Path | None:
 
 
 def remove_checkpoints(root: Path) -> None:
-    """Remove a run's checkpoints, leftovers of a crash, and their folder if nothing else is in it.
+    """Remove a run's checkpoints, what a crash left behind, and their folder if it is then empty.
 
-    Where something cannot be removed, it stays.
+    Files that cannot be removed are left in place.
     """
-    for path in [*list_checkpoints(root), *_found(root, _LEFTOVER)]:
+    for path in [*list_checkpoints(root), *_list_matching(root, _LEFTOVER)]:
         shutil.rmtree(path, ignore_errors=True)
     with suppress(OSError):
         root.rmdir()
 
 
-def _order(path: Path) -> list[int]:
-    """By step, then by how often that was saved."""
+def _sort_key(path: Path) -> list[int]:
+    """Sort key: by step, then by how often that step was saved."""
     return [int(number) for number in re.findall(r"[0-9]+", path.name)]
 
 
-def _found(root: Path, name: re.Pattern[str]) -> list[Path]:
-    """What is in a folder under names of a kind, in order; nothing where there is no folder."""
+def _list_matching(root: Path, name: re.Pattern[str]) -> list[Path]:
+    """The paths in a folder whose names match a pattern, sorted; empty if there is no folder."""
     try:
         found = (path for path in root.iterdir() if name.fullmatch(path.name))
-        return sorted(found, key=_order)
+        return sorted(found, key=_sort_key)
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -168,7 +168,7 @@ def _found(root: Path, name: re.Pattern[str]) -> list[Path]:
 
 
 def _remove(old: list[Path]) -> None:
-    """Remove checkpoints; each is whole or absent even meanwhile."""
+    """Remove checkpoints; at any moment each is either complete or absent."""
     for path in old:
         try:
             leftover = path.rename(path.with_name(f"{path.name}.partial"))
@@ -181,15 +181,15 @@ def _remove(old: list[Path]) -> None:
 
 
 def write_together(final: Path, write: WriteFiles, way_out: str) -> None:
-    """Write a folder with a manifest, all ranks together: it is whole, or there is none of it.
+    """Write a folder and its manifest atomically; call it on all ranks.
 
-    Where one rank cannot write, all raise a `CheckpointError`.
+    If any rank cannot write, all raise a `CheckpointError`.
 
     Args:
         final: Must not exist, or be an empty folder, and be the same folder for all ranks.
-        write: Writes this rank's files into the folder it is given, and says for each name its
-            size and SHA-256.
-        way_out: What to say to a user whose disk is full.
+        write: Writes this rank's files into the given folder, and returns the size and SHA-256 of
+            each by name.
+        way_out: The last part of the error message: what to do if the disk is full.
     """
     partial = final.with_name(f"{final.name}.partial")
     with _writing(final, way_out):
@@ -224,8 +224,8 @@ def _writing(final: Path, way_out: str) -> Iterator[None]:
             ) from error
 
 
-def _take_tensors(node: Any, path: str, tensors: dict[str, Tensor]) -> Any:
-    """Replace tensors in a tree by their names, collecting them."""
+def _extract_tensors(node: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+    """Replace the tensors of a tree by their names, and collect them in `tensors`."""
     if isinstance(node, Tensor):
         if node.dtype not in SAFETENSORS_TYPES:
             raise TypeError(f"a checkpoint cannot hold tensors of {node.dtype} (at {path!r})")
@@ -238,23 +238,23 @@ def _take_tensors(node: Any, path: str, tensors: dict[str, Tensor]) -> Any:
             if key == _TENSOR_KEY:
                 raise TypeError(f"the key {key!r} (at {path!r}) is reserved for checkpoints")
         return {
-            key: _take_tensors(value, f"{path}/{escape(key)}", tensors)
+            key: _extract_tensors(value, f"{path}/{escape(key)}", tensors)
             for key, value in node.items()
         }
     if isinstance(node, list | tuple):
-        return [_take_tensors(value, f"{path}/{i}", tensors) for i, value in enumerate(node)]
+        return [_extract_tensors(value, f"{path}/{i}", tensors) for i, value in enumerate(node)]
     if node is None or isinstance(node, bool | int | float | str):
         return node
     raise TypeError(f"a checkpoint cannot hold {type(node).__name__} (at {path!r})")
 
 
 def escape(key: str) -> str:
-    """A key as a part of a path, so that no two paths are the same (RFC 6901)."""
+    """Escape a key for use in a path, so that different keys give different paths (RFC 6901)."""
     return key.replace("~", "~0").replace("/", "~1")
 
 
-def _put_tensors(node: Any, path: str, tensors: Any, unread: set[str]) -> Any:
-    """Put tensors back into a tree; each name is that of its place, as it was when written."""
+def _restore_tensors(node: Any, path: str, tensors: Any, unread: set[str]) -> Any:
+    """Put tensors back into a tree; the name of each must be its path, as when it was written."""
     if isinstance(node, dict):
         if _TENSOR_KEY in node:
             if node != {_TENSOR_KEY: path} or path not in unread:
@@ -262,20 +262,22 @@ def _put_tensors(node: Any, path: str, tensors: Any, unread: set[str]) -> Any:
             unread.remove(path)
             return tensors.get_tensor(path)
         return {
-            key: _put_tensors(value, f"{path}/{escape(key)}", tensors, unread)
+            key: _restore_tensors(value, f"{path}/{escape(key)}", tensors, unread)
             for key, value in node.items()
         }
     if isinstance(node, list):
-        return [_put_tensors(value, f"{path}/{i}", tensors, unread) for i, value in enumerate(node)]
+        return [
+            _restore_tensors(value, f"{path}/{i}", tensors, unread) for i, value in enumerate(node)
+        ]
     return node
 
 
 def read_manifest(folder: Path, *needed: str) -> dict[str, dict[str, Any]]:
-    """The files of a checkpoint with their size and SHA-256; an error where one is not listed."""
+    """The files of a checkpoint with their size and SHA-256; raises if a needed one is missing."""
     path = folder / "manifest.json"
     try:
         if not folder.is_dir():
-            raise CheckpointError(f"{folder} is no checkpoint: there is no such folder")
+            raise CheckpointError(f"{folder} is not a checkpoint: there is no such folder")
     except OSError as error:
         raise _unreadable(folder, error) from error
     manifest = read_verified(path, {"format": OneOf(int, str)})
@@ -297,7 +299,7 @@ def read_manifest(folder: Path, *needed: str) -> dict[str, dict[str, Any]]:
 
 
 def require_whole(path: Path, facts: Mapping[str, Any]) -> None:
-    """Refuse a file of a checkpoint that is not the one written."""
+    """Raise a `CheckpointError` if a file's size or checksum is not the one written."""
     try:
         flaw = flaw_of(path, facts)
     except OSError as error:
@@ -307,7 +309,7 @@ def require_whole(path: Path, facts: Mapping[str, Any]) -> None:
 
 
 def read_verified(path: Path, schema: Any) -> Any:
-    """The JSON of a checkpoint's file, once that is known to be the one written."""
+    """Read a JSON file of a checkpoint and check it against a schema."""
     try:
         return read_json(path, schema)
     except SchemaError as error:
@@ -322,20 +324,21 @@ def read_verified(path: Path, schema: Any) -> Any:
 
 @contextmanager
 def open_tensors(path: Path) -> Iterator[Any]:
-    """A safetensors file of a checkpoint, as `safetensors.safe_open` gives it, on the CPU."""
+    """Open a safetensors file of a checkpoint with `safetensors.safe_open`, on the CPU."""
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="pt", device="cpu") as tensors:
             yield tensors
     except SafetensorError as error:
-        raise damaged(path, f"it is no safetensors file ({error})") from None
+        raise damaged(path, f"it is not a safetensors file ({error})") from None
 
 
 def damaged(path: Path, fact: str) -> CheckpointError:
-    """What to raise for a file of a checkpoint that is not as it was written."""
+    """The error for a file of a checkpoint that is not as it was written."""
     is_of_run = _STEP_FOLDER.fullmatch(path.parent.name)
-    way_out = "remove this folder to resume from the one before it" if is_of_run else "save it anew"
+    previous = "remove this folder to resume from the one before it"
+    way_out = previous if is_of_run else "save it again"
     return CheckpointError(f"checkpoint {path.parent} is damaged: {path.name}: {fact}; {way_out}")
 
 

@@ -1,4 +1,4 @@
-"""All features of a model in one call, over tables or over one store."""
+"""`EmbeddingCollection`: look up all features of a model in one call, from tables or a store."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from outsize.suggestions import few
 class EmbeddingCollection(nn.Module):
     """Looks up and pools every feature of a batch.
 
-    Over tables each feature asks its table, and the tables' parameters are trained by any torch
-    optimizer. Over a store the ids of all features become one list of distinct rows, read in one
-    exchange; the rows are trained by a row optimizer such as `RowAdagrad(store)`.
+    With tables, each feature is looked up in its table, and any torch optimizer trains the tables'
+    parameters. With a store, the distinct ids of all features are read in one exchange, and a row
+    optimizer such as `RowAdagrad(store)` trains the rows.
 
     Args:
-        features: What the model reads; several features may share a table.
+        features: The features of the model; several may share a table.
         tables: Table name → table, or a store that holds all tables.
 
     Example:
@@ -67,19 +67,19 @@ class EmbeddingCollection(nn.Module):
 
     @property
     def num_features(self) -> int:
-        """How many features, and so vectors, an example has."""
+        """Number of features, and so of vectors per example."""
         return len(self.features)
 
     @property
     def dim(self) -> int:
-        """The width all features share; an error where they differ."""
+        """The width that all features share; raises a `ConfigError` if they differ."""
         dims = {f.name: self.spec_of(f).dim for f in self.features}
         if len(set(dims.values())) > 1:
             raise ConfigError(f"the features differ in width ({dims}), but one width is needed")
         return next(iter(dims.values()))
 
     def spec_of(self, feature: FeatureSpec) -> TableSpec:
-        """The table a feature points to."""
+        """The spec of the table that a feature points to."""
         return self.specs[feature.table]
 
     def forward(
@@ -87,16 +87,16 @@ class EmbeddingCollection(nn.Module):
     ) -> dict[str, Float[Tensor, "batch dim"]]:
         """Embed a batch.
 
-        A step may embed several batches, such as queries and then items: a row that is in more
+        A step may embed several batches, such as queries and then items. A row that occurs in more
         than one of them gets the sum of its gradients and one update.
 
         Args:
             inputs: For each feature `(B,)` ids, `(B, L)` bags, flat `(values, offsets)`, a `Bag`,
-                or `Codes` where its table has pointers.
+                or `Codes` if its table can encode ids.
             only: Names of the features to read; all by default.
 
         Returns:
-            For each feature its pooled vectors `(B, dim)`.
+            The pooled vectors `(B, dim)` of each feature.
         """
         selection = self._selection(only)
         with self._failing_on_all_ranks():
@@ -108,7 +108,7 @@ class EmbeddingCollection(nn.Module):
         return {f.name: vector for f, vector in zip(selection.features, vectors, strict=True)}
 
     def stacked(self, inputs: Mapping[str, FeatureInput]) -> Float[Tensor, "batch features dim"]:
-        """Embed a batch into one tensor, features in the order of `self.features`."""
+        """Embed a batch into one tensor, with features in the order of `self.features`."""
         everything = self._selection(None)
         _ = self.dim
         with self._failing_on_all_ranks():
@@ -119,10 +119,10 @@ class EmbeddingCollection(nn.Module):
 
     @torch.no_grad()
     def encode(self, inputs: Mapping[str, FeatureInput]) -> dict[str, Bag | Codes]:
-        """The batch with pointers in the place of ids, for every table that has pointers.
+        """Replace the ids of a batch by codes, for every table that can encode ids.
 
-        What comes out can be kept and given to the collection again, until a table is reclustered:
-        from then on its codes are refused. Padding is gone from it.
+        The result can be stored and passed to the collection later. Once a table is reclustered,
+        its old codes are refused. Padding is removed.
         """
         tables = self._each_table()
         encoded: dict[str, Bag | Codes] = {}
@@ -145,15 +145,15 @@ class EmbeddingCollection(nn.Module):
         *,
         progress: bool = False,
     ) -> dict[str, ReclusterReport]:
-        """Recluster every table that can be: all of them on all ranks, or none if one fails.
+        """Recluster every table that supports it. If any fails on any rank, none is changed.
 
         Args:
-            optimizer: What trains the tables; it forgets the moments of what is rewritten.
-            counts: For each table, how often each of its ids occurs, where that is known.
-            progress: Show bars on standard error.
+            optimizer: The optimizer that trains the tables; its state for rewritten rows is reset.
+            counts: For each table, how often each of its ids occurs, if known.
+            progress: Show progress bars on standard error.
 
         Returns:
-            The reports of the tables that were, by name.
+            The reports of the reclustered tables, by name.
         """
         known, tables = counts or {}, self._each_table()
         plans = {
@@ -165,12 +165,12 @@ class EmbeddingCollection(nn.Module):
             plan = plans[name]
             if plan is not None:
                 reports[name] = plan.apply()
-            else:  # a table of the user's may have a `recluster` of its own
+            else:  # a user's table may implement `recluster` alone
                 reports[name] = table.recluster(optimizer, known.get(name), progress=progress)
         return {name: report for name, report in reports.items() if report is not None}
 
     def raise_if_bad_ids(self) -> None:
-        """Report ids out of range that were flagged on CUDA; call once a step."""
+        """Raise an `IdError` for ids out of range that were flagged on CUDA; call once per step."""
         for selection in self._selections.values():
             selection.guard.raise_if_bad()
         if self.store is not None:
@@ -179,13 +179,13 @@ class EmbeddingCollection(nn.Module):
             table.raise_if_bad_ids()
 
     def memory_use(self) -> MemoryUse:
-        """What all tables cost together."""
+        """The memory use of all tables together."""
         if self.store is not None:
             return self.store.memory_use()
         return sum((t.memory_use() for t in self._each_table().values()), MemoryUse())
 
     def memory_by_table(self) -> dict[str, MemoryUse]:
-        """What each table costs."""
+        """The memory use of each table."""
         if self.store is not None:
             return self.store.memory_by_table()
         return {name: table.memory_use() for name, table in self._each_table().items()}
@@ -222,7 +222,7 @@ class EmbeddingCollection(nn.Module):
     def _is_one_id_each(
         self, bags: Sequence[Bag | Codes], selection: FeatureSelection
     ) -> TypeGuard[Sequence[Bag]]:
-        """Whether one gather serves all: a store of one width, and single, unweighted ids."""
+        """Whether one gather is enough: a store of one width, and single, unweighted ids."""
         return (
             self.store is not None
             and len(self.store.layout.groups) == 1
@@ -254,7 +254,7 @@ class EmbeddingCollection(nn.Module):
         flat = [
             bag.flat(f.padding_id)
             for f, bag in zip(features, bags, strict=True)
-            if isinstance(bag, Bag)  # `bags` lets no codes through to a store
+            if isinstance(bag, Bag)  # with a store, `FeatureSelection.bags` refuses codes
         ]
         ids = [
             self.store.guard(f.table, bag.values) + layout.offsets[f.table]
@@ -296,7 +296,7 @@ class EmbeddingCollection(nn.Module):
 
     @contextmanager
     def _failing_on_all_ranks(self) -> Iterator[None]:
-        """If any rank has a batch that it cannot read, all raise: the others wait for its rows."""
+        """If any rank has an invalid batch, all raise; otherwise the others would hang."""
         try:
             yield
         except (DataError, IdError):

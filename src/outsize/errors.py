@@ -1,65 +1,66 @@
-"""What a user can cause and mend, each as one line: the thing, the fact, the way out.
+"""Exceptions for errors that a user can cause and fix.
 
-The command line prints these and exits with 2; anything else is a defect of ours and keeps its
-traceback. Each class also derives from the built-in exception a caller would expect.
+A message is one line that names the thing, the fact and the way out. The command line prints it and
+exits with code 2. Any other exception is a bug and keeps its traceback. Each class also derives
+from the built-in exception that a caller would expect.
 """
 
 
 class OutsizeError(Exception):
-    """The base of every error a user can cause and mend."""
+    """Base class of the errors that a user can cause and fix."""
 
 
 class ConfigError(OutsizeError, ValueError):
-    """A run file, an override or an argument that cannot be used as written."""
+    """A run file, an override or an argument is invalid."""
 
 
 class BudgetError(ConfigError):
-    """A table that cannot be made as small as its budget asks."""
+    """A table cannot be made small enough for its budget."""
 
 
 class NotEnoughMemoryError(OutsizeError, MemoryError):
-    """A run that needs more memory than there is."""
+    """A run needs more memory than is available."""
 
 
 class DataError(OutsizeError, ValueError):
-    """Input data that does not have the promised form."""
+    """Input data does not have the documented form."""
 
 
 class IdError(OutsizeError, IndexError):
-    """An id outside the rows of its table."""
+    """An id is outside the range of its table."""
 
 
 class NonFiniteError(OutsizeError, ArithmeticError):
-    """A loss or gradient that is NaN or infinite."""
+    """A loss, gradient or weight is NaN or infinite."""
 
 
 class OwnerError(OutsizeError, RuntimeError):
-    """A rank that refused a request for its rows, or is out of reach."""
+    """The rank that owns some rows refused a request, or could not be reached."""
 
 
 class ReclusterError(OutsizeError, RuntimeError):
-    """A reclustering that failed on another rank, and so changed nothing on any."""
+    """A reclustering failed on another rank; no rank has changed its table."""
 
 
 class WriteError(OutsizeError, RuntimeError):
-    """A file that could not be written."""
+    """A file could not be written."""
 
 
 class ExportError(OutsizeError, RuntimeError):
-    """An exported model that could not be written, or cannot be trusted."""
+    """An exported model could not be written, or failed verification."""
 
 
 class CheckpointError(OutsizeError, RuntimeError):
-    """A checkpoint that could not be written, or cannot be trusted."""
+    """A checkpoint could not be written, or failed verification."""
 
 
 class RanksError(OutsizeError, RuntimeError):
-    """Ranks that do not do the same where all must, or one that failed there."""
+    """Ranks made different calls where all must make the same one, or one of them failed there."""
 
 
 class LostRanksError(OutsizeError, RuntimeError):
-    """Other ranks of a launch that ended before their work was done."""
+    """Other ranks of the launch ended before their work was done."""
 
 
 class CellError(OutsizeError, RuntimeError):
-    """Cells of a comparison that failed, after the others were finished."""
+    """Some cells of a comparison failed; the others have finished."""

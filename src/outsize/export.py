@@ -1,9 +1,9 @@
-"""Trained models as folders that load without the training: `model.safetensors`, `config.json`.
+"""Exporting trained models to folders that load without the training code, and loading them.
 
-The weights are the dense ones and every row of every table, under the names they have in the loaded
-module; clocks, optimizer state and caches stay behind. The configuration holds all that it takes to
-build that module (kind and shape of the model, features, tables) and what is known of its training.
-Nothing here knows runs, data, stores or optimizers.
+`model.safetensors` holds the dense weights and every row of every table, under the names they have
+in the loaded module; clocks, optimizer state and caches are not exported. `config.json` holds what
+is needed to build that module (kind and shape of the model, features, tables) and facts about its
+training. This module does not depend on runs, data, stores or optimizers.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _CONFIG = {
     "files": {"model.safetensors": FILE_FACTS},
 }
 _WIDENED = (torch.float16, torch.bfloat16)
-"""Types of dense weights that float32 holds exactly."""
+"""Dtypes of dense weights that are loaded as float32, which represents them exactly."""
 
 
 def write_exported(
@@ -47,18 +47,18 @@ def write_exported(
     config: ClickModelConfig,
     training: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Write a model to a folder that is complete or absent.
+    """Write a model to a folder, atomically.
 
-    Compressed tables are written as the full rows they stand for.
+    Compressed tables are written as full tables.
 
     Args:
-        folder: Where to; new, or empty.
-        model: What to write.
-        config: The configuration it was built from.
-        training: What to remember of its training, as plain values; kept in `config.json`.
+        folder: The folder to write; it must be new or empty.
+        model: The model.
+        config: The configuration that the model was built from.
+        training: Facts about its training to store in `config.json`, as plain values.
 
     Returns:
-        What was written: kind of the model, parameters and bytes.
+        A summary: the kind of the model, its number of parameters, and bytes.
 
     Raises:
         ExportError: The folder cannot be written, or a weight is NaN or infinite.
@@ -77,7 +77,7 @@ def write_exported(
         if not _is_finite(weight):
             raise ExportError(
                 f"{name!r} of the model holds NaN or infinite numbers, and so would its logits: "
-                "train it anew with a lower learning rate or train.clip_norm"
+                "train it again with a lower learning rate or train.clip_norm"
             )
     try:
         final = folder.resolve()
@@ -108,14 +108,14 @@ def write_exported(
 
 
 def load_exported(folder: str | Path) -> ClickModel:
-    """Read an exported model back, on the CPU, after verifying every byte of its weights.
+    """Load an exported model to the CPU, after verifying the checksum of its weights.
 
     Args:
-        folder: What `outsize export` wrote.
+        folder: A folder that `outsize export` wrote.
 
     Returns:
-        A module in evaluation mode that takes `(dense, ids)` and gives the logits that the
-        trained model gave; its embeddings are full tables.
+        A module in evaluation mode that takes `(dense, ids)` and returns the same logits as the
+        trained model; its embeddings are full tables.
     """
     folder = Path(folder)
     config = _read_config(folder)
@@ -137,7 +137,7 @@ def load_exported(folder: str | Path) -> ClickModel:
 
 
 def require_free(folder: Path) -> None:
-    """Refuse a place that already holds something."""
+    """Raise an error if a path is a file or a folder that is not empty."""
     try:
         if folder.is_dir():
             if any(folder.iterdir()):
@@ -151,13 +151,13 @@ def require_free(folder: Path) -> None:
 
 
 def _tables_read(embeddings: EmbeddingCollection) -> list[str]:
-    """Tables that a feature points to, in the order of the features."""
+    """The tables that features point to, in the order of the features."""
     return list(dict.fromkeys(feature.table for feature in embeddings.features))
 
 
 @torch.no_grad()
 def _all_rows(embeddings: EmbeddingCollection, table: str) -> Tensor:
-    """Every row of a table, as a model in evaluation mode reads it."""
+    """All rows of a table, as a model in evaluation mode reads them."""
     if embeddings.store is None:
         assert embeddings.tables is not None
         weight: Tensor = embeddings.tables[table].materialize().weight  # type: ignore[operator]
@@ -201,7 +201,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 
 def _build(config: Mapping[str, Any]) -> ClickModel:
-    """The module a configuration describes, with weights yet to be loaded."""
+    """Build the module that a configuration describes; its weights are loaded afterwards."""
     shape = {
         key: tuple(value) if isinstance(value, list) else value
         for key, value in config["model"].items()
@@ -222,7 +222,7 @@ def _build(config: Mapping[str, Any]) -> ClickModel:
 
 
 def _require_rows(tables: Iterable[Mapping[str, Any]], folder: Path) -> None:
-    """Refuse tables that are not in the file with their size, before anything so large is made."""
+    """Check that the file holds each table in its size, before memory for it is allocated."""
     with _opened(folder) as file:
         names = set(file.keys())
         for table in tables:
@@ -234,7 +234,7 @@ def _require_rows(tables: Iterable[Mapping[str, Any]], folder: Path) -> None:
 
 @torch.no_grad()
 def _load_weights(model: ClickModel, folder: Path) -> None:
-    """Fill a model from its file, a tensor at a time."""
+    """Load a model's weights from its file, one tensor at a time."""
     wanted = model.state_dict()
     with _opened(folder) as file:
         if set(file.keys()) != set(wanted):
@@ -261,11 +261,13 @@ def _opened(folder: Path) -> Iterator[Any]:
         with safe_open(folder / "model.safetensors", framework="pt", device="cpu") as file:
             yield file
     except SafetensorError as error:
-        raise _unreadable(folder, f"model.safetensors is no safetensors file ({error})") from None
+        raise _unreadable(
+            folder, f"model.safetensors is not a safetensors file ({error})"
+        ) from None
 
 
 def _is_finite(weight: Tensor) -> bool:
-    """Whether all numbers are finite, looked at a bounded number at a time."""
+    """Whether all numbers are finite, checked in chunks of bounded size."""
     if not weight.is_floating_point():
         return True
     pieces = weight.detach().reshape(-1).split(_CHUNK_NUMBERS)

@@ -1,6 +1,6 @@
-"""Files that are whole or absent, and known by size and SHA-256.
+"""Atomic writes of files and folders, with sizes and SHA-256 checksums.
 
-Tensors go to safetensors files, a piece at a time; everything else is JSON or text.
+Tensors are written to safetensors files in chunks; everything else is JSON or text.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ _MARKER = ".outsize-partial"
 
 @contextlib.contextmanager
 def whole_folder(final: Path, partial: Path) -> Iterator[Path]:
-    """A folder to write into, which becomes `final` at the end, whole, or leaves nothing.
+    """A folder to write into that is renamed to `final` on success, and removed on an error.
 
     Args:
         final: Must not exist, or be an empty folder.
-        partial: Its name meanwhile, in the same parent; what a crash left there is removed.
+        partial: Its name while it is written, in the same parent folder. What a crash has left
+            there is removed.
     """
     make_partial(partial)
     try:
@@ -47,10 +48,10 @@ def whole_folder(final: Path, partial: Path) -> Iterator[Path]:
 
 
 def make_partial(partial: Path) -> None:
-    """Make a folder to write into, in place of what a crash has left of one.
+    """Make a folder to write into, replacing one that a crash has left behind.
 
-    A marker inside says who made it. A folder without one, and with anything else in it, is not
-    removed but refused with a `WriteError`.
+    A marker file inside identifies folders made here. A folder that has other content but no marker
+    is not removed; it raises a `WriteError`.
     """
     partial.parent.mkdir(parents=True, exist_ok=True)
     if partial.is_symlink() or partial.exists():
@@ -67,7 +68,7 @@ def make_partial(partial: Path) -> None:
 
 
 def finish_partial(partial: Path, final: Path) -> None:
-    """Give a folder that is written its final name, and bring it to disk."""
+    """Rename a finished folder to its final name, and sync the rename to disk."""
     sync_folder(partial)
     partial.rename(final)
     (final / _MARKER).unlink()
@@ -75,7 +76,7 @@ def finish_partial(partial: Path, final: Path) -> None:
 
 
 def write_text_atomically(path: Path, text: str) -> None:
-    """Write a small file so that a reader sees the old content or the new, never a part."""
+    """Write a small file so that a reader sees either the old or the new content, never a part."""
     partial = path.with_name(f"{path.name}.partial")
     try:
         with partial.open("wb") as file:
@@ -90,7 +91,7 @@ def write_text_atomically(path: Path, text: str) -> None:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Add a line to a file and sync it; a crash can cut at most this line short."""
+    """Append a line to a file and sync it; a crash can truncate at most this line."""
     try:
         with path.open("a", encoding="utf-8") as file:
             file.write(line)
@@ -101,21 +102,21 @@ def append_line(path: Path, line: str) -> None:
 
 
 def reason_of(error: OSError) -> str:
-    """What went wrong with a file, in words."""
+    """The reason of an `OSError` as text, without the file name."""
     return "the disk is full" if error.errno == errno.ENOSPC else str(error.strerror or error)
 
 
 def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Write a safetensors file and say its size and SHA-256.
+    """Write a safetensors file and return its size and SHA-256.
 
-    It is written a tensor at a time, so that no second copy of the state is made.
+    Tensors are written one by one, without a second copy of the state in memory.
 
     Args:
-        path: Where to.
-        tensors: What.
-        metadata: Words to go into its header.
+        path: File to write.
+        tensors: Tensors by name.
+        metadata: Text for the file's header.
     """
     header: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
     end = 0
@@ -161,7 +162,7 @@ def _bytes_of(tensor: Tensor) -> Iterator[memoryview]:
 
 
 def write_json(path: Path, content: Any) -> dict[str, Any]:
-    """Write a JSON file and say its size and SHA-256."""
+    """Write a JSON file and return its size and SHA-256."""
     with path.open("wb") as file:
         return _write_hashed(file, [json.dumps(content, indent=1).encode()], {})
 
@@ -170,7 +171,7 @@ def flaw_of(path: Path, facts: Mapping[str, Any]) -> str | None:
     """How a file differs from the size and SHA-256 it was written with; `None` if it does not.
 
     Raises:
-        PermissionError: It may not be read, which says nothing about what it holds.
+        PermissionError: The file may not be read, so its content is unknown.
     """
     try:
         size = path.stat().st_size
@@ -188,7 +189,7 @@ def flaw_of(path: Path, facts: Mapping[str, Any]) -> str | None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring the names in a folder to disk, so that a rename survives a crash."""
+    """Sync a folder's directory entries to disk, so that a rename survives a crash."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,4 +1,4 @@
-"""Universal hashes of 64-bit ids, and random numbers that are functions of a key.
+"""Universal hash functions for 64-bit ids, and random numbers computed from a key.
 
 **Hash functions.** An id is mixed by a fixed bijection and split into 32-bit halves (lo, hi); then
 
@@ -7,15 +7,15 @@
 the vector form of multiply-shift (Dietzfelbinger et al. 1997; Thorup, "High speed hashing for
 integers and strings"). Over the draw of its coefficients it is strongly universal: any two ids get
 independent, uniform 32-bit values, the property Count-Sketch needs ("Clustering the Sketch", C).
-The bijection keeps that property and breaks up runs of consecutive ids. A value is brought to a
-range by multiply-high, never by a remainder, so a range that is no power of two is loaded evenly:
-32 random bits serve up to 2²⁴ buckets, 62 bits beyond.
-The additive `b` makes h(0) differ between functions.
+The bijection keeps that property and breaks up runs of consecutive ids. A value is reduced to a
+range by multiply-high, not by a remainder, so buckets are equally likely even if their number is
+not a power of two: 32 random bits are used for up to 2²⁴ buckets, 62 bits beyond that. The additive
+`b` makes h(0) differ between functions.
 
-**Draws by key.** `uniform_at` and `normal_at` turn 64-bit keys into random numbers without state:
-the same key gives the same number in any order, any shard and any batch.
+**Random numbers by key.** `uniform_at` and `normal_at` are stateless: the same key gives the same
+number in any order, any shard and any batch.
 
-Everything is torch int64 arithmetic, which wraps modulo 2⁶⁴ on the CPU and on CUDA alike.
+Everything is torch int64 arithmetic, which wraps modulo 2⁶⁴ on both the CPU and CUDA.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _MIX_1 = 0xBF58476D1CE4E5B9
 _MIX_2 = 0x94D049BB133111EB
 _MAX_BUCKETS = 1 << 62
-_NARROW_BITS = 24  # up to here 32 random bits load buckets evenly to 1 in 256
+_NARROW_BITS = 24  # up to here, with 32 random bits, bucket probabilities differ by at most 1/256
 _WORDS_PER_HASH = 9  # three functions of three words: bucket, bucket's low bits, sign
 BYTES_PER_HASH = 8 * _WORDS_PER_HASH
 
@@ -52,14 +52,14 @@ def _mix_int(value: int) -> int:
 
 
 def derive_seed(seed: int, *path: int | str) -> int:
-    """A seed for one named use of `seed`: different paths give unrelated seeds.
+    """Derive a seed for one named use of `seed`; different paths give unrelated seeds.
 
-    Integers count modulo 2⁶⁴. Returns a non-negative int below 2⁶³.
+    Integers are taken modulo 2⁶⁴. Returns a non-negative int below 2⁶³.
     """
     state = _mix_int(seed + _GOLDEN)
     for part in path:
         if isinstance(part, int):
-            words = [-1, part]  # a length no text has
+            words = [-1, part]  # no text has this length
         else:
             text = part.encode()
             words = [len(text)]
@@ -70,14 +70,14 @@ def derive_seed(seed: int, *path: int | str) -> int:
 
 
 def mix_bits(keys: Int64[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
-    """A fixed bijection of 64-bit words that scatters them (the finaliser of SplitMix64)."""
+    """Scramble 64-bit words by a fixed bijection (the finalizer of SplitMix64)."""
     keys = (keys ^ ((keys >> 30) & ((1 << 34) - 1))) * _signed(_MIX_1)
     keys = (keys ^ ((keys >> 27) & ((1 << 37) - 1))) * _signed(_MIX_2)
     return keys ^ ((keys >> 31) & ((1 << 33) - 1))
 
 
 def draw_hashes(num_hashes: int, seed: int) -> Int64[Tensor, "num_hashes 9"]:
-    """Draw the coefficients of `num_hashes` independent hash functions; a row is one function."""
+    """Draw the coefficients of `num_hashes` independent hash functions, one per row."""
     words = [
         _signed(_mix_int(derive_seed(seed, "hash", i, j)))
         for i in range(num_hashes)
@@ -89,7 +89,7 @@ def draw_hashes(num_hashes: int, seed: int) -> Int64[Tensor, "num_hashes 9"]:
 def _multiply_shift(
     ids: Int64[Tensor, "*shape"], words: Int64[Tensor, "hashes 3"]
 ) -> Int64[Tensor, "*shape hashes"]:
-    """The multiply-shift value of each id, 32 bits in an int64."""
+    """The multiply-shift hash of each id: 32 bits in an int64."""
     mixed = mix_bits(ids).unsqueeze(-1)
     lo, hi = mixed & 0xFFFFFFFF, (mixed >> 32) & 0xFFFFFFFF
     return ((words[:, 0] * lo + words[:, 1] * hi + words[:, 2]) >> 32) & 0xFFFFFFFF
@@ -101,9 +101,9 @@ def hash_ids(
     """Map each id to one bucket per hash function.
 
     Args:
-        ids: Any 64-bit integers, negative ones too.
+        ids: Any 64-bit integers, including negative ones.
         hashes: Functions drawn by `draw_hashes`.
-        num_buckets: The range, from 1 to 2⁶²; buckets are `0 … num_buckets - 1`.
+        num_buckets: Number of buckets, from 1 to 2⁶²; buckets are `0 … num_buckets - 1`.
     """
     if not 1 <= num_buckets <= _MAX_BUCKETS:
         raise ConfigError(f"num_buckets must be between 1 and 2**62, but got {num_buckets}")
@@ -111,7 +111,7 @@ def hash_ids(
     if num_buckets <= 1 << _NARROW_BITS:
         return (value * num_buckets) >> 32
     # 62 bits from two independent functions, and multiply-high in 31-bit limbs so that no
-    # intermediate leaves int64.
+    # intermediate result overflows int64.
     upper, lower = value >> 1, _multiply_shift(ids, hashes[:, 3:6]) >> 1
     top, bottom = num_buckets >> 31, num_buckets & ((1 << 31) - 1)
     carry = (upper * bottom + lower * top + ((lower * bottom) >> 31)) >> 31
@@ -128,21 +128,21 @@ def hash_signs(
 def uniform_at(
     keys: Int64[Tensor, "*shape"], dtype: torch.dtype = torch.float32
 ) -> Float[Tensor, "*shape"]:
-    """A number in (0, 1) for each key, never 0 or 1.
+    """A uniform random number in (0, 1) for each key, never 0 or 1.
 
     Args:
         keys: Any 64-bit words.
         dtype: float32, with 23 random bits, or float64, with 52.
     """
     if dtype not in (torch.float32, torch.float64):
-        raise ConfigError(f"uniform numbers come in float32 or float64, but got {dtype}")
+        raise ConfigError(f"dtype must be float32 or float64, but got {dtype}")
     num_bits = 23 if dtype == torch.float32 else 52
     bits = (mix_bits(keys) >> (64 - num_bits)) & ((1 << num_bits) - 1)
     return (bits.to(dtype) + 0.5) * 2.0**-num_bits
 
 
 def normal_at(keys: Int64[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """A standard normal float32 for each key (Box-Muller, two draws a key)."""
+    """A standard normal float32 for each key (Box-Muller, two draws per key)."""
     radius = torch.sqrt(-2.0 * torch.log(uniform_at(keys)))
     angle = uniform_at(keys ^ _signed(_GOLDEN)) * (2.0 * math.pi)
     return radius * torch.cos(angle)

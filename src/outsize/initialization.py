@@ -1,6 +1,6 @@
-"""Fresh rows as a pure function of (seed, table, row, column).
+"""Initial rows of a table, as a pure function of (seed, table, row, column).
 
-A table therefore starts out the same on one rank or four, written at once or row by row.
+A table therefore starts the same on any number of ranks, whether filled at once or row by row.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from torch import Tensor
 from outsize.hashing import derive_seed, normal_at, uniform_at
 from outsize.spec import TableSpec
 
-_CHUNK_VALUES = 1 << 18  # a few megabytes of int64: stays in cache
+_CHUNK_VALUES = 1 << 18  # a few megabytes of int64, which fit in the CPU cache
 
 
 def initial_rows(spec: TableSpec, ids: Int64[Tensor, " n"], seed: int) -> Float[Tensor, "n dim"]:
-    """The values that rows `ids` of a table have before any update, in float32.
+    """The initial values of rows `ids` of a table, in float32.
 
     Args:
-        spec: The table; its name is part of the key, so tables of one model differ.
-        ids: Row numbers.
+        spec: The table; its name is part of the key, so the tables of a model differ.
+        ids: Row ids.
         seed: The model's seed.
     """
     std = spec.init.std_for(spec.dim)
@@ -38,14 +38,14 @@ def initial_rows(spec: TableSpec, ids: Int64[Tensor, " n"], seed: int) -> Float[
 def fill_initial_rows(
     weight: Float[Tensor, "rows dim"], spec: TableSpec, seed: int, first: int = 0, every: int = 1
 ) -> None:
-    """Write the first values of a table in place, a cache-sized piece at a time.
+    """Fill `weight` in place with the initial rows of a table, in chunks that fit the CPU cache.
 
     Args:
-        weight: Rows `first`, `first + every`, … of the table.
+        weight: To be filled with rows `first`, `first + every`, … of the table.
         spec: The table.
         seed: The model's seed.
-        first: The table's row that comes first; 0 for a whole table.
-        every: How far apart its rows are in the table; 1 for a whole table.
+        first: The first row; 0 for a whole table.
+        every: Stride between rows; 1 for a whole table.
     """
     step = max(1, _CHUNK_VALUES // spec.dim)
     with torch.no_grad():

@@ -1,17 +1,17 @@
-"""JSON read from disk and checked against a schema before anything believes it.
+"""Reading JSON files and checking them against a schema.
 
 A schema is a plain value that looks like what it describes:
 
-- `str`, `bool`, `int` or `float` (which also takes whole numbers) describe one value; `object` any;
-  another class describes its instances, for trees that hold more than JSON can;
-- `Whole(minimum)` describes a whole number that is not below a minimum; `Word(word, ...)` describes
-  one of several texts;
-- `[schema]` describes a list whose members all fit the schema; `(schema, ...)` describes a list of
-  as many members, each with a schema of its own;
-- `{"name": schema, ...}` describes an object that has at least these members; `Absent(schema)` lets
-  one of them be missing;
-- `Each(schema)` describes an object with any names, whose values all fit the schema;
-- `OneOf(schema, ...)` describes what fits any of several schemas; `None` describes null.
+- `str`, `bool`, `int` or `float` (which also accepts integers) match a value of that type; `object`
+  matches any value; any other class matches its instances, for trees that hold more than JSON can;
+- `Whole(minimum)` matches an integer of at least `minimum`; `Word(word, ...)` matches one of some
+  strings;
+- `[schema]` matches a list whose elements all match the schema; `(schema, ...)` matches a list of
+  that length, each element with its own schema;
+- `{"name": schema, ...}` matches an object that has at least these members; `Absent(schema)` makes
+  a member optional;
+- `Each(schema)` matches an object with any member names, whose values all match the schema;
+- `OneOf(schema, ...)` matches a value that any of the schemas matches; `None` matches null.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from typing import Any
 
 
 class SchemaError(ValueError):
-    """JSON that does not fit its schema; says where, and what was found there."""
+    """JSON that does not match its schema; the message says where, and what was found there."""
 
 
 @dataclass(frozen=True)
 class Whole:
-    """A whole number of 64 bits that is not below a minimum."""
+    """A 64-bit integer of at least a minimum."""
 
     minimum: int = 0
 
 
 class Word:
-    """One of several texts."""
+    """One of several strings."""
 
     def __init__(self, *words: str) -> None:
         self.words = words
@@ -43,43 +43,43 @@ class Word:
 
 @dataclass(frozen=True)
 class Absent:
-    """A member of an object that may be missing."""
+    """An optional member of an object."""
 
     schema: Any
 
 
 @dataclass(frozen=True)
 class Each:
-    """An object with any names, whose values all fit one schema."""
+    """An object with any member names, whose values all match one schema."""
 
     schema: Any
 
 
 class OneOf:
-    """What fits any of several schemas."""
+    """A value that matches any of several schemas."""
 
     def __init__(self, *schemas: Any) -> None:
         self.schemas = schemas
 
 
 FILE_FACTS = {"bytes": Whole(), "sha256": str}
-"""What `outsize.files` says of a file it has written."""
+"""The schema of a file's size and checksum, as `outsize.files` returns them."""
 
-_WORDS = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
+_TYPE_NAMES = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
 
 
 def read_json(path: Path, schema: Any) -> Any:
-    """Read a file and check it.
+    """Read a JSON file and check it against a schema.
 
     Raises:
-        SchemaError: It is not JSON, or does not fit; one line that does not name the file.
+        SchemaError: It is not JSON, or does not match; one line that does not name the file.
         OSError: It cannot be read.
     """
     return parse_json(path.read_bytes(), schema)
 
 
 def parse_json(content: bytes | str, schema: Any) -> Any:
-    """Parse JSON and check it; a `SchemaError` where it is not JSON or does not fit."""
+    """Parse JSON and check it against a schema; raises a `SchemaError` if either fails."""
     try:
         value = json.loads(content)
         check(value, schema)
@@ -93,12 +93,12 @@ def parse_json(content: bytes | str, schema: Any) -> Any:
 
 
 def check(value: Any, schema: Any, where: str = "") -> None:
-    """Raise a `SchemaError` where a value does not fit a schema.
+    """Raise a `SchemaError` if a value does not match a schema.
 
     Args:
-        value: What `json.loads` gives.
-        schema: What it must look like.
-        where: Its place in the file, for the error.
+        value: A value as `json.loads` returns it.
+        schema: The schema it must match.
+        where: Its path in the file, for the error message.
     """
     if not _fits_kind(value, schema):
         raise SchemaError(f"{where or 'it'} is {_shown(value)} where {_described(schema)} belongs")
@@ -124,7 +124,7 @@ def check(value: Any, schema: Any, where: str = "") -> None:
 
 
 def _fits_kind(value: Any, schema: Any) -> bool:
-    """Whether a value is of the kind a schema describes, whatever its members are."""
+    """Whether a value is of the kind a schema describes, without looking at its members."""
     if schema is None or schema is object:
         return schema is object or value is None
     if isinstance(schema, OneOf):
@@ -175,4 +175,4 @@ def _described(schema: Any) -> str:
         return f"a list of {len(schema)}"
     if isinstance(schema, dict | Each):
         return "an object"
-    return _WORDS.get(schema) or f"a {schema.__name__}"
+    return _TYPE_NAMES.get(schema) or f"a {schema.__name__}"

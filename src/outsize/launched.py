@@ -1,8 +1,8 @@
-"""What a process does for its launcher: which rank speaks, what torchrun is told, how it ends.
+"""Running under torchrun: which rank prints, what torchrun reports, and how a rank exits.
 
-torchrun ends all ranks as soon as one has failed, and then prints a report of its own. A mistake
-that all ranks meet is therefore told by the first one, while the others wait to be ended; and its
-line goes into the file that torchrun has named for it, so that the report closes with it.
+torchrun ends all ranks as soon as one has failed, and then prints a report of its own. An error
+that all ranks raise is therefore printed by the first rank only, while the others wait to be ended.
+Its message is also written to the error file that torchrun provides, so that the report shows it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _GRACE_S = 10.0
 
 
 def is_first_rank() -> bool:
-    """Whether this process speaks for all: the first of a launch by torchrun, or the only one."""
+    """Whether this process prints for all ranks: it is rank 0 of a launch, or the only process."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def is_rank() -> bool:
-    """Whether a launcher started this process as one of its ranks, which it may restart."""
+    """Whether a launcher started this process as a rank, which the launcher may restart."""
     return "TORCHELASTIC_RUN_ID" in os.environ or int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
@@ -34,21 +34,21 @@ def is_one_of_several() -> bool:
 
 
 def wait_for_first() -> None:
-    """Give the first rank time to fail first, which ends this one; nothing for the first itself.
+    """Wait until the first rank has had time to fail, which ends this one; no-op on the first rank.
 
-    Returns only where the first rank goes on: the mistake is then one of this rank alone.
+    Returns only if the first rank continues: the error is then this rank's alone.
     """
     if is_one_of_several() and not is_first_rank():
         time.sleep(_GRACE_S)
 
 
 def may_speak() -> bool:
-    """Whether this rank tells what went wrong: the first to ask, of those of torchrun here."""
+    """Whether this rank prints the error: true for the first of this machine's ranks to ask."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not is_one_of_several() or not path:
         return is_first_rank()
     try:
-        claim = Path(path).parent.parent / "spoken"  # a folder that ranks of an attempt share
+        claim = Path(path).parent.parent / "spoken"  # all ranks of an attempt share this folder
         os.close(os.open(claim, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
     except FileExistsError:
         return False
@@ -58,21 +58,21 @@ def may_speak() -> bool:
 
 
 def report_failure(line: str) -> None:
-    """Tell torchrun, where it asked to be told, why this rank fails: its report shows the line."""
+    """Write why this rank fails to torchrun's error file, if there is one, for its report."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not path:
         return
     facts = {"py_callstack": line, "timestamp": str(int(time.time()))}
     content = {"message": {"message": line, "extraInfo": facts}}
-    with contextlib.suppress(OSError):  # the line was printed in any case
+    with contextlib.suppress(OSError):  # the message has been printed anyway
         Path(path).write_text(json.dumps(content), "utf-8")
 
 
 def leave(code: int) -> NoReturn:
-    """End the process; a rank ends at once.
+    """Exit the process; a rank exits at once, without the interpreter's cleanup.
 
-    A model wrapped by DDP keeps threads of the process group alive, and destroying them while the
-    interpreter shuts down can abort a rank that has done all its work.
+    A model wrapped in DDP keeps threads of the process group alive. Destroying them while the
+    interpreter shuts down can abort a rank that has finished its work.
     """
     if is_rank():
         sys.stdout.flush()

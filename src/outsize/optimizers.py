@@ -1,10 +1,10 @@
 """Optimizers for the rows of a store, with the interface of `torch.optim.Optimizer`.
 
-The parameters of a row optimizer are the row tensors in which backward has left a gradient
-(`store.pending`). Clipping, loss scaling, accumulation over several backward passes, skipped
-steps and torch's learning-rate schedulers therefore work as they do elsewhere. Two things differ:
-`step` uses gradients up, so calling it twice does not apply them twice; and the state lives in the
-store, beside the rows, so `state_dict` holds settings only.
+The parameters of a row optimizer are the row tensors that have a gradient after backward
+(`store.pending`). Gradient clipping, loss scaling, gradient accumulation, skipped steps and torch's
+learning-rate schedulers therefore work as with any torch optimizer. Two things differ: `step`
+consumes the gradients, so calling it twice does not apply them twice; and the optimizer state lives
+in the store, with the rows, so `state_dict` holds the settings only.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from outsize.kernels.rows.updates import AdagradRule, AdamRule, SGDRule, UpdateR
 
 
 class RowOptimizer(Optimizer, ABC):
-    """Trains the rows of one store.
+    """Base class of the optimizers that train the rows of one store.
 
     Args:
-        store: Whose rows.
+        store: The store whose rows are trained.
         learning_rate: Step size; a scheduler may change `param_groups[0]["lr"]`.
-        settings: The rule's other settings.
+        settings: The other settings of the update rule.
     """
 
     def __init__(self, store: RowStore, learning_rate: float, **settings: Any) -> None:
         if not learning_rate >= 0:
             raise ConfigError(f"learning_rate must be >= 0, but got {learning_rate}")
-        # torch refuses an empty list of parameters; ours fills and empties with every step.
+        # torch refuses an empty list of parameters; this one is filled and emptied at every step.
         super().__init__([nn.Parameter(torch.empty(0))], {"lr": learning_rate, **settings})
         self.store = store
         self._num_bad_rows: Tensor | None = None
@@ -51,7 +51,7 @@ class RowOptimizer(Optimizer, ABC):
     def step(  # type: ignore[override]
         self, closure: Callable[[], float] | None = None
     ) -> float | None:
-        """Apply every pending gradient, merged by row, and use it up."""
+        """Apply all pending gradients, merged by row, and clear them."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -66,13 +66,13 @@ class RowOptimizer(Optimizer, ABC):
         return loss
 
     def share_infinities(self) -> None:
-        """If any rank has a NaN or infinite row gradient, let all have one; entered by all ranks.
+        """If any rank has a non-finite row gradient, give every rank one; call it on all ranks.
 
-        Row gradients stay on the rank that has computed them, so one rank alone may find them
-        infinite, where dense ones are averaged over ranks and infinite on all. Call this after
-        backward and before `GradScaler.unscale_` or `step`: then all ranks skip, and their scales
-        stay equal. Without a scaler, `step` then refuses the update on all ranks. One short
-        message is sent where ranks share rows, and none where each is on its own (`ServedStore`).
+        Dense gradients are averaged over ranks, so they are non-finite on all ranks or none. Row
+        gradients stay on the rank that computed them, so they may be non-finite on one rank only.
+        Call this after backward and before `GradScaler.unscale_` or `step`: then all ranks skip the
+        step, and their scales stay equal. Without a scaler, `step` then refuses the update on all
+        ranks. One short message is sent if ranks train in step, none with a `ServedStore`.
         """
         self.store.reduce_pending()
         is_finite = self.store.pending.is_finite()
@@ -80,16 +80,16 @@ class RowOptimizer(Optimizer, ABC):
             self.store.pending.spoil(self.store._device())
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget pending gradients: a step that was computed and is to be skipped."""
+        """Discard the pending gradients, as for a step that is skipped."""
         self.store.forget_pending()
 
     def state_dict(self) -> dict[str, Any]:
-        """The settings; the state is in the store's `state_dict`."""
+        """The settings; the optimizer state is in the store's `state_dict`."""
         settings = {k: v for k, v in self.param_groups[0].items() if k != "params"}
         return {"state": {}, "param_groups": [{**settings, "params": []}]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over settings saved by `state_dict`."""
+        """Load the settings saved by `state_dict`."""
         saved = state_dict["param_groups"][0]
         for name in self.param_groups[0]:
             if name != "params" and name in saved:
@@ -98,7 +98,7 @@ class RowOptimizer(Optimizer, ABC):
         self.store.bind(self.rule())
 
     def raise_if_non_finite(self) -> None:
-        """Report an update refused on CUDA because of NaN or infinity (one synchronisation)."""
+        """Raise if an update was refused on CUDA because it was non-finite (synchronizes once)."""
         count = 0 if self._num_bad_rows is None else int(self._num_bad_rows)
         self._num_bad_rows = None
         if count:
@@ -108,9 +108,9 @@ class RowOptimizer(Optimizer, ABC):
             )
 
     def _refuse_non_finite(self, update: RowUpdate) -> RowUpdate:
-        """Let no NaN reach a row: raise on the CPU; on CUDA, zero the update and remember it."""
+        """Keep non-finite updates from rows: raise on the CPU; on CUDA zero and count them."""
         if not update.ids.is_cuda and all(math.isfinite(part.sum()) for part in update.gradients):
-            return update  # one pass; a sum that only overflows goes on to the exact count
+            return update  # one pass; a sum that merely overflows is counted exactly below
         bad = torch.cat([~torch.isfinite(part).all(dim=1) for part in update.gradients]).sum()
         known = self._num_bad_rows
         self._num_bad_rows = bad if known is None else known + bad
@@ -128,7 +128,7 @@ class RowSGD(RowOptimizer):
     """row ← row − η·g.
 
     Args:
-        store: Whose rows.
+        store: The store whose rows are trained.
         learning_rate: η.
     """
 
@@ -140,12 +140,12 @@ class RowSGD(RowOptimizer):
 
 
 class RowAdagrad(RowOptimizer):
-    """Row-wise Adagrad: one accumulator a row, the mean of its squared gradients.
+    """Row-wise Adagrad: one accumulator per row, the sum of its mean squared gradients.
 
-    The usual choice for click models: 4 bytes of state a row, whatever its width.
+    The usual choice for click models: 4 bytes of state per row, for rows of any width.
 
     Args:
-        store: Whose rows.
+        store: The store whose rows are trained.
         learning_rate: η.
         eps: Added to the root of the accumulator.
         initial_sum: The accumulator before the first update.
@@ -167,10 +167,10 @@ class RowAdagrad(RowOptimizer):
 
 
 class RowFullAdagrad(RowOptimizer):
-    """Adagrad with an accumulator for each number, as `torch.optim.Adagrad` on touched rows.
+    """Adagrad with one accumulator per element: `torch.optim.Adagrad` on the rows of each batch.
 
     Args:
-        store: Whose rows.
+        store: The store whose rows are trained.
         learning_rate: η.
         eps: Added to the root of the accumulator.
         initial_sum: The accumulators before the first update.
@@ -190,13 +190,13 @@ class RowFullAdagrad(RowOptimizer):
 
 
 class RowAdam(RowOptimizer):
-    """Adam on each row's own sequence of updates; rows not in a batch do not decay.
+    """Adam on each row's own sequence of updates; rows that are not in a batch do not decay.
 
     The bias correction counts a row's updates, where `torch.optim.SparseAdam` counts the steps
-    of the run: a row met for the first time late in training moves by η, not by 3η.
+    of the run: a row that first occurs late in training moves by η, not by 3η.
 
     Args:
-        store: Whose rows.
+        store: The store whose rows are trained.
         learning_rate: η.
         betas: Decay of the first and second moment.
         eps: Added to the root of the second moment.

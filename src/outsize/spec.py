@@ -1,8 +1,8 @@
-"""The words everything shares: what a model asks of its tables, and what that costs.
+"""Specifications of tables and features, memory budgets and memory use.
 
-A `TableSpec` is a request (so many rows of such a width), a `FeatureSpec` points to a table and
-says how its bags are pooled, a `MemoryUse` is the price in bytes. None of them knows whether rows
-are full, compressed or cached.
+A `TableSpec` asks for a number of rows of some width. A `FeatureSpec` points to a table and says
+how bags of ids are pooled. A `Budget` limits what a table may cost, and a `MemoryUse` says what it
+does cost. All are independent of whether rows are full, compressed or cached.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ def _require_name(kind: str, name: str) -> None:
 
 @dataclass(frozen=True)
 class Init:
-    """How fresh rows are drawn.
+    """The distribution of initial rows.
 
     Every value is a pure function of (seed, table, row, column), so a table starts out the same
-    however it is sharded, and a row created late has the value it would have had from the start.
+    however it is sharded, and a row created late has the value it would have had at the start.
 
     Attributes:
         distribution: "uniform", "normal" or "zeros".
-        std: Standard deviation of a value. The default, `None`, is `1 / sqrt(3 * dim)`: rows of
-            expected squared norm 1/3, the same as a uniform draw on ±dim^-½.
+        std: Standard deviation of each value. The default, `None`, is `1 / sqrt(3 * dim)`: rows
+            then have an expected squared norm of 1/3, as when drawn uniformly from ±dim^-½.
     """
 
     distribution: Literal["uniform", "normal", "zeros"] = "uniform"
@@ -72,8 +72,8 @@ class TableSpec:
         name: Unique among the tables of a model; letters, digits, `_` and `-`.
         num_rows: Ids of this table are `0 … num_rows - 1`.
         dim: Width of a row.
-        init: How fresh rows are drawn.
-        dtype: Floating-point type the rows are kept in.
+        init: The distribution of initial rows.
+        dtype: Floating-point type the rows are stored in.
     """
 
     name: str
@@ -102,8 +102,8 @@ class FeatureSpec:
         name: Unique among the features of a model.
         table: Name of the table its ids belong to; by default a table of the same name.
         pooling: How a bag of ids becomes one vector.
-        padding_id: An id that stands for "nothing here": it is left out of every bag, has no row
-            and may lie outside the table (-1 is usual).
+        padding_id: An id that marks padding: it is left out of every bag, has no row and may lie
+            outside the table (usually -1).
     """
 
     name: str
@@ -124,11 +124,11 @@ class FeatureSpec:
 
 @dataclass(frozen=True)
 class Budget:
-    """The most a table may cost; `None` sets no limit.
+    """The most a table may cost; `None` means no limit.
 
     Attributes:
-        max_params: Trainable numbers.
-        max_bytes: Bytes, index maps included.
+        max_params: Maximum number of trainable parameters.
+        max_bytes: Maximum number of bytes, including index maps.
     """
 
     max_params: int | None = None
@@ -150,7 +150,7 @@ class Budget:
         )
 
     def require(self, what: str, num_params: int, num_bytes: int) -> None:
-        """Refuse a cost above the budget, in words that begin with `what`."""
+        """Raise a `BudgetError` that begins with `what` if a cost exceeds the budget."""
         for limit, cost, unit in (
             (self.max_params, num_params, "parameters"),
             (self.max_bytes, num_bytes, "bytes"),
@@ -164,13 +164,13 @@ class Budget:
 
 @dataclass(frozen=True)
 class MemoryUse:
-    """What something costs: trainable parameters, and bytes by device and kind.
+    """Memory cost: the number of trainable parameters, and bytes by device and kind.
 
-    Uses add up: `full.memory_use() + cache.memory_use()`.
+    Costs can be added: `full.memory_use() + cache.memory_use()`.
 
     Attributes:
-        num_parameters: Trainable numbers, whatever their type.
-        bytes_by_device: device name → kind → bytes, with the kinds "parameters", "index" (maps
+        num_parameters: Number of trainable parameters, of any type.
+        bytes_by_device: Device name → kind → bytes. The kinds are "parameters", "index" (maps
             from ids to rows), "optimizer" (state of row optimizers) and "cache" (copies).
     """
 
@@ -179,7 +179,7 @@ class MemoryUse:
 
     @classmethod
     def of(cls, tensors: Mapping[MemoryKind, Iterable[torch.Tensor]]) -> MemoryUse:
-        """Count tensors by kind, each where it lives; "parameters" also count as such."""
+        """Sum the sizes of tensors by kind and device, and count the "parameters"."""
         count = 0
         sizes: dict[str, dict[MemoryKind, int]] = {}
         for kind, group in tensors.items():
@@ -195,7 +195,7 @@ class MemoryUse:
 
     @property
     def total_bytes(self) -> int:
-        """Every byte, index maps and optimizer state included."""
+        """All bytes, including index maps and optimizer state."""
         return sum(sum(kinds.values()) for kinds in self.bytes_by_device.values())
 
     def __add__(self, other: MemoryUse) -> MemoryUse:

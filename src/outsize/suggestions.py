@@ -1,4 +1,4 @@
-"""Names in errors: what a misspelt one may have meant, and a few of very many."""
+"""Names in error messages: suggestions for misspelt ones, and shortened lists."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ _MAX_COMPARED, _MAX_LETTERS = 10_000, 40
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """What a misspelt word may have meant, or all that is known; begins with a space."""
+    """The known name nearest to a misspelt one, or all known names; begins with a space."""
     known = list(known)
     close = difflib.get_close_matches(word[: 2 * _MAX_LETTERS], known, n=1)
     return f" Did you mean {close[0]!r}?" if close else f" Known: {', '.join(sorted(known))}."
 
 
 def few(names: Iterable[str], near: str = "", most: int = 5) -> str:
-    """Names for a line of an error, however many there are and however long.
+    """A list of names that fits one line of an error message.
 
     Args:
-        names: All of them; those that are not shown are counted.
+        names: All names; those not shown are counted.
         near: Show the names nearest to this one first.
-        most: How many are shown.
+        most: The maximum number of names shown.
     """
     names = list(names)
     shown = names
@@ -34,7 +34,7 @@ def few(names: Iterable[str], near: str = "", most: int = 5) -> str:
 
 
 def shortened(name: str) -> str:
-    """A name of bounded length, in one line, and in quotes where it is empty."""
+    """A name cut to a bounded length, on one line, in quotes if it is empty."""
     if len(name) > _MAX_LETTERS:
         name = f"{name[: _MAX_LETTERS - 1]}…"
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in name) or "''"

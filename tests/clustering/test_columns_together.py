@@ -38,7 +38,7 @@ def take_together(monkeypatch):
     def take():
         for name in ("kmeans", "nearest"):
             module = importlib.import_module(f"outsize.clustering.{name}")
-            monkeypatch.setattr(module, "taken_together", lambda columns: [columns])
+            monkeypatch.setattr(module, "column_batches", lambda columns: [columns])
 
     return take
 

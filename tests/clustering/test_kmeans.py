@@ -342,7 +342,7 @@ BAD = {
     "no weight": ({"weights": torch.zeros(3)}, DataError, "all weights are 0"),
     "a negative weight": ({"weights": torch.tensor([1.0, -2, 1])}, DataError, "but one is -2"),
     "a NaN weight": ({"weights": torch.tensor([1, NAN, 1])}, NonFiniteError, "weights hold NaN"),
-    "too few weights": ({"weights": torch.ones(2)}, ConfigError, "one a point, 3 in all"),
+    "too few weights": ({"weights": torch.ones(2)}, ConfigError, "one value per point, 3 in all"),
 }
 
 

@@ -6,7 +6,7 @@ import torch
 from outsize.clustering import faiss_engine, kmeans, nearest
 from outsize.clustering.nearest import choose_engine
 from outsize.clustering.sampling import draw_distinct
-from outsize.clustering.seeding import _PIECE, distinct_rows, first_centroids
+from outsize.clustering.seeding import _CHUNK, distinct_rows, first_centroids
 from outsize.interrupts import StopRequested, stopping_when
 
 ENGINES = ["torch", pytest.param("faiss", marks=pytest.mark.skipif(
@@ -92,7 +92,7 @@ def test_distinct_rows_are_those_of_torch(dim):
 def test_few_distinct_points_among_many_are_found_piece_by_piece(num_distinct):
     generator = torch.Generator().manual_seed(0)
     values = torch.randn(num_distinct, 2, generator=generator)
-    many = values[torch.randint(num_distinct, (2 * _PIECE + 5,), generator=generator)]
+    many = values[torch.randint(num_distinct, (2 * _CHUNK + 5,), generator=generator)]
     weights = torch.ones(len(many), dtype=torch.float64)
 
     def search(some, centroids):

@@ -221,7 +221,9 @@ def test_a_process_that_dies_takes_one_cell_along(grid, tmp_path, monkeypatch):
     with GridProgress(2, 0, Console(quiet=True)) as progress:
         outcomes = list(pool.run_cells(cells, 2, progress))
     assert {outcome.cell.name for outcome in outcomes} == {"full-0", "hash-16-0"}
-    assert {outcome.reason for outcome in outcomes} == {"its process died, as for want of memory"}
+    assert {outcome.reason for outcome in outcomes} == {
+        "its process died, perhaps for lack of memory"
+    }
 
 
 LONG = """

@@ -9,7 +9,7 @@ from outsize.compare.crossing import Crossing
 from outsize.compare.factors import Factor, factors_of, format_factor
 from outsize.compare.plots import format_count, size_svg
 from outsize.compare.results import Comparison, Point, Spread, best_at_each_budget
-from outsize.compare.words import best_lines, factors_table, kind_lines
+from outsize.compare.text_tables import best_lines, factors_table, kind_lines
 
 
 class Page(HTMLParser):
@@ -92,7 +92,7 @@ def test_the_best_is_named_with_its_ties(grid):
     assert (first.method, first.ties) == ("ce-concat", ("hash",))
     assert (second.method, second.ties) == ("ce-concat", ())
     assert best_lines(found, [first])[0] == (
-        "at 16 parameters a table: ce-concat (BCE 0.58000), a tie with hash: their ranges overlap"
+        "at 16 parameters per table: ce-concat (BCE 0.58000), a tie with hash: their ranges overlap"
     )
 
 
@@ -125,7 +125,7 @@ def test_without_full_tables_there_are_no_factors(grid):
     ],
 )
 def test_a_factor_says_how_it_was_found(factor, words):
-    assert factor.words() == words
+    assert factor.describe() == words
 
 
 def test_only_kinds_that_occur_are_explained(grid):

@@ -113,7 +113,7 @@ def test_a_file_that_is_cut_short_or_grown_or_gone_is_found(path, encodings, cap
     (folder / name).unlink()
     capsys.readouterr()
     build(path)
-    assert f"is damaged ({name} is missing): encoding it anew" in capsys.readouterr().err
+    assert f"is damaged ({name} is missing): encoding it again" in capsys.readouterr().err
     assert len(encodings) == 4
     assert content_of(folder) == whole
 
@@ -170,7 +170,7 @@ def test_a_folder_opened_by_hand_is_checked_as_well(path):
         EncodedClicks(folder)
     assert "\n" not in str(e.value)
     (folder / "manifest.json").unlink()
-    with pytest.raises(DataError, match="this is no encoded data"):
+    with pytest.raises(DataError, match="this is not encoded data"):
         EncodedClicks(folder)
 
 

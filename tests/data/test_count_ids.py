@@ -31,10 +31,10 @@ def test_ids_of_the_first_examples_are_counted_bags_too():
     assert counts["bag"].tolist() == [6 + 10, 6 + 10, 6 + 10, 6, 6]
 
 
-def test_of_very_many_examples_spread_stretches_are_counted(monkeypatch):
-    monkeypatch.setattr(clicks_module, "_COUNTED_AT_ONCE", 10)
-    monkeypatch.setattr(clicks_module, "_MAX_STRETCHES", 4)
-    counts = Counted().count_ids(95)  # ten stretches, of which 0, 2, 5 and 7 are read
+def test_of_very_many_examples_spread_chunks_are_counted(monkeypatch):
+    monkeypatch.setattr(clicks_module, "_CHUNK_EXAMPLES", 10)
+    monkeypatch.setattr(clicks_module, "_MAX_CHUNKS", 4)
+    counts = Counted().count_ids(95)  # ten chunks, of which 0, 2, 5 and 7 are read
     expected = torch.cat([torch.arange(a, a + 10) for a in (0, 20, 50, 70)]) % 7
     assert torch.equal(counts["single"], expected.bincount(minlength=7))
 

@@ -54,7 +54,7 @@ def test_merging_in_parts_changes_nothing(monkeypatch: pytest.MonkeyPatch):
     whole, parts = KeyCounts(), KeyCounts()
     values = np.random.default_rng(0).integers(0, 500, 5000)
     add(whole, values)
-    monkeypatch.setattr(id_counts, "_LEAST_PENDING", 10)
+    monkeypatch.setattr(id_counts, "_MIN_PENDING", 10)
     for chunk in np.split(values, 50):
         add(parts, chunk)
     whole.merge()

@@ -129,7 +129,7 @@ def test_a_run_file_names_the_split(table):
         ({"item": "movie"}, DataError, "has no column 'movie'; it has: user, film"),
         ({"positive": "stars", "at_least": 9.0}, DataError, "there is no row with stars >= 9"),
         ({"split": ColumnSplit("part", ("0",), (), ("7",))}, DataError, "no pair to test on"),
-        ({"split": LastOfEachSplit("user", "genres")}, DataError, "that is no number"),
+        ({"split": LastOfEachSplit("user", "genres")}, DataError, "that is not a number"),
         ({"at_least": 4.0}, ConfigError, "name it as positive"),
         ({"multi_valued": ("genres",)}, ConfigError, "which is neither in query_features"),
         ({"numeric": ("age",)}, ConfigError, "numeric names 'age', which is neither in query_fea"),

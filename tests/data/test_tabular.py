@@ -330,7 +330,7 @@ def test_a_missing_column_is_named_with_those_that_exist(path):
 
 def test_a_file_that_is_no_parquet_is_named(tmp_path):
     (tmp_path / "text.parquet").write_text("label,city\n1,Rome\n")
-    with pytest.raises(DataError, match=r"text\.parquet is no Parquet file"):
+    with pytest.raises(DataError, match=r"text\.parquet is not a readable Parquet file"):
         config_of(tmp_path / "text.parquet").build()
 
 
@@ -346,7 +346,7 @@ def test_a_split_without_rows_is_named(path):
         ({"categorical": (), "multi_valued": ()}, "name at least one"),
         ({"log1p": ("price",)}, "column 'price' is used twice"),
         ({"categorical": ("a b", "a_b")}, "features of the same name"),
-        ({"vocabulary": VocabularyConfig(hashed=("nowhere",))}, "no categorical column"),
+        ({"vocabulary": VocabularyConfig(hashed=("nowhere",))}, "not a categorical column"),
         ({"max_bad_rows": 1.5}, "max_bad_rows is a share"),
         ({"subsample": 0}, "subsample must be >= 1"),
         ({"separator": ""}, "need a separator"),

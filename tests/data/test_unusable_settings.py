@@ -33,8 +33,8 @@ def clicks(path, label="label", **changes):
         ({"positive_from": math.nan}, "positive_from must be a finite number, but got nan"),
         ({"positive_from": math.inf}, "positive_from must be a finite number, but got inf"),
         ({"subsample": 10**30}, "subsample must be <= 2147483647"),
-        ({"delimiter": "\n"}, "delimiter must be one character that ends no line"),
-        ({"delimiter": '"'}, "delimiter must be one character that ends no line"),
+        ({"delimiter": "\n"}, "delimiter must be one character other than a line end"),
+        ({"delimiter": '"'}, "delimiter must be one character other than a line end"),
         ({"cache": "a\0b"}, "cache must be the name of a folder"),
     ],
 )

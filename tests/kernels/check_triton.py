@@ -84,7 +84,7 @@ def check_draws(num=300):
 def check_many_queries():
     """More queries than are asked at a time; draws and log-partitions stay in their lines."""
     tuning._MAX_MASS_BYTES, kept = 4 * 20, tuning._MAX_MASS_BYTES
-    assert tuning.queries_at_a_time(300, SMALL) == 16
+    assert tuning.queries_per_pass(300, SMALL) == 16
     check_logits(300, 8, torch.float32, SMALL, num_queries=40)
     tuning._MAX_MASS_BYTES = kept
 
@@ -150,7 +150,7 @@ if __name__ == "__main__":
     check_logits(200, 37, torch.int8, SMALL)
     check_logits(100, 32, torch.bfloat16, replace(IN_TURNS, descriptors=True))
     check_logits(100, 32, torch.int8, replace(SMALL, descriptors=True))
-    mean_launches._SHARES_AT_A_TIME = 20 * 1024
+    mean_launches._SHARES_PER_PASS = 20 * 1024
     check_mean(torch.bfloat16)
     check_mean(torch.int8)
     check_held_rows()

@@ -42,7 +42,7 @@ def test_lists_are_taken_apart_and_put_together_as_those_of_python_are(one, othe
     assert_right(lists.part(start, stop), one[start:stop])
     assert_right(Ragged.stacked([lists, ragged(other), lists]), one + other + one)
     num_lines = min(len(one), len(other))
-    both = lists.part(0, num_lines).beside(ragged(other[:num_lines]))
+    both = lists.part(0, num_lines).concatenate_lists(ragged(other[:num_lines]))
     assert_right(both, [x + y for x, y in zip(one[:num_lines], other[:num_lines], strict=True)])
 
 

@@ -4,7 +4,7 @@ from draw_checks import DTYPES
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outsize.kernels.softmax.tuning import DeviceLimits, default_tuning, queries_at_a_time
+from outsize.kernels.softmax.tuning import DeviceLimits, default_tuning, queries_per_pass
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -38,7 +38,7 @@ def test_sizes_fit_the_device_and_each_other(
 def test_the_log_sum_exps_kept_are_bounded(num_queries, num_items, num):
     limits = DeviceLimits(227 << 10, True)
     tuning = default_tuning(num_queries, num_items, 128, torch.bfloat16, num, limits)
-    some = queries_at_a_time(num_items, tuning)
+    some = queries_per_pass(num_items, tuning)
     bytes_of_a_query = 4 * -(-num_items // tuning.block)
     assert some * bytes_of_a_query <= max(128 << 20, tuning.query_tile * bytes_of_a_query)
     assert some % tuning.query_tile == 0
@@ -48,4 +48,4 @@ def test_the_log_sum_exps_kept_are_bounded(num_queries, num_items, num):
 @pytest.mark.parametrize("size", [(256, 1 << 20, 768), (1024, 1 << 20, 768), (1024, 1 << 22, 128)])
 def test_a_thousand_queries_are_asked_at_once(size, num):
     tuning = default_tuning(*size, torch.bfloat16, num, DeviceLimits(227 << 10, True))
-    assert queries_at_a_time(size[1], tuning) >= size[0]
+    assert queries_per_pass(size[1], tuning) >= size[0]

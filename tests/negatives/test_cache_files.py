@@ -244,7 +244,7 @@ def test_a_cache_of_another_kind_is_refused(options, words, tmp_path):
 
 
 def test_folders_without_a_cache_and_foreign_files_are_refused(tmp_path):
-    refuses(make(), tmp_path / "nowhere", "is no checkpoint: there is no such folder")
+    refuses(make(), tmp_path / "nowhere", "is not a checkpoint: there is no such folder")
     folder = tmp_path / "a"
     save(folder, 2, lambda cache: live(cache, 0))
     manifest = json.loads((folder / "manifest.json").read_text())

@@ -1,4 +1,4 @@
-"""K-means as a piece of its own: several clusterings of small dimension in one call."""
+"""k-means for many points of small dimension, for several columns in one call."""
 
 from outsize.clustering.kmeans import Clustering, kmeans
 from outsize.clustering.nearest import CHUNK_POINTS, nearest

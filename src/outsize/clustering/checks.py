@@ -1,4 +1,4 @@
-"""What points and weights must be, each refused in one line."""
+"""Checks of the points and weights passed to k-means."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from torch import Tensor
 
 from outsize.errors import ConfigError, DataError, NonFiniteError
 
-_LARGEST = 1e15  # squared distances far beyond would leave float32
+_LARGEST = 1e15  # squared distances far beyond this would overflow float32
 
 
 def check_points(points: Tensor, name: str) -> None:
-    """Refuse what is not a finite float tensor of shape (columns, n, dim)."""
+    """Raise an error unless `points` is a finite float tensor of shape (columns, n, dim)."""
     if points.ndim != 3 or not points.is_floating_point() or points.shape[2] < 1:
         raise ConfigError(
             f"{name} must be floats of shape (columns, n, dim) with dim >= 1, "
@@ -29,10 +29,10 @@ def check_points(points: Tensor, name: str) -> None:
 
 
 def check_weights(weights: Tensor, num_points: int) -> None:
-    """Refuse weights that are not finite, not negative and somewhere positive, one a point."""
+    """Raise an error unless `weights` is one finite number >= 0 per point, and one is positive."""
     if weights.shape != (num_points,):
         raise ConfigError(
-            f"weights must be one a point, {num_points:,} in all, "
+            f"weights must have one value per point, {num_points:,} in all, "
             f"but got the shape {tuple(weights.shape)}"
         )
     least, most = (bound.item() for bound in torch.aminmax(weights))

@@ -1,10 +1,10 @@
-"""What finds nearest centroids: an engine prepares centroids, then searches chunks of points.
+"""The interface of nearest-centroid engines: prepare the centroids, then search chunks of points.
 
-An engine is always given chunks of one size, so that a point's result cannot depend on how many
-others are searched with it.
+All chunks passed to an engine have the same size, so a point's result does not depend on how many
+other points are searched with it.
 
-In this package `*columns` is a leading axis that may be missing: tensors are one column, or several
-to be worked on together.
+In this package `*columns` is an optional leading axis: a tensor holds one column, or several that
+are processed as a batch.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Searcher:
     """Centroids prepared for search.
 
     Attributes:
-        chunk_points: How many points a column `search` takes; a power of two up to `CHUNK_POINTS`.
-        search: The index of the centroid nearest to each point of a chunk. Near ties are decided
-            by rounding, alike for equal points.
+        chunk_points: Points per column in a chunk; a power of two up to `CHUNK_POINTS`.
+        search: Returns the index of the centroid nearest to each point of a chunk. Rounding
+            decides near ties, in the same way for equal points.
     """
 
     chunk_points: int
@@ -38,9 +38,10 @@ class Searcher:
 Engine = Callable[[Float[Tensor, "*columns k dim"]], Searcher]
 
 
-def taken_together(columns: Tensor) -> list[Tensor]:
-    """The columns to work on at once: all on CUDA, which one would leave idle, else one by one.
+def column_batches(columns: Tensor) -> list[Tensor]:
+    """Batches of columns to process at once: all columns on CUDA, one by one elsewhere.
 
-    On the CPU a column fills the caches and the cores by itself, and stops when it is done.
+    One column would leave a GPU idle. On the CPU one column keeps the cores busy and fits the
+    caches better, and each column can stop when it has converged.
     """
     return [columns] if columns.is_cuda else list(columns.unbind())

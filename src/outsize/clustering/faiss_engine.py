@@ -1,4 +1,4 @@
-"""Nearest centroids by faiss, on the CPU."""
+"""The faiss engine: nearest centroids on the CPU."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from torch import Tensor
 from outsize.clustering.engine import CHUNK_POINTS, Searcher
 from outsize.interrupts import check_stop
 
-# faiss has a fused kernel up to this dim, and uses it from so many numbers a call. With it, it is
-# 13 times as fast as torch at dim 4. Without it, it is slower, and a point's result depends on its
-# place and on the number of threads.
+# faiss has a fused kernel up to this dim, and uses it from this many numbers per call. With it,
+# faiss is 13 times as fast as torch at dim 4. Without it, faiss is slower, and a point's result
+# depends on its position and on the number of threads.
 MAX_DIM = 32
 _MIN_NUMBERS = 1 << 17
-# Numbers that points and centroids of a call are multiplied by each other, at most: no call can be
-# stopped, and this takes a second or two on one core.
+# Upper bound of points × centroids × dim per call: a call cannot be interrupted, and this many
+# multiplications take a second or two on one core.
 _MAX_PRODUCTS = 1 << 31
 
 
@@ -29,7 +29,7 @@ def is_available() -> bool:
 
 
 def prepare(centroids: Float[Tensor, "k dim"]) -> Searcher:
-    """Prepare float32 centroids of one column on the CPU; very many are searched block by block."""
+    """Prepare float32 centroids of one column on the CPU; many centroids are searched in blocks."""
     import faiss
 
     rows = -(-_MIN_NUMBERS // centroids.shape[1])
@@ -38,7 +38,7 @@ def prepare(centroids: Float[Tensor, "k dim"]) -> Searcher:
     blocks = [block.contiguous().numpy() for block in centroids.split(num_together)]
 
     def search_block(points: NDArray[Any], block: NDArray[Any]) -> tuple[Tensor, Tensor]:
-        # faiss has an OpenMP runtime of its own, which knows nothing of torch's limit.
+        # faiss has its own OpenMP runtime, which ignores torch's limit on threads.
         threads_before = faiss.omp_get_max_threads()
         faiss.omp_set_num_threads(torch.get_num_threads())
         try:

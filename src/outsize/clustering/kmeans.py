@@ -1,7 +1,7 @@
-"""k-means of several columns of points, such as those of a product quantizer.
+"""k-means for several columns of points, such as those of a product quantizer.
 
-Each column is clustered by itself and alike whether alone or among others: bit for bit on the CPU,
-where columns are taken one after the other; up to rounding on CUDA, where they are taken together.
+Each column is clustered on its own. Its result does not depend on the other columns: bit for bit on
+the CPU, where columns are clustered one by one; up to rounding on CUDA, where they are batched.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from outsize.clustering.checks import check_points, check_weights
-from outsize.clustering.engine import EngineName, taken_together
+from outsize.clustering.engine import EngineName, column_batches
 from outsize.clustering.lloyd import lloyd
 from outsize.clustering.nearest import choose_engine, nearest_in_column
 from outsize.clustering.sampling import draw_distinct
@@ -36,12 +36,12 @@ class Clustering:
     """Centroids, and how well they fit the points they were fitted on.
 
     Attributes:
-        centroids: float32, on the device of the points.
-        mse: Weighted mean of a fitted point's squared distance (summed over dim) to its nearest
-            centroid.
-        num_empty: Clusters that no fitted point is nearest to.
-        iterations: The most iterations a column took.
-        seconds: Time taken.
+        centroids: In float32, on the device of the points.
+        mse: Weighted mean of the squared distance (summed over dim) of a fitted point to its
+            nearest centroid.
+        num_empty: Number of clusters without a fitted point.
+        iterations: Number of iterations, the maximum over columns.
+        seconds: Elapsed time.
     """
 
     centroids: Float[Tensor, "columns k dim"]
@@ -64,27 +64,27 @@ def kmeans(
     max_points_per_cluster: int = 256,
     progress: bool = False,
 ) -> Clustering:
-    """Find centroids that make the weighted squared distance of the points to them small.
+    """Find centroids that minimize the weighted squared distance of points to the nearest one.
 
-    Where there are fewer distinct points than clusters, each is a centroid and the others are
-    copies that count as empty. The same seed gives the same result on the CPU; on CUDA sums may
-    be rounded differently, unless `torch.use_deterministic_algorithms` is on.
+    If there are fewer distinct points than clusters, each distinct point is a centroid and the
+    other centroids are copies that count as empty. The same seed gives the same result on the CPU.
+    On CUDA, sums may be rounded differently, unless `torch.use_deterministic_algorithms` is on.
 
     Args:
         points: Finite points of every column.
-        num_clusters: Centroids a column (k).
-        weights: One a point, for all columns; equal by default. Points of weight 0 take no part.
-        iterations: At most so many of Lloyd's iterations; a column stops when no assignment
-            changes.
-        init: How the first centroids are chosen, see `outsize.clustering.seeding`.
-        seed: Of the sample, the first centroids and the moves of empty clusters. Every column
-            draws the same numbers.
-        engine: What finds nearest centroids: "faiss" (CPU only, dim up to 32), "torch", or the
-            faster of those there are.
-        max_points_per_cluster: Of more than k times this many points a sample is fitted, drawn
-            with regard to the weights and reweighted so that the error of any centroids on the
-            sample has the expectation of that on all points.
-        progress: Show a bar on standard error.
+        num_clusters: Centroids per column (k).
+        weights: One per point, shared by all columns; equal by default. Points of weight 0 are
+            ignored.
+        iterations: Maximum number of Lloyd iterations; a column stops when no assignment changes.
+        init: How the initial centroids are chosen, see `outsize.clustering.seeding`.
+        seed: Seed of the sample, the initial centroids and the moves of empty clusters. Every
+            column draws the same numbers.
+        engine: The engine that finds nearest centroids: "faiss" (CPU only, dim up to 32), "torch",
+            or "auto" for the faster available one.
+        max_points_per_cluster: If there are more than k times this many points, a weighted sample
+            is fitted. It is reweighted so that the error of any centroids on the sample is an
+            unbiased estimate of their error on all points.
+        progress: Show a progress bar on standard error.
     """
     started = time.perf_counter()
     _check(points, num_clusters, iterations, init, max_points_per_cluster)
@@ -95,7 +95,7 @@ def kmeans(
     def search(some: Tensor, centroids: Tensor) -> Tensor:
         return nearest_in_column(some, centroids, prepare)
 
-    groups = taken_together(points)
+    groups = column_batches(points)
     fitted = []
     with _bar(len(groups) * iterations, progress) as advance_to:
         for done, group in enumerate(groups):
@@ -105,7 +105,7 @@ def kmeans(
             for column in rows.view(-1, *rows.shape[-2:]):
                 generator = torch.Generator().manual_seed(derive_seed(seed, "column"))
                 first.append(first_centroids(init, column, masses, num_clusters, generator, search))
-            # Every column has drawn equally often, so the last generator goes on for all.
+            # Every column has drawn equally often, so the last generator can continue for all.
             centroids = torch.stack(first).view(*rows.shape[:-2], num_clusters, -1)
             advance = _steps(advance_to, done * iterations)
             centroids, made = lloyd(rows, masses, centroids, iterations, generator, search, advance)
@@ -141,7 +141,7 @@ def _check(
 def _sample(
     points: Tensor, weights: Tensor | None, most: int, seed: int
 ) -> tuple[Int64[Tensor, " n"] | None, Float64[Tensor, " n"]]:
-    """The points to fit, `None` for all, and their weights."""
+    """The indices of the points to fit (`None` for all), and their weights."""
     num_points = points.shape[1]
     chosen: Int64[Tensor, " n"] | None = None
     if weights is None:
@@ -165,7 +165,7 @@ def _quality(
     centroids: Float[Tensor, "*columns k dim"],
     search: Search,
 ) -> tuple[Float[Tensor, "*columns"], Int64[Tensor, "*columns"]]:
-    """The mean squared error of centroids and how many of them are empty."""
+    """The mean squared error of centroids, and the number of empty clusters."""
     labels = search(points, centroids)
     found = torch.take_along_dim(centroids, labels.unsqueeze(-1), dim=-2)
     mse = (weights * squared_distances(points, found)).sum(dim=-1) / weights.sum()
@@ -174,7 +174,7 @@ def _quality(
 
 
 def _steps(advance_to: Callable[[int], None], done: int) -> Callable[[], None]:
-    """A function that counts on from `done`."""
+    """A function that advances a progress bar by one step, starting from `done`."""
     count = done
 
     def advance() -> None:
@@ -187,7 +187,7 @@ def _steps(advance_to: Callable[[int], None], done: int) -> Callable[[], None]:
 
 @contextmanager
 def _bar(total: int, shown: bool) -> Iterator[Callable[[int], None]]:
-    """A progress bar on standard error, as a function that takes what is done."""
+    """A progress bar on standard error, as a function that takes the number of steps done."""
     if not shown:
         yield lambda done: None
         return

@@ -1,4 +1,4 @@
-"""Lloyd's iteration: assign each point to its nearest centroid, move centroids to the means."""
+"""Lloyd's algorithm: assign each point to its nearest centroid, move centroids to the means."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ def lloyd(
 ) -> tuple[Float[Tensor, "*columns k dim"], int]:
     """Iterate until no assignment changes, at most `iterations` times.
 
-    A cluster without points is moved to a point drawn by its share of the weighted squared error,
-    which splits a cluster that has much of it. Where the error is 0 nothing is moved.
+    An empty cluster is moved to a point drawn in proportion to its weighted squared error, which
+    tends to split a cluster of large error. If the error is 0, nothing is moved.
 
-    A column whose assignment does not change stays as it is while others go on. Each draws from a
-    copy of the generator. The device is waited for once an iteration, and where clusters are empty.
+    A column whose assignment does not change keeps its centroids while others continue. Each column
+    draws from a copy of the generator. The device is synchronized once per iteration, and for empty
+    clusters.
 
     Returns:
-        The centroids and the number of iterations made, the most of any column.
+        The centroids and the number of iterations, the maximum over columns.
     """
     shape = centroids.shape[-2:]
     sums = prepare_sums(points, weights, shape[0])
@@ -44,12 +45,12 @@ def lloyd(
         found = search(points, centroids)
         moving = moving & (found != labels).any(dim=-1)
         labels = found
-        check_stop()  # `search` has asked before each chunk, not after the last
+        check_stop()  # `search` checks before each chunk, not after the last one
         mass, means = sums(labels)
         empty = mass == 0
         means /= mass.masked_fill(empty, 1).unsqueeze(-1)
-        kept = empty | ~moving.unsqueeze(-1)
-        centroids = torch.where(kept.unsqueeze(-1), centroids, means.float())
+        unchanged = empty | ~moving.unsqueeze(-1)
+        centroids = torch.where(unchanged.unsqueeze(-1), centroids, means.float())
         is_moving, num_empty = torch.stack([moving, empty.sum(dim=-1)]).view(2, -1).tolist()
         if not any(is_moving):
             return centroids, iteration
@@ -75,7 +76,7 @@ def _move_empty(
     empty: Bool[Tensor, " k"],
     generator: Generator,
 ) -> None:
-    """Move one column's empty clusters, in place, to points drawn by their error."""
+    """Move one column's empty clusters, in place, to points drawn in proportion to their error."""
     error = weights * squared_distances(points, centroids[labels])
     if error.sum() > 0:
         centroids[empty] = points[draw_by_mass(error, int(empty.sum()), generator)]

@@ -1,4 +1,4 @@
-"""Which centroid is nearest to each point, by exhaustive search."""
+"""Exact nearest centroids of points, by exhaustive search."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from outsize.clustering import faiss_engine, torch_engine
 from outsize.clustering.checks import check_points
-from outsize.clustering.engine import CHUNK_POINTS, Engine, EngineName, taken_together
+from outsize.clustering.engine import CHUNK_POINTS, Engine, EngineName, column_batches
 from outsize.errors import ConfigError
 from outsize.interrupts import check_stop
 
@@ -23,18 +23,18 @@ def nearest(
 ) -> Int64[Tensor, "columns n"]:
     """The index of the centroid nearest to each point, column by column.
 
-    Of equal centroids it is the lowest index. Distances are compared in float32, relative to the
-    mean of the centroids, so a choice between centroids whose squared distances differ by less
-    than a millionth of the points' squared distance to that mean is decided by rounding.
+    Among equal centroids, the lowest index is returned. Distances are compared in float32, relative
+    to the mean of the centroids. If the squared distances to two centroids differ by less than a
+    millionth of the point's squared distance to that mean, rounding decides.
 
-    A point's result does not depend on the other points of the call where these are cut at
-    multiples of `CHUNK_POINTS`: a large array may be searched piece by piece. Beside the result,
-    memory is used for one chunk only.
+    A large array may be searched in parts: a point's result does not depend on the other points of
+    the call if the parts are cut at multiples of `CHUNK_POINTS`. Apart from the result, only one
+    chunk is held in memory.
 
     Args:
         points: Finite points.
         centroids: Finite centroids on the same device.
-        engine: "faiss" (CPU only, dim up to 32), "torch", or the faster of those there are.
+        engine: "faiss" (CPU only, dim up to 32), "torch", or "auto" for the faster available one.
     """
     check_points(points, "points")
     check_points(centroids, "centroids")
@@ -42,18 +42,18 @@ def nearest(
     if not same or centroids.shape[1] < 1:
         raise ConfigError(
             f"points of shape {tuple(points.shape)} need centroids of the same columns and dim, "
-            f"at least one a column, but got {tuple(centroids.shape)}"
+            f"at least one per column, but got {tuple(centroids.shape)}"
         )
     prepare = choose_engine(engine, points)
     labels = torch.empty(points.shape[:2], dtype=torch.int64, device=points.device)
-    groups = map(taken_together, (points, centroids.float(), labels))
+    groups = map(column_batches, (points, centroids.float(), labels))
     for some, their_centroids, their_labels in zip(*groups, strict=True):
         nearest_in_column(some, their_centroids, prepare, out=their_labels)
     return labels
 
 
 def choose_engine(engine: EngineName, points: Float[Tensor, "columns n dim"]) -> Engine:
-    """The engine of that name, for points of this device and dim."""
+    """The engine of a name, for points of this device and dim."""
     if engine not in ("auto", "torch", "faiss"):
         raise ConfigError(f"engine must be auto, torch or faiss, but got {engine!r}")
     on_cpu = points.device.type == "cpu"
@@ -80,10 +80,10 @@ def nearest_in_column(
     engine: Engine,
     out: Int64[Tensor, "*columns n"] | None = None,
 ) -> Int64[Tensor, "*columns n"]:
-    """`nearest` for a column, or several at once, of checked points and float32 centroids."""
+    """`nearest` for one or several columns of points that are checked, and float32 centroids."""
     labels = torch.empty(points.shape[:-1], dtype=torch.int64, device=points.device)
     labels = labels if out is None else out
-    # Scores are differences of squares: far from the origin they would have no digits left.
+    # Scores are differences of squares: far from the origin they would lose all precision.
     centre = centroids.mean(dim=-2, keepdim=True, dtype=torch.float64).float()
     searcher = engine(centroids - centre)
     lowest = _lowest_equal(centroids)
@@ -95,16 +95,16 @@ def nearest_in_column(
             num_missing = searcher.chunk_points - num_points
             padding = chunk.new_zeros(*chunk.shape[:-2], num_missing, chunk.shape[-1])
             chunk = torch.cat([chunk, padding], dim=-2)
-        # Another layout may be multiplied by another kernel, which rounds differently.
+        # A different memory layout may select a kernel that rounds differently.
         found = searcher.search(chunk.contiguous())[..., :num_points]
         labels[..., start : start + num_points] = lowest.gather(-1, found)
     return labels
 
 
 def _lowest_equal(centroids: Float[Tensor, "*columns k dim"]) -> Int64[Tensor, "*columns k"]:
-    """For each centroid the lowest index of its equals, found without waiting for the device."""
+    """For each centroid the lowest index among equal ones, found without a synchronization."""
     indices = torch.arange(centroids.shape[-2], device=centroids.device)
-    # Sorted stably by each coordinate in turn, equals stand side by side, the lowest index first.
+    # Stable sorts by each coordinate in turn bring equal ones together, the lowest index first.
     order = indices.expand(centroids.shape[:-1])
     for coordinate in centroids.unbind(-1):
         order = order.gather(-1, coordinate.gather(-1, order).argsort(dim=-1, stable=True))

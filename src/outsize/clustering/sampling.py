@@ -1,4 +1,4 @@
-"""Random choices among weighted points, made by a generator on the CPU for any device."""
+"""Random sampling of weighted points, on any device, with a generator on the CPU."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from torch import Generator, Tensor
 
 from outsize.interrupts import check_stop
 
-_PIECE = 1 << 20
+_CHUNK = 1 << 20
 
 
 def draw_by_mass(
     mass: Float64[Tensor, " n"], num_draws: int, generator: Generator
 ) -> Int64[Tensor, " draws"]:
     """Draw indices with probability proportional to `mass`, with replacement."""
-    cumulative = mass.cpu().cumsum(0)  # on CUDA it differs from run to run
+    cumulative = mass.cpu().cumsum(0)  # not deterministic on CUDA
     uniform = torch.rand(num_draws, dtype=torch.float64, generator=generator)
     drawn = torch.searchsorted(cumulative, uniform * cumulative[-1], right=True)
     return drawn.clamp_(max=len(mass) - 1).to(mass.device)
@@ -24,28 +24,28 @@ def draw_by_mass(
 def draw_distinct(
     weights: Num[Tensor, " n"], num_draws: int, generator: Generator
 ) -> tuple[Int64[Tensor, " draws"], Float64[Tensor, " draws"]]:
-    """Draw distinct indices by priority sampling, and the weights to give them.
+    """Draw distinct indices by priority sampling, and return them with their new weights.
 
-    Priority sampling (Duffield, Lund and Thorup 2007) keeps the indices of the greatest w/u, u
-    uniform. With the weight max(w, τ), τ the greatest w/u left out, every weighted sum over the
-    drawn ones has the expectation of that sum over all. Equal weights are sampled uniformly.
-    Beside the result, memory is used for a piece of the weights only.
+    Priority sampling (Duffield, Lund and Thorup 2007) draws a uniform u for each weight w and keeps
+    the indices with the largest w/u. Their new weight is max(w, τ), where τ is the largest w/u that
+    was not kept: weighted sums over the sample are then unbiased. Equal weights are sampled
+    uniformly. Apart from the result, only a chunk of the weights is held in memory.
 
     Args:
-        weights: Numbers >= 0, more of them > 0 than are drawn; those of 0 are never drawn.
-        num_draws: How many.
-        generator: Of the CPU.
+        weights: Numbers >= 0; more than `num_draws` must be > 0. Those of 0 are never drawn.
+        num_draws: Number of indices to draw.
+        generator: A generator on the CPU.
     """
     best = weights.new_empty(0, dtype=torch.float64)
     places = torch.empty(0, dtype=torch.int64, device=weights.device)
-    for first in range(0, len(weights), _PIECE):
+    for first in range(0, len(weights), _CHUNK):
         check_stop()
-        piece = weights[first : first + _PIECE].double()
-        uniform = torch.rand(len(piece), dtype=torch.float64, generator=generator)
-        best = torch.cat([best, piece / (1 - uniform).to(piece.device)])
-        places = torch.cat([places, torch.arange(first, first + len(piece), device=piece.device)])
+        chunk = weights[first : first + _CHUNK].double()
+        uniform = torch.rand(len(chunk), dtype=torch.float64, generator=generator)
+        best = torch.cat([best, chunk / (1 - uniform).to(chunk.device)])
+        places = torch.cat([places, torch.arange(first, first + len(chunk), device=chunk.device)])
         if len(best) > num_draws + 1:
-            best, kept = best.topk(num_draws + 1)
-            places = places[kept]
+            best, order = best.topk(num_draws + 1)
+            places = places[order]
     drawn = places[:-1].sort().values
     return drawn, weights[drawn].double().clamp(min=best[-1])

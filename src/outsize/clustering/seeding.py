@@ -1,11 +1,11 @@
-"""Where k-means starts: three ways to choose the first centroids among the points.
+"""Initial centroids of k-means: three ways to choose them among the points.
 
-- "random": distinct points, the heavier the likelier.
-- "k-means++" (Arthur and Vassilvitskii 2007): each centroid is drawn by w·D², D the distance to
-  the nearest one chosen so far. One pass over all points per centroid.
-- "afk-mc2" (Bachem et al. 2016): the same distribution approached by a Markov chain per centroid.
+- "random": distinct points, with probability increasing with weight.
+- "k-means++" (Arthur and Vassilvitskii 2007): each centroid is drawn in proportion to w·D², D the
+  distance to the nearest centroid chosen so far. One pass over all points per centroid.
+- "afk-mc2" (Bachem et al. 2016): approximates that distribution by a Markov chain per centroid.
   Candidates come from q(x) ∝ w·(D₁²/Σ w·D₁² + 1/Σ w) / 2, D₁ the distance to the first centroid,
-  so all points are passed over once; the rest touches candidates only.
+  so there is one pass over all points; the rest looks at candidates only.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Search = Callable[
 ]
 
 CHAIN_LENGTH = 64
-_PIECE = 1 << 18  # points that are compared with each other at once
-_BLOCK = 64  # centroids whose candidates are compared to the earlier centroids at once
+_CHUNK = 1 << 18  # points that are compared with each other at once
+_BLOCK = 64  # centroids whose candidates are compared with the earlier centroids at once
 
 
 def first_centroids(
@@ -41,8 +41,8 @@ def first_centroids(
 ) -> Float[Tensor, "k dim"]:
     """Choose centroids among the points of one column.
 
-    Where there are no more distinct points than clusters, each is a centroid and the rest are
-    copies of the first. How many numbers are drawn does not depend on where the points are.
+    If there are no more distinct points than clusters, each of them is a centroid and the remaining
+    centroids are copies of the first. The number of random draws does not depend on the points.
     """
     seeds = points[:0]
     if len(points) > num_clusters:
@@ -50,10 +50,10 @@ def first_centroids(
         if len(distinct_rows(seeds)) == num_clusters:
             return seeds
     distinct = points[:0]
-    for piece in points.split(_PIECE):
+    for piece in points.split(_CHUNK):
         distinct = distinct_rows(torch.cat([distinct, piece]))
         if len(distinct) > num_clusters:
-            return seeds  # its copies are empty, and moved by the first iteration
+            return seeds  # copies are empty clusters, which the first iteration moves
     copies = distinct[:1].expand(num_clusters - len(distinct), -1)
     return torch.cat([distinct, copies])
 
@@ -61,7 +61,7 @@ def first_centroids(
 def distinct_rows(points: Points) -> Float[Tensor, "distinct dim"]:
     """Each distinct point once, in lexicographic order, as `torch.unique` gives them.
 
-    That takes several times as long on the CPU, in one call that nothing can stop.
+    `torch.unique` takes several times as long on the CPU, in one call that cannot be interrupted.
     """
     order = torch.arange(len(points), device=points.device)
     for coordinate in reversed(points.unbind(-1)):
@@ -76,7 +76,7 @@ def distinct_rows(points: Points) -> Float[Tensor, "distinct dim"]:
 def squared_distances(
     points: Float[Tensor, "*columns n dim"], others: Float[Tensor, "*columns #n dim"]
 ) -> Float64[Tensor, "*columns n"]:
-    """|x − y|² of each pair, or to one point."""
+    """|x − y|² of each pair, or of all points to one."""
     return (points - others).square_().sum(dim=-1, dtype=torch.float64)
 
 
@@ -87,7 +87,7 @@ def random_points(
     generator: Generator,
     search: Search,
 ) -> Float[Tensor, "k dim"]:
-    """Choose distinct points by priority sampling."""
+    """Draw distinct points by priority sampling."""
     return points[draw_distinct(weights, num_clusters, generator)[0]]
 
 
@@ -98,7 +98,7 @@ def k_means_plus_plus(
     generator: Generator,
     search: Search,
 ) -> Float[Tensor, "k dim"]:
-    """Draw each centroid by w·D²."""
+    """Draw each centroid in proportion to w·D²."""
     chosen = [draw_by_mass(weights, 1, generator)]
     squares = squared_distances(points, points[chosen[0]])
     for _ in range(1, num_clusters):
@@ -115,16 +115,16 @@ def afk_mc2(
     generator: Generator,
     search: Search,
 ) -> Float[Tensor, "k dim"]:
-    """Approach draws by w·D² by Markov chains of `CHAIN_LENGTH` candidates.
+    """Approximate draws in proportion to w·D² by Markov chains of `CHAIN_LENGTH` candidates.
 
-    The candidates of a block of centroids are compared to all earlier centroids in one search;
-    inside the block their distances are kept up to date centroid by centroid. The result is that
-    of one chain after the other.
+    The candidates of a block of centroids are compared with all earlier centroids in one search.
+    Within the block, their distances are updated after each centroid. The result is the same as
+    when chains run one by one.
     """
     first = points[draw_by_mass(weights, 1, generator)]
     squares = squared_distances(points, first)
     total = (weights * squares).sum().clamp(min=torch.finfo(torch.float64).tiny)
-    density = (squares / total + 1 / weights.sum()) / 2  # of the proposal, per unit of weight
+    density = (squares / total + 1 / weights.sum()) / 2  # proposal density per unit of weight
     num_candidates = (num_clusters - 1) * CHAIN_LENGTH
     candidates = draw_by_mass(weights * density, num_candidates, generator)
     limits = torch.rand(num_clusters - 1, CHAIN_LENGTH, dtype=torch.float64, generator=generator)
@@ -146,7 +146,7 @@ def _run_chains(
     density: Float64[Tensor, " n"],
     limits: Float64[Tensor, "chains length"],
 ) -> Float[Tensor, "chains dim"]:
-    """Run one chain after the other, each aware of the points chosen before it."""
+    """Run the chains one by one; each takes the points chosen before it into account."""
     picked = rows.new_empty(len(limits), rows.shape[1])
     for chain, limits_of_chain in enumerate(limits.tolist()):
         ratios = (squares[:CHAIN_LENGTH] / density[:CHAIN_LENGTH]).tolist()

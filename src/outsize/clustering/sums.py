@@ -1,4 +1,4 @@
-"""Weights and weighted points summed by cluster, in float64."""
+"""Sums of weights and of weighted points per cluster, in float64."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def prepare_sums(
     num_sums = math.prod(columns) * num_clusters
     masses = weights.expand(points.shape[:-1])
     moments = points.double() * weights.unsqueeze(1)
-    # One contiguous row for the weights and one a dimension, of all columns.
+    # One contiguous row for the weights and one per dimension, for all columns.
     rows = torch.stack([masses, *moments.unbind(-1)]).view(1 + dim, -1)
     offsets = torch.arange(0, num_sums, num_clusters, device=points.device).view(*columns, 1)
     add = add_by_index if points.is_cuda else add_by_count
@@ -36,12 +36,12 @@ def prepare_sums(
 def add_by_count(
     rows: Float64[Tensor, "rows n"], labels: Int64[Tensor, " n"], num_sums: int
 ) -> Float64[Tensor, "rows sums"]:
-    """Sum each row by label: on the CPU a quarter of the time of `add_by_index`."""
+    """Sum each row by label; takes a quarter of the time of `add_by_index` on the CPU."""
     return torch.stack([torch.bincount(labels, row, minlength=num_sums) for row in rows])
 
 
 def add_by_index(
     rows: Float64[Tensor, "rows n"], labels: Int64[Tensor, " n"], num_sums: int
 ) -> Float64[Tensor, "rows sums"]:
-    """Sum each row by label: on CUDA without waiting, and reproducibly where torch is told so."""
+    """Sum each row by label without synchronizing CUDA; deterministic if torch is set to be."""
     return rows.new_zeros(len(rows), num_sums).index_add_(1, labels, rows)

@@ -1,7 +1,7 @@
-"""Nearest centroids in torch, on the CPU and on CUDA.
+"""The torch engine: nearest centroids on the CPU and on CUDA.
 
-The nearest centroid has the least |c|²/2 − x·c: one matrix product and one minimum over a chunk
-of all columns.
+The nearest centroid minimizes |c|²/2 − x·c: one matrix product and one minimum per chunk, for all
+columns together.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from torch import Tensor
 
 from outsize.clustering.engine import CHUNK_POINTS, Searcher
 
-# Scores of a chunk of all columns. On the CPU they should stay in the cache: 2^24 take seven times
-# as long.
+# Scores per chunk, over all columns. On the CPU they should fit the cache: 2^24 scores take seven
+# times as long.
 _CPU_SCORES = 1 << 19
 _CUDA_SCORES = 1 << 26
 
@@ -36,16 +36,16 @@ def prepare(centroids: Float[Tensor, "*columns k dim"]) -> Searcher:
     def search(
         points: Float[Tensor, "*columns points dim"],
     ) -> Int64[Tensor, "*columns points"]:
-        with _full_precision():  # autocast leaves products into a given tensor alone
+        with _full_precision():  # autocast does not affect products with `out=`
             multiply(half_norms, points, transposed, alpha=-1, out=scores)
-        return scores.min(dim=-1).indices  # half the time of argmin on the CPU
+        return scores.min(dim=-1).indices  # takes half the time of argmin on the CPU
 
     return Searcher(rows, search)
 
 
 @contextmanager
 def _full_precision() -> Iterator[None]:
-    """Keep a lowered precision of matrix products (TF32, bfloat16) away."""
+    """Multiply matrices in full float32 precision, without TF32 or bfloat16."""
     before = torch.get_float32_matmul_precision()
     if before == "highest":
         yield

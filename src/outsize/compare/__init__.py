@@ -1,4 +1,4 @@
-"""Comparisons: table methods at several budgets and seeds against full tables, on one run."""
+"""Comparing table methods with full tables, at several budgets and seeds."""
 
 from outsize.compare.comparison import compare
 from outsize.compare.grid import Grid, read_budgets, read_methods, read_unit

@@ -1,4 +1,4 @@
-"""Progress over cells on standard error: a bar on a terminal, a line a cell elsewhere."""
+"""Progress over cells on standard error: a bar on a terminal, and one line per finished cell."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from outsize.training.metric_names import number_of
 
 
 class GridProgress:
-    """Shows which cells run, which are done, and about how long the rest takes.
+    """Shows which cells run, how many are done, and an estimate of the time left.
 
     Args:
-        total: Cells in all.
-        kept: Cells that were finished before.
-        console: Where to show it.
+        total: Total number of cells.
+        num_cached: Cells whose outcome was saved by an earlier call.
+        console: The console to print to.
     """
 
-    def __init__(self, total: int, kept: int, console: Console) -> None:
+    def __init__(self, total: int, num_cached: int, console: Console) -> None:
         self._console = console
         self._running: dict[str, None] = {}
-        self._total, self._kept, self._done = total, kept, kept
+        self._total, self._num_cached, self._done = total, num_cached, num_cached
         self._started = time.perf_counter()
         self._bar = Progress(
             TextColumn("[bold]cells"),
@@ -38,7 +38,7 @@ class GridProgress:
             console=console,
             disable=console.quiet or not console.is_terminal,
         )
-        self._task = self._bar.add_task("", total=total, completed=kept, left="")
+        self._task = self._bar.add_task("", total=total, completed=num_cached, left="")
 
     def __enter__(self) -> GridProgress:
         self._bar.start()
@@ -53,12 +53,12 @@ class GridProgress:
         self._bar.stop()
 
     def start(self, cell: Cell) -> None:
-        """A cell begins."""
+        """A cell has started."""
         self._running[cell.name] = None
         self._update()
 
     def finish(self, outcome: Outcome) -> None:
-        """A cell is over."""
+        """A cell has ended."""
         self._running.pop(outcome.cell.name)
         self._done += 1
         self._update()
@@ -75,7 +75,7 @@ class GridProgress:
         self._bar.update(self._task, completed=self._done, description=running, left=left)
 
     def _time_left(self) -> str:
-        finished = self._done - self._kept
+        finished = self._done - self._num_cached
         if not finished or self._done == self._total:
             return ""
         elapsed = time.perf_counter() - self._started

@@ -1,4 +1,4 @@
-"""The comparison from its grid to its files: run what is missing, then write what there is."""
+"""`compare`: run the missing cells of a grid, then write the comparison's files."""
 
 from __future__ import annotations
 
@@ -20,8 +20,14 @@ from outsize.compare.markdown import to_markdown
 from outsize.compare.outcome import Outcome
 from outsize.compare.pool import default_workers, run_cells
 from outsize.compare.results import Comparison, best_at_each_budget
-from outsize.compare.run_cell import kept_outcome
-from outsize.compare.words import Text, best_lines, factors_table, kind_lines, losses_table
+from outsize.compare.run_cell import saved_outcome
+from outsize.compare.text_tables import (
+    TextTable,
+    best_lines,
+    factors_table,
+    kind_lines,
+    losses_table,
+)
 from outsize.errors import CellError, ConfigError, WriteError
 from outsize.files import reason_of, write_text_atomically
 from outsize.ranks.collectives import is_launched_as_rank
@@ -33,17 +39,17 @@ from outsize.training.build import build_device
 def compare(
     grid: Grid, out: Path, *, workers: int | None = None, quiet: bool = False
 ) -> dict[str, Any]:
-    """Run the cells of a grid that are not kept in `out`, and write the comparison of all.
+    """Run the cells of a grid whose outcome is not in `out`, and write the comparison of all cells.
 
     Args:
-        grid: What is compared.
+        grid: The cells to compare.
         out: Folder for cells, `compare.csv`, `compare.json`, `compare.md` and `compare.html`.
-        workers: Cells at once, each a process; 0 runs them one by one in this process. By default
-            one for two cores, and one on a GPU.
-        quiet: Show nothing.
+        workers: Number of processes, each running one cell; 0 runs cells one by one in this
+            process. By default one per two cores, or one on a GPU.
+        quiet: Print nothing.
 
     Returns:
-        What `compare.json` holds.
+        The content of `compare.json`.
     """
     device = build_device(grid.run.train.device)
     if is_launched_as_rank():
@@ -75,12 +81,12 @@ def compare(
 
 
 def _run_missing(grid: Grid, out: Path, workers: int, console: Console) -> list[Outcome]:
-    """Outcomes of every cell, in the grid's order."""
+    """The outcomes of all cells, in the grid's order."""
     cells = grid.cells(out)
-    found = {cell.name: kept_outcome(cell) for cell in cells}
+    found = {cell.name: saved_outcome(cell) for cell in cells}
     missing = [cell for cell in cells if found[cell.name] is None]
     if len(missing) < len(cells):
-        _say(console, f"{len(cells) - len(missing)} of {len(cells)} cells are kept in {out}")
+        _say(console, f"{len(cells) - len(missing)} of {len(cells)} cells are already in {out}")
     with GridProgress(len(cells), len(cells) - len(missing), console) as progress:
         for outcome in run_cells(missing, workers, progress):
             found[outcome.cell.name] = outcome
@@ -111,7 +117,7 @@ def _write(comparison: Comparison, out: Path, console: Console) -> dict[str, Any
     return plain
 
 
-def _show(console: Console, text: Text) -> None:
+def _show(console: Console, text: TextTable) -> None:
     table = Table(
         title=text.title,
         title_justify="left",

@@ -1,4 +1,4 @@
-"""`compare.html`: one file to look at, with nothing to download."""
+"""The HTML page of a comparison, `compare.html`: one self-contained file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from string import Template
 from outsize.compare.factors import Factors
 from outsize.compare.plots import size_svg
 from outsize.compare.results import Best, Comparison
-from outsize.compare.words import Text, best_lines, factors_table, kind_lines, losses_table
+from outsize.compare.text_tables import (
+    TextTable,
+    best_lines,
+    factors_table,
+    kind_lines,
+    losses_table,
+)
 from outsize.reporting.page import card, facts_table, page
 from outsize.training.strict_toml import encode, to_toml
 
@@ -21,7 +27,7 @@ def comparison_page(
     factors: Mapping[str, Factors],
     environment: Mapping[str, str],
 ) -> str:
-    """The whole page."""
+    """The page as HTML."""
     losses = losses_table(comparison)
     body = _BODY.substitute(
         cards="".join(card(name, value) for name, value in _headline(comparison).items()),
@@ -63,7 +69,7 @@ def _unfinished(comparison: Comparison) -> str:
     return f"<section><h2>Without a result</h2>{_list(lines)}</section><br>" if lines else ""
 
 
-def _table(text: Text) -> str:
+def _table(text: TextTable) -> str:
     head = "".join(f"<th>{html.escape(column)}</th>" for column in text.columns)
     body = "".join(
         "<tr>" + "".join(f"<td>{html.escape(value)}</td>" for value in row) + "</tr>"

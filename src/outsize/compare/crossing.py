@@ -1,12 +1,13 @@
-"""Where a curve of losses meets a baseline, and what that is as a factor of compression.
+"""The size at which a curve of losses reaches a baseline, and the compression factor there.
 
 "Clustering the Sketch" trains with several caps on each table and asks at which cap the loss equals
-that of full tables ("Measuring the Embedding Compression factor"). Between budgets, and beyond
-them, the loss is taken to be a line or a parabola in the logarithm of the size. Curves tend to be
-convex, so beyond the budgets the line is the optimistic answer and the parabola the careful one.
+that of full tables ("Measuring the Embedding Compression factor"). Between the budgets, and beyond
+them, the loss is fitted by a line or a parabola in the logarithm of the size. Curves tend to be
+convex, so beyond the budgets the line is the optimistic estimate and the parabola the conservative
+one.
 
-Sizes are in ascending order, each once. A curve may rise again where large tables over-fit: what
-counts is the first time that it comes down to the baseline.
+Sizes are distinct and ascending. A curve may rise again where large tables overfit; only the first
+crossing counts.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ Kind = Literal["interpolation", "extrapolation", "bound", "never", "unknown"]
 
 @dataclass(frozen=True)
 class Crossing:
-    """Where a curve meets the baseline.
+    """The size at which a curve reaches the baseline.
 
     Attributes:
         kind: "interpolation" between sizes that were tried; "extrapolation" beyond the largest;
-            "bound" where the smallest is already there, and a smaller one may be; "never" where the
-            curve does not come closer; "unknown" where there are too few sizes to tell.
-        size: The size where they meet, or the smallest one tried for a bound.
+            "bound" if the smallest size already reaches the baseline; "never" if the curve does not
+            approach it; "unknown" if there are too few sizes.
+        size: The size at the crossing, or the smallest size tried for a bound.
     """
 
     kind: Kind
@@ -35,7 +36,7 @@ class Crossing:
 
 
 def linear_crossing(sizes: Sequence[float], losses: Sequence[float], baseline: float) -> Crossing:
-    """Where the line through two neighbouring points meets the baseline."""
+    """Where the line through two neighbouring points reaches the baseline."""
     reached = _first_reached(losses, baseline)
     if reached == 0:
         return Crossing("bound", float(sizes[0]))
@@ -54,7 +55,7 @@ def linear_crossing(sizes: Sequence[float], losses: Sequence[float], baseline: f
 def quadratic_crossing(
     sizes: Sequence[float], losses: Sequence[float], baseline: float
 ) -> Crossing:
-    """Where the parabola through three points, the nearest or the last, falls to the baseline."""
+    """Where the parabola through three points, the nearest or the last, reaches the baseline."""
     line = linear_crossing(sizes, losses, baseline)
     if line.size is None or line.kind == "bound":
         return line
@@ -70,7 +71,7 @@ def quadratic_crossing(
     root = _descent_to(baseline, points)
     if line.kind == "interpolation":
         low, high = (math.log(sizes[i] / sizes[first]) for i in (right - 1, right))
-        # It lies between them, but for rounding.
+        # Up to rounding, the crossing lies between them.
         root = high if root is None else min(max(root, low), high)
     elif root is None or root < points[2][0]:
         return Crossing("never")
@@ -78,12 +79,12 @@ def quadratic_crossing(
 
 
 def compression(vocabularies: Sequence[int], rows: float) -> float:
-    """Rows of all full tables over those left when no table has more than `rows`."""
+    """Rows of all full tables, divided by the rows left if each table is cut to `rows`."""
     return sum(vocabularies) / sum(min(size, rows) for size in vocabularies)
 
 
 def largest_table_compression(vocabularies: Sequence[int], rows: float) -> float:
-    """The same of the largest table alone."""
+    """The same for the largest table alone."""
     return compression([max(vocabularies)], rows)
 
 
@@ -92,7 +93,7 @@ def _first_reached(losses: Sequence[float], baseline: float) -> int | None:
 
 
 def _descent_to(level: float, points: Sequence[tuple[float, float]]) -> float | None:
-    """Where the parabola through three points falls through a level; the first point is at 0."""
+    """Where the parabola through three points falls below a level; the first point is at x = 0."""
     (_, y0), (x1, y1), (x2, y2) = points
     slope = (y1 - y0) / x1
     a = ((y2 - y1) / (x2 - x1) - slope) / x2
@@ -103,7 +104,7 @@ def _descent_to(level: float, points: Sequence[tuple[float, float]]) -> float | 
         return None
     root = math.sqrt(under_root)
     if b <= 0 and root - b > 0:
-        return 2 * c / (root - b)  # the same as below, without loss of digits where a is near 0
+        return 2 * c / (root - b)  # the same as below, without cancellation where a is near 0
     return (-b - root) / (2 * a) if a else None
 
 

@@ -1,4 +1,4 @@
-"""The compression factor at baseline loss: how much smaller than full tables, for the same loss."""
+"""Compression factors: how many times smaller than full tables, at the same loss."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ FITS = {"linear": linear_crossing, "quadratic": quadratic_crossing}
 
 @dataclass(frozen=True)
 class Factor:
-    """How many times smaller, by one fit.
+    """The compression factor of a method, by one fit.
 
     Attributes:
-        crossing: Where the curve meets the baseline, as a cap or in bytes.
-        factor: How many times smaller that is; `None` where they do not meet.
-        largest_table: The same of the largest table alone, in the measure by caps.
+        crossing: Where the curve reaches the baseline, as a cap or in bytes.
+        factor: How many times smaller that is; `None` if the curve does not reach the baseline.
+        largest_table: The factor of the largest table alone; only when measured by caps.
     """
 
     crossing: Crossing
     factor: float | None = None
     largest_table: float | None = None
 
-    def words(self) -> str:
+    def describe(self) -> str:
         """The factor, and how it was found."""
         kind = self.crossing.kind
         if self.factor is None:
@@ -42,11 +42,12 @@ class Factor:
 
 @dataclass(frozen=True)
 class Factors:
-    """All of a method, by the name of the fit.
+    """The compression factors of a method, by the name of the fit.
 
     Attributes:
-        by_cap: Σ vocabulary / Σ min(vocabulary, rows), with as many rows as the cap pays for.
-        by_bytes: Bytes of full tables over total bytes, index maps included.
+        by_cap: Σ vocabulary / Σ min(vocabulary, rows), where `rows` is the number of full rows that
+            fit the cap.
+        by_bytes: Bytes of full tables divided by total bytes, including index maps.
     """
 
     by_cap: dict[str, Factor]
@@ -54,7 +55,7 @@ class Factors:
 
 
 def factors_of(comparison: Comparison) -> dict[str, Factors]:
-    """Factors of every method; none without a baseline."""
+    """The factors of every method; empty without a baseline."""
     full, grid = comparison.full, comparison.grid
     if full is None:
         return {}
@@ -83,13 +84,13 @@ def factors_of(comparison: Comparison) -> dict[str, Factors]:
 
 
 def format_factor(factor: float) -> str:
-    """A factor for people: 1,640×, 12.3×, 0.85×."""
+    """Format a factor for display: 1,640×, 12.3×, 0.85×."""
     digits = 0 if factor >= 100 else 1 if factor >= 10 else 2
     return f"{factor:,.{digits}f}×" if math.isfinite(factor) else "∞×"
 
 
 def _columns(points: list[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    """Sizes in ascending order, each once, and their losses; of equal sizes the first counts."""
+    """Distinct sizes in ascending order, and their losses; of equal sizes the first is used."""
     by_size: dict[float, float] = {}
     for size, loss in sorted(points, key=lambda point: point[0]):
         by_size.setdefault(size, loss)

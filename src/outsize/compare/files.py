@@ -1,4 +1,4 @@
-"""`compare.csv`, a row a cell with all numbers, and `compare.json`, means and factors."""
+"""`compare.csv`, one row per cell, and `compare.json`, with means and compression factors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from outsize.compare.results import Best, Comparison
 
 
 def to_csv(comparison: Comparison) -> str:
-    """One row for each cell, and one column for each number."""
+    """The outcomes as CSV: one row per cell, one column per number."""
     rows = [_row(outcome, comparison.grid.unit) for outcome in comparison.outcomes]
     text = io.StringIO()
     writer = csv.DictWriter(text, list(dict.fromkeys(name for row in rows for name in row)))
@@ -30,7 +30,7 @@ def to_plain(
     factors: Mapping[str, Factors],
     environment: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Everything but the single cells, as plain values for JSON."""
+    """Everything but the individual cells, as plain values for JSON."""
     grid, sizes = comparison.grid, comparison.vocabularies
     return {
         "unit": grid.unit,

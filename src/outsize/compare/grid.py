@@ -1,4 +1,4 @@
-"""The grid: full tables once a seed, and every method at every budget and seed."""
+"""The grid of runs to compare: full tables, and each method at each budget, for every seed."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Cell:
         method: A key of `outsize.TABLES`.
         budget: The cap on each table; `None` for full tables.
         seed: Seed of the run.
-        config: The run.
-        folder: Where it is kept.
+        config: The configuration of the run.
+        folder: Its run folder.
     """
 
     method: str
@@ -40,20 +40,20 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Its name among the cells."""
+        """The name of the cell, unique in its grid."""
         return self.folder.name
 
 
 @dataclass(frozen=True)
 class Grid:
-    """What is compared.
+    """The methods, budgets and seeds to compare.
 
     Attributes:
-        run: The run that every cell is a variant of.
-        methods: Keys of `outsize.TABLES`, without "full", which is always there.
-        budgets: Caps on each table, ascending; when empty, `within` chooses them.
-        unit: Unit of the budgets: "parameters", or "bytes" with index maps.
-        num_seeds: Runs of each, with the seeds that follow the run's own.
+        run: The configuration that every cell is a variant of.
+        methods: Keys of `outsize.TABLES`, without "full", which is always included.
+        budgets: Caps on each table, ascending; if empty, `within` chooses them.
+        unit: Unit of the budgets: "parameters", or "bytes" including index maps.
+        num_seeds: Runs per method and budget, with consecutive seeds from the run's own on.
     """
 
     run: RunConfig
@@ -83,11 +83,11 @@ class Grid:
         return self.run.embeddings.dim
 
     def rows_within(self, cap: float) -> float:
-        """How many full rows a cap pays for."""
+        """The number of full rows that fit a cap."""
         return cap / cost_of_rows(1, self.dim, self.unit)
 
     def within(self, vocabularies: Sequence[int]) -> Grid:
-        """The grid with budgets: a thousandth, a hundredth and a tenth of the largest table."""
+        """The grid with default budgets: 1/1000, 1/100 and 1/10 of the largest table."""
         if self.budgets:
             return self
         row = cost_of_rows(1, self.dim, self.unit)
@@ -96,7 +96,7 @@ class Grid:
         return replace(self, budgets=tuple(sorted(budgets)))
 
     def cells(self, out: Path) -> list[Cell]:
-        """Every cell: seed by seed, so that a first comparison is there early."""
+        """All cells, ordered by seed, so that the first comparison is complete early."""
         columns: list[tuple[str, int | None]] = [(BASELINE, None)]
         columns += [(method, budget) for budget in self.budgets for method in self.methods]
         seeds = range(self.run.seed, self.run.seed + self.num_seeds)
@@ -119,19 +119,19 @@ class Grid:
         return Cell(method, budget, seed, config, out / "cells" / "-".join(parts))
 
     def budget_name(self, budget: int) -> str:
-        """A budget in the name of a folder."""
+        """A budget as part of a folder name."""
         return f"{budget}B" if self.unit == "bytes" else str(budget)
 
 
 def tables_config(run: RunConfig) -> TablesConfig:
-    """The tables of a run; rows in a store become tables of the same width and initial scale."""
+    """The tables of a run; a store is replaced by tables of the same width and initial scale."""
     if isinstance(run.embeddings, TablesConfig):
         return run.embeddings
     return TablesConfig(dim=run.embeddings.dim, init_std=run.embeddings.init_std)
 
 
 def read_methods(words: Iterable[str]) -> tuple[str, ...]:
-    """Methods from words with commas, each once; without words, all that compress."""
+    """Parse comma-separated methods, without duplicates; all compressing methods if none given."""
     words = list(words)
     if not words:
         return _compressing()
@@ -143,7 +143,7 @@ def read_methods(words: Iterable[str]) -> tuple[str, ...]:
 
 
 def read_budgets(words: Iterable[str]) -> tuple[int, ...]:
-    """Budgets from words with commas, ascending, each once; without words, none."""
+    """Parse comma-separated budgets, ascending and without duplicates; none if none given."""
     words = list(words)
     budgets = set()
     for word in _split(words):
@@ -159,7 +159,7 @@ def read_budgets(words: Iterable[str]) -> tuple[int, ...]:
 
 
 def read_unit(word: str) -> Unit:
-    """The unit of budgets."""
+    """Parse the unit of budgets."""
     for unit in UNITS:
         if word == unit:
             return unit
@@ -167,7 +167,7 @@ def read_unit(word: str) -> Unit:
 
 
 def cost_of_rows(num_rows: int, dim: int, unit: Unit) -> int:
-    """What full rows cost in a unit."""
+    """The cost of full rows, in a unit."""
     return num_rows * dim * (_BYTES_PER_NUMBER if unit == "bytes" else 1)
 
 

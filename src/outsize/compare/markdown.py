@@ -1,4 +1,4 @@
-"""`compare.md`: a comparison as tables of methods over budgets, to keep beside its numbers."""
+"""The Markdown page of a comparison, `compare.md`: tables of methods over budgets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from outsize.compare.factors import Factors
 from outsize.compare.grid import BASELINE
 from outsize.compare.results import Best, Comparison, Point, Spread
-from outsize.compare.words import Text, best_lines, factors_table, kind_lines
+from outsize.compare.text_tables import TextTable, best_lines, factors_table, kind_lines
 from outsize.training.report import format_bytes
 
 
@@ -18,13 +18,13 @@ def to_markdown(
     factors: Mapping[str, Factors],
     environment: Mapping[str, str],
 ) -> str:
-    """The comparison as one page.
+    """The comparison as Markdown.
 
     Args:
-        title: Its head.
-        comparison: What was found.
-        best: Who is best at each budget.
-        factors: Compression of each method at the loss of full tables.
+        title: Title of the page.
+        comparison: The results.
+        best: The best method at each budget.
+        factors: Compression factors of each method at the loss of full tables.
         environment: Versions and hardware.
     """
     grid = comparison.grid
@@ -33,7 +33,7 @@ def to_markdown(
         f"# {title}\n",
         *(f"- {name}: {fact}" for name, fact in environment.items()),
         f"\n{len(comparison.vocabularies)} tables of {sizes:,} ids together, dim {grid.dim}; caps "
-        f"in {grid.unit} a table; test metrics at the best validation, mean over "
+        f"in {grid.unit} per table; test metrics at the best validation, mean over "
         f"{grid.num_seeds} seeds (least to most).\n",
         _grid("BCE", comparison, lambda p: f"{p.loss.mean:.4f} ({_range(p.loss)})"),
         _grid(
@@ -49,7 +49,7 @@ def to_markdown(
 
 
 def _grid(title: str, comparison: Comparison, cell: Callable[[Point], str]) -> str:
-    """One quantity of every method at every budget; full tables have one for all."""
+    """A table of one quantity, methods over budgets; full tables have one value for all budgets."""
     budgets = comparison.grid.budgets
     rows = []
     if comparison.full is not None:
@@ -58,7 +58,7 @@ def _grid(title: str, comparison: Comparison, cell: Callable[[Point], str]) -> s
         points = {point.budget: point for point in curve}
         rows.append([method, *(_cell(comparison, method, b, points, cell) for b in budgets)])
     heads = ("method", *(f"{budget:,}" for budget in budgets))
-    return f"{_table(Text(title, heads, rows))}\n"
+    return f"{_table(TextTable(title, heads, rows))}\n"
 
 
 def _cell(
@@ -74,7 +74,7 @@ def _cell(
     return unfinished.status if unfinished else ""
 
 
-def _table(text: Text) -> str:
+def _table(text: TextTable) -> str:
     lines = [f"**{text.title}**\n", f"| {' | '.join(text.columns)} |"]
     lines += ["|---|" + "--:|" * (len(text.columns) - 1)]
     lines += [f"| {' | '.join(row)} |" for row in text.rows]

@@ -1,4 +1,4 @@
-"""What a cell came to, and the file that keeps it."""
+"""The outcome of a cell, and the file it is saved in."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from outsize.spec import MEMORY_KINDS
 from outsize.training import RunResult
 
 Status = Literal["finished", "does not fit", "failed"]
-_KEPT = {"status": Word(*get_args(Status)), "reason": str, "result": Each(object)}
+_SCHEMA = {"status": Word(*get_args(Status)), "reason": str, "result": Each(object)}
 _METRICS = Each(OneOf(None, float))
 _RESULT = {
     "steps": Whole(),
@@ -30,14 +30,14 @@ _RESULT = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a cell came to.
+    """The outcome of a cell.
 
     Attributes:
         cell: The cell.
-        status: "finished"; "does not fit" where the method cannot be made as small as the budget;
+        status: "finished"; "does not fit" if the method cannot be made small enough for the budget;
             or "failed".
-        reason: One line, where it did not finish.
-        result: What `plain_result` says, where it did.
+        reason: One line, if the cell did not finish.
+        result: The result of `plain_result`, if it did.
     """
 
     cell: Cell
@@ -60,19 +60,19 @@ def plain_result(result: RunResult) -> dict[str, Any]:
     }
 
 
-def keep(outcome: Outcome) -> None:
-    """Write `result.json` into the folder of a cell, whole or not at all."""
+def save_outcome(outcome: Outcome) -> None:
+    """Write `result.json` into the folder of a cell, atomically."""
     content = {"status": outcome.status, "reason": outcome.reason, "result": outcome.result}
     write_text_atomically(
         outcome.cell.folder / "result.json", json.dumps(content, indent=1, allow_nan=False) + "\n"
     )
 
 
-def kept(cell: Cell) -> Outcome | None:
-    """What an earlier call kept of a cell."""
+def load_outcome(cell: Cell) -> Outcome | None:
+    """The outcome that an earlier call saved for a cell, or `None`."""
     path = cell.folder / "result.json"
     try:
-        content = read_json(path, _KEPT)
+        content = read_json(path, _SCHEMA)
         if content["status"] == "finished":
             check(content["result"], _RESULT, "result")
             check(content["result"]["test"], {"loss": float, "auc": object}, "result.test")

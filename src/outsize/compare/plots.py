@@ -1,4 +1,4 @@
-"""Loss and AUC against size: a line for each method, full tables and Bayes' value across."""
+"""Plots of loss and AUC over size: a curve per method, with full tables and the Bayes optimum."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _LABELS = {
     "total_bytes": "bytes of all tables, index maps included",
 }
 _LEGEND_COLUMNS = 4
-_STEP = 0.006  # between methods of one size, as a share of the axis, so that bars can be told apart
+_STEP = 0.006  # offset between methods of equal size, as a share of the axis, to separate bars
 _FULL, _BAYES = "#1f2933", "#16a34a"
 
 
 def size_svg(comparison: Comparison, metric: Metric, size: Size) -> str:
-    """A metric against a size; bars are the range over seeds."""
+    """A plot of a metric over a size; bars show the range over seeds."""
     num_methods = len(comparison.curves)
     figure, axes = figure_and_axes(6.4, 3.8 + 0.2 * (num_methods // _LEGEND_COLUMNS + 1))
     sizes = [getattr(point, size) for curve in comparison.curves.values() for point in curve]
@@ -76,7 +76,7 @@ def _draw_curve(
 
 
 def _draw_bayes(axes: Axes, best: float) -> None:
-    """The best reachable value, in words alone where the line would flatten all the others."""
+    """Draw the best reachable value, or only its label if the line would flatten the others."""
     low, high = axes.get_ylim()
     label = f"best reachable (Bayes) {best:.4f}"
     if low - (high - low) <= best <= high + (high - low):
@@ -90,7 +90,7 @@ def _metric_of(point: Point, metric: Metric) -> Spread | None:
 
 
 def _scale(axes: Axes, size: Size) -> None:
-    """A logarithmic axis whose ticks are numbers for people."""
+    """Make the axis logarithmic, with readable tick labels."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
     axes.set_xscale("log")
@@ -104,7 +104,7 @@ def _scale(axes: Axes, size: Size) -> None:
 
 
 def format_count(count: float) -> str:
-    """A count for people: 23.4 k, 1.5 M."""
+    """Format a count for display: 23.4 k, 1.5 M."""
     for unit in ("", " k", " M"):
         if count < 1000:
             return f"{count:.1f}{unit}"

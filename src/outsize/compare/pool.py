@@ -1,4 +1,4 @@
-"""Cells side by side, each process with its share of the cores."""
+"""Running cells in parallel processes, each with its share of the cores."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from outsize.compare.run_cell import run_cell
 
 
 def num_cores() -> int:
-    """Cores this process may use."""
+    """Number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1  # macOS knows no affinity
 
 
 def default_workers(device: torch.device) -> int:
-    """How many cells at once.
+    """The default number of parallel cells.
 
-    Two cores a cell on the CPU: models this small gain little from more. One cell on a GPU, where
+    On the CPU, one per two cores: such small models gain little from more cores. On a GPU, one:
     cells would compete for its memory.
     """
     return 1 if device.type != "cpu" else max(1, num_cores() // 2)
 
 
 def run_cells(cells: Iterable[Cell], workers: int, progress: GridProgress) -> Iterator[Outcome]:
-    """Run cells and yield each outcome as it comes.
+    """Run cells and yield each outcome when it is ready.
 
     Args:
-        cells: What to run.
-        workers: Processes; 0 runs one cell after the other in this one.
-        progress: Who is told.
+        cells: The cells to run.
+        workers: Number of processes; 0 runs the cells one by one in this process.
+        progress: Shows which cells start and finish.
     """
     if workers > 0:
         yield from _run_in_processes(deque(cells), workers, progress)
@@ -57,8 +57,8 @@ def run_cells(cells: Iterable[Cell], workers: int, progress: GridProgress) -> It
 def _run_in_processes(
     waiting: deque[Cell], workers: int, progress: GridProgress
 ) -> Iterator[Outcome]:
-    """One pool of one process for each worker, so that a process that dies takes one cell along."""
-    strangers = multiprocessing.active_children()
+    """Run cells in one single-process pool per worker, so that a crash loses one cell only."""
+    others = multiprocessing.active_children()
     idle: list[ProcessPoolExecutor] = []
     running: dict[Future[Outcome], tuple[Cell, ProcessPoolExecutor]] = {}
     threads = max(1, num_cores() // workers)
@@ -76,13 +76,15 @@ def _run_in_processes(
                         outcome = future.result()
                         idle.append(worker)
                     except BrokenProcessPool:
-                        outcome = Outcome(cell, "failed", "its process died, as for want of memory")
+                        outcome = Outcome(
+                            cell, "failed", "its process died, perhaps for lack of memory"
+                        )
                     progress.finish(outcome)
                     yield outcome
         except BaseException:
             for process in multiprocessing.active_children():
-                if process not in strangers:
-                    process.terminate()  # asks a run to save and stop
+                if process not in others:
+                    process.terminate()  # SIGTERM: the run saves and stops
             raise
         finally:
             for worker in [*idle, *(worker for _, worker in running.values())]:
@@ -90,12 +92,12 @@ def _run_in_processes(
 
 
 def _new_worker(threads: int) -> ProcessPoolExecutor:
-    spawn = multiprocessing.get_context("spawn")  # a fork would inherit torch's threads half-alive
+    spawn = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
     return ProcessPoolExecutor(1, spawn, initializer=_begin_worker, initargs=(threads,))
 
 
 def _begin_worker(threads: int) -> None:
-    """Leave Ctrl-C to the parent, which passes it on once, and do not outlive it."""
+    """Ignore Ctrl-C, which the parent forwards once, and exit if the parent dies."""
     os.setpgrp()
     torch.set_num_threads(threads)
     threading.Thread(target=_end_with_parent, daemon=True).start()
@@ -110,7 +112,7 @@ def _end_with_parent() -> None:
 
 @contextlib.contextmanager
 def _sigterm_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM end the cells as Ctrl-C does."""
+    """Handle SIGTERM like Ctrl-C."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""From outcomes to curves: means and ranges over seeds, the best at each budget, and factors."""
+"""The results of a comparison: means and ranges over seeds, and the best method per budget."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from outsize.compare.outcome import Outcome
 
 @dataclass(frozen=True)
 class Spread:
-    """A metric over seeds."""
+    """The mean and range of a metric over seeds."""
 
     mean: float
     low: float
@@ -30,15 +30,15 @@ class Spread:
 
 @dataclass(frozen=True)
 class Point:
-    """A method at a budget.
+    """The results of a method at a budget.
 
     Attributes:
         budget: The cap on each table; `None` for full tables.
-        num_seeds: Runs that finished.
-        params: Trainable numbers of all tables together.
-        total_bytes: Their bytes, index maps included.
+        num_seeds: Number of runs that finished.
+        params: Trainable parameters of all tables together.
+        total_bytes: Bytes of all tables, including index maps.
         loss: Test log loss at the best validation.
-        auc: Test AUC there, where it is a number.
+        auc: Test AUC at the best validation, if it is defined.
     """
 
     budget: int | None
@@ -50,7 +50,7 @@ class Point:
 
     @classmethod
     def of(cls, outcomes: Sequence[Outcome]) -> Point:
-        """The mean of the finished cells of a method and budget."""
+        """Average the finished cells of a method and budget."""
         results = [outcome.result for outcome in outcomes]
         aucs = [result["test"]["auc"] for result in results]
         return cls(
@@ -65,15 +65,15 @@ class Point:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a grid came to.
+    """The results of a grid.
 
     Attributes:
-        grid: What was compared.
-        vocabularies: Ids of each table.
-        outcomes: Every cell, in the grid's order.
-        full: Full tables, if one of their cells finished.
-        curves: method → its points by ascending budget.
-        bayes: "loss" and "auc" of predicting the true probability, where the data knows it.
+        grid: The grid.
+        vocabularies: Number of ids of each table.
+        outcomes: The outcomes of all cells, in the grid's order.
+        full: The results of full tables, if one of their cells finished.
+        curves: Method → its points by ascending budget.
+        bayes: "loss" and "auc" of predicting the true probability, if the data provides it.
     """
 
     grid: Grid
@@ -114,19 +114,19 @@ class Comparison:
 
     @property
     def failed(self) -> list[Outcome]:
-        """Cells that failed."""
+        """The outcomes of the cells that failed."""
         return [outcome for outcome in self.outcomes if outcome.status == "failed"]
 
 
 @dataclass(frozen=True)
 class Best:
-    """Who is best at a budget, by mean test loss.
+    """The best method at a budget, by mean test loss.
 
     Attributes:
         budget: The budget.
-        method: Who.
+        method: The best method.
         loss: Its loss.
-        ties: Methods whose range of losses overlaps with the best one's.
+        ties: Methods whose range of losses overlaps with the best method's.
     """
 
     budget: int
@@ -136,7 +136,7 @@ class Best:
 
 
 def best_at_each_budget(comparison: Comparison) -> list[Best]:
-    """The best method at each budget that any method fits."""
+    """The best method at each budget at which any method finished."""
     found = []
     for budget in comparison.grid.budgets:
         losses = {

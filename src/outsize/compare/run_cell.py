@@ -6,29 +6,29 @@ import traceback
 
 from outsize.checkpoint import remove_checkpoints
 from outsize.compare.grid import Cell
-from outsize.compare.outcome import Outcome, keep, kept, plain_result
+from outsize.compare.outcome import Outcome, load_outcome, plain_result, save_outcome
 from outsize.errors import BudgetError, OutsizeError
 from outsize.files import write_text_atomically
 from outsize.training import train
 from outsize.training.run_folder import RunFolder
 
 
-def kept_outcome(cell: Cell) -> Outcome | None:
-    """What is kept of a cell, after making sure that it was the same run."""
+def saved_outcome(cell: Cell) -> Outcome | None:
+    """The saved outcome of a cell, after checking that its run had the same configuration."""
     folder = RunFolder(cell.folder)
     if folder.holds_run():
         folder.require_same_run(cell.config)
-    return kept(cell)
+    return load_outcome(cell)
 
 
 def run_cell(cell: Cell) -> Outcome:
-    """Train a cell, going on where an earlier call was stopped, and keep what comes out.
+    """Train a cell, resuming an earlier call that was stopped, and save its outcome.
 
-    Only an interruption is raised; whatever else goes wrong is the outcome of this cell alone, with
-    the traceback of a defect in `error.txt`.
+    Only interruptions are raised. Any other error becomes the outcome of this cell; the traceback
+    of an unexpected one is written to `error.txt`.
     """
     try:
-        return _train_and_keep(cell)
+        return _train_and_save(cell)
     except OutsizeError as error:
         return Outcome(cell, "failed", _line(error))
     except Exception as error:
@@ -37,7 +37,7 @@ def run_cell(cell: Cell) -> Outcome:
         return Outcome(cell, "failed", f"{type(error).__name__}: {_line(error)}")
 
 
-def _train_and_keep(cell: Cell) -> Outcome:
+def _train_and_save(cell: Cell) -> Outcome:
     folder = RunFolder(cell.folder)
     resume = folder.holds_run()
     try:
@@ -47,8 +47,8 @@ def _train_and_keep(cell: Cell) -> Outcome:
         outcome = Outcome(cell, "does not fit", _line(error))
         if not resume:
             folder.begin(cell.config)
-    keep(outcome)
-    remove_checkpoints(folder.checkpoints)  # a grid of them would fill the disk
+    save_outcome(outcome)
+    remove_checkpoints(folder.checkpoints)  # those of a whole grid would fill the disk
     return outcome
 
 

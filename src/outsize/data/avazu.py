@@ -1,8 +1,9 @@
 """The Avazu click log: mobile advertisements over ten days, a CSV file with a header.
 
-`hour`, written YYMMDDHH, becomes two features, the hour of the day and the weekday. Everything else
-is categorical but `id`, which is another in every row. The last tenth of the rows by hour tests,
-the tenth before it validates: with ten days about a day each.
+`hour`, written YYMMDDHH, becomes two features: the hour of the day and the weekday. All other
+columns are categorical, except `id`, which is unique per row and ignored. By time, the last tenth
+of the rows is the test set and the tenth before it the validation set: about one of the ten days
+each.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ class AvazuConfig(EncodedConfig):
 
     Attributes:
         path: `train.csv` of the Kaggle data, or a Parquet file with its columns.
-        split: "time" as above, or "hash" for rows at random.
-        validation: Share of rows that validate.
-        test: Share that tests.
-        subsample: Take every so-manieth row.
+        split: "time" as above, or "hash" for random rows.
+        validation: Share of rows in the validation set.
+        test: Share of rows in the test set.
+        subsample: Keep every n-th row.
     """
 
     path: tuple[str, ...] = ("data/avazu/train.csv",)

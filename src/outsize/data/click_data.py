@@ -1,4 +1,4 @@
-"""What a source of click data promises."""
+"""The interface of sources of click data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from outsize.spec import FeatureSpec
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
-_COUNTED_AT_ONCE, _MAX_STRETCHES = 1 << 14, 1 << 9  # 8 million examples
+_CHUNK_EXAMPLES, _MAX_CHUNKS = 1 << 14, 1 << 9  # 8 million examples
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class ClickBatch:
         dense: Numeric features.
         ids: Categorical features by name: `(B,)` ids or bags.
         labels: 0 or 1.
-        probability: The true probability of label 1, where it is known.
-        num_global: Examples of this batch over all ranks; its own number where there is one rank.
+        probability: The true probability of label 1, if known.
+        num_global: Examples of this batch over all ranks; by default those of this rank.
     """
 
     dense: Float[Tensor, "batch num_dense"]
@@ -44,7 +44,7 @@ class ClickBatch:
 
     @property
     def num_examples(self) -> int:
-        """Number of examples."""
+        """Number of examples of this rank."""
         return self.labels.shape[0]
 
     def slice(self, first: int, stop: int) -> ClickBatch:
@@ -79,24 +79,24 @@ class ClickBatch:
 
 
 class ClickDataConfig(ABC):
-    """The configuration of a source; it makes the source."""
+    """The configuration of a source of click data; `build` makes the source."""
 
     task: ClassVar[str] = "click"
 
     @abstractmethod
     def build(self) -> ClickData:
-        """Open, or make up, the data."""
+        """Open or generate the data."""
 
     def memory_needs(self) -> dict[str, int]:
-        """What `build` cannot do without: parts by their keys, and bytes; by default not known."""
+        """The memory that `build` needs, in bytes per part; empty if unknown."""
         return {}
 
 
 class ClickData(ABC):
-    """A source of click data: three splits, read in batches, from any position.
+    """A source of click data: three splits that can be read in batches from any position.
 
     Attributes:
-        num_dense: Width of the dense features.
+        num_dense: Number of dense features.
         vocabularies: Categorical feature → number of ids.
     """
 
@@ -105,11 +105,11 @@ class ClickData(ABC):
 
     @abstractmethod
     def num_examples(self, split: Split) -> int:
-        """Examples in one pass over a split."""
+        """Number of examples in a split."""
 
     @abstractmethod
     def examples(self, split: Split, first: int, stop: int, epoch: int = 0) -> ClickBatch:
-        """Examples number `first … stop − 1` of a split, in the order of an epoch.
+        """Examples `first … stop − 1` of a split, in the order of an epoch.
 
         The same arguments always give the same examples.
         """
@@ -124,18 +124,18 @@ class ClickData(ABC):
         rank: int = 0,
         world_size: int = 1,
     ) -> Iterator[ClickBatch]:
-        """One rank's part of each batch of one pass over a split, from batch number `start` on.
+        """Iterate over a split once, yielding this rank's part of each batch from `start` on.
 
-        A batch is cut evenly among the ranks, so that together they see what one process would
-        see. The last batch may be smaller, and a rank's part of it may be empty.
+        Batches are divided evenly among the ranks, so that together they see the same batches as a
+        single process. The last batch may be smaller, and a rank's part of it may be empty.
 
         Args:
-            split: Which examples.
-            batch_size: Examples of a batch, all ranks together.
-            epoch: Which pass; the order of the training examples may depend on it.
-            start: The first batch.
-            rank: Which part.
-            world_size: How many parts.
+            split: The split to read.
+            batch_size: Examples per batch, over all ranks.
+            epoch: The epoch; it may determine the order of the training examples.
+            start: Number of the first batch.
+            rank: This rank.
+            world_size: Number of ranks.
         """
         total = self.num_examples(split)
         for first in range(start * batch_size, total, batch_size):
@@ -146,39 +146,39 @@ class ClickData(ABC):
     def count_ids(self, num_examples: int) -> dict[str, Int64[Tensor, " num_ids"]]:
         """How often each id of each feature occurs in the first training examples.
 
-        Of very many examples, evenly spread stretches stand for all; counts are then relative.
+        If there are very many examples, counts come from evenly spaced chunks and are relative.
 
         Args:
-            num_examples: Of the first epoch, in its order.
+            num_examples: Number of examples, in the order of the first epoch.
         """
         counts = {
             name: torch.zeros(size, dtype=torch.int64) for name, size in self.vocabularies.items()
         }
-        num_stretches = -(-num_examples // _COUNTED_AT_ONCE)
-        step = max(1.0, num_stretches / _MAX_STRETCHES)
-        for i in range(min(num_stretches, _MAX_STRETCHES)):
+        num_chunks = -(-num_examples // _CHUNK_EXAMPLES)
+        step = max(1.0, num_chunks / _MAX_CHUNKS)
+        for i in range(min(num_chunks, _MAX_CHUNKS)):
             check_stop()
-            first = int(i * step) * _COUNTED_AT_ONCE
-            batch = self.examples("train", first, min(first + _COUNTED_AT_ONCE, num_examples))
+            first = int(i * step) * _CHUNK_EXAMPLES
+            batch = self.examples("train", first, min(first + _CHUNK_EXAMPLES, num_examples))
             for name, ids in batch.ids.items():
                 flat = ids if isinstance(ids, Tensor) else ids.values
                 counts[name] += torch.bincount(flat.flatten().cpu(), minlength=len(counts[name]))
         return counts
 
     def to(self, device: torch.device) -> ClickData:
-        """The same source, making its batches on a device if it can; most cannot."""
+        """The same source, generating batches on a device if it supports that; most do not."""
         return self
 
     def num_batches(self, split: Split, batch_size: int) -> int:
-        """Batches in one pass over a split."""
+        """Number of batches in one pass over a split."""
         return -(-self.num_examples(split) // batch_size)
 
     @property
     def fingerprint(self) -> str:
-        """Changes when the data does, where it can; a run resumes on the same data only."""
+        """A fingerprint that changes with the data; a run only resumes on the same data."""
         return ""
 
     @property
     def features(self) -> Sequence[FeatureSpec]:
-        """The categorical features in order, each over a table of its own."""
+        """The categorical features in order, each with its own table."""
         return tuple(FeatureSpec(name) for name in self.vocabularies)

@@ -1,12 +1,13 @@
 """The Criteo click logs: the Kaggle file, and the days of the Terabyte log.
 
-Both are lines of a label, 13 counts and 26 hexadecimal values, separated by tabs, without a header.
-Counts become log(x + 1) as DLRM takes them: missing and negative ones are 0. The last day is held
-out, its first half to validate, its second to test. The Kaggle file has no day in it: seven days of
-equal length are cut by position, as DLRM does. With several files each is a day.
+Each line has a label, 13 counts and 26 hexadecimal values, separated by tabs, without a header.
+Counts become log(x + 1) as in DLRM; missing and negative ones become 0. The last day is held out:
+its first half is the validation set, its second half the test set. The Kaggle file has no column
+for the day: it is cut by position into seven days of equal length, as in DLRM. With several files,
+each file is a day.
 
-"Clustering the Sketch" trains on an eighth of the Terabyte log with ids reduced by the sizes of the
-Kaggle vocabularies: `subsample = 8` and `modulus` with 26 numbers (or one for all).
+"Clustering the Sketch" trains on an eighth of the Terabyte log, with ids modulo the sizes of the
+Kaggle vocabularies: `subsample = 8`, and `modulus` with 26 numbers (or one for all).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class CriteoConfig(EncodedConfig):
             file has columns label, I1 … I13 and C1 … C26.
         modulus: Instead of a vocabulary: a value, read as a hexadecimal number, modulo this; one
             number for all columns or one for each.
-        subsample: Take every so-manieth row.
+        subsample: Keep every n-th row.
         num_days: The number of days in a single file.
     """
 

@@ -1,4 +1,4 @@
-"""Click data read from encoded files: a batch is a slice of numbers mapped into memory."""
+"""Click data read from encoded files, which are memory-mapped."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from outsize.spec import FeatureSpec, Pooling
 
 
 class EncodedClicks(ClickData):
-    """The data of one folder that `open_encoded` returned.
+    """The click data in a folder that `open_encoded` returned.
 
-    Training rows come in an order of their own each epoch where `shuffle` is set; validation and
-    test rows come in the order of the source.
+    With `shuffle`, training rows come in a different order each epoch. Validation and test rows
+    come in the order of the source.
 
     Args:
         folder: The folder.
-        shuffle: Whether training rows are shuffled.
+        shuffle: Whether to shuffle training rows.
         seed: Seed of the shuffling.
         pooling: How bags of ids are pooled.
     """
@@ -49,7 +49,7 @@ class EncodedClicks(ClickData):
         self._multi_valued: list[str] = manifest["multi_valued"]
         self._pooling = pooling
         sizes: dict[str, int] = manifest["num_examples"]
-        # A recipe may hold out one set only; it then serves both purposes.
+        # A recipe may hold out a single set, which is then used for validation and test.
         source = {split: split if sizes[split] else "validation" for split in SPLITS}
         self._sizes = {split: sizes[source[split]] for split in SPLITS}
         self._columns = {split: self._map(source[split], manifest) for split in SPLITS}
@@ -86,7 +86,7 @@ class EncodedClicks(ClickData):
         )
 
     def values(self, feature: str) -> list[str | None]:
-        """What each id of a feature stands for; `None` for the unknown id 0."""
+        """The value of each id of a feature; `None` for the unknown id 0."""
         import pyarrow as pa
 
         path = self.folder / values_file(feature)

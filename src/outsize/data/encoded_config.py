@@ -1,4 +1,4 @@
-"""What the configurations of all readers of files share."""
+"""The settings shared by all data that is read from files."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from outsize.spec import Pooling
 
 @dataclass(frozen=True, kw_only=True)
 class EncodedConfig(ClickDataConfig):
-    """Data that is encoded once and read from its encoded form.
+    """Data that is encoded once and then read in its encoded form.
 
     Attributes:
         vocabulary: How values become ids.
-        max_bad_rows: The share of malformed rows that is skipped rather than refused.
-        cache: Folder for encoded data; by default `.outsize-cache` beside the first file.
-        verify: Compare every byte of encoded data with its checksum whenever it is opened, not only
-            in files that have changed since they were compared.
-        shuffle: Whether training rows come in another order each epoch.
+        max_bad_rows: The largest share of malformed rows that is skipped; more is an error.
+        cache: Folder for encoded data; by default `.outsize-cache` next to the first file.
+        verify: Verify the checksums of all encoded files whenever they are opened, not only of
+            files that have changed since they were last verified.
+        shuffle: Whether training rows come in a different order each epoch.
         seed: Seed of the shuffling.
     """
 
@@ -34,18 +34,18 @@ class EncodedConfig(ClickDataConfig):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        self.recipe()  # refuses what cannot work
+        self.recipe()  # raises if it is invalid
         if "\0" in self.cache:
             raise ConfigError(f"cache must be the name of a folder, but got {self.cache!r}")
 
     @abstractmethod
     def recipe(self) -> Recipe:
-        """What decides the encoded data."""
+        """The recipe that determines the encoded data."""
 
     def build(self) -> EncodedClicks:  # noqa: D102
         folder = open_encoded(self.recipe(), self.cache, self.verify)
         return EncodedClicks(folder, self.shuffle, self.seed, self.bag_pooling())
 
     def bag_pooling(self) -> Pooling:
-        """How bags are pooled, for data that has any."""
+        """How bags are pooled, for data that has bags."""
         return "sum"

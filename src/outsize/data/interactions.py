@@ -1,4 +1,4 @@
-"""Interactions in tables: who took which item, with columns that describe either."""
+"""Interactions of queries and items, read from tables with columns that describe either."""
 
 from __future__ import annotations
 
@@ -44,32 +44,33 @@ PAIR_SPLITS: dict[str, type[SplitConfig]] = {
 
 @dataclass(frozen=True)
 class InteractionsConfig(RetrievalDataConfig):
-    """Any table of interactions, a row each, read into memory.
+    """Any table of interactions, one per row, read into memory.
 
     Attributes:
         path: Files or patterns, in the order they are read. `.parquet` and `.pq` are Parquet,
-            everything else is text with a header, compressed where it ends in `.gz`.
-        query: Column that says who asks, such as a user.
-        item: Column that says what was taken.
-        query_features: Further columns that describe the query; its first row decides.
-        item_features: Further columns that describe the item; its first row decides.
-        multi_valued: Which of the further columns hold several values, and become bags.
-        numeric: Which of the further columns are numbers: they are taken less their mean over all
-            queries or items, over their standard deviation, and as 0 where missing.
-        separator: What stands between the values of such a column.
-        max_length: How many of a row's values are kept, the first ones; 0 keeps all.
+            everything else is text with a header, compressed if its name ends in `.gz`.
+        query: Column that identifies the query, such as a user.
+        item: Column that identifies the item.
+        query_features: Other columns that describe the query; values come from its first row.
+        item_features: Other columns that describe the item; values come from its first row.
+        multi_valued: Those of the feature columns that hold several values and become bags.
+        numeric: Those of the feature columns that are numbers. They are standardized over all
+            queries or items; missing values become 0.
+        separator: Separator between the values of a multi-valued column.
+        max_length: Maximum number of values per bag, the first ones; 0 for no limit.
         pooling: How bags are pooled.
-        positive: Column that says whether a row counts: 0 or 1, or a number with `at_least`.
-            Without it every row does.
-        at_least: From here on it counts, such as a rating of 4.
+        positive: Column that says whether a row is used: 0 or 1, or a number with `at_least`.
+            Without it, all rows are used.
+        at_least: Rows with at least this value are used, such as ratings from 4 on.
         columns: Names of the columns of text files without a header.
         delimiter: Between columns; by default a comma for `.csv` and a tab for other text.
         quoted: Whether values of a text file may be quoted.
-        split: Which pairs train, validate and test.
-        validation: Share of the training pairs that validate where the split names none that do.
-        max_bad_rows: The share of malformed rows that is skipped rather than refused.
-        shuffle: Whether training pairs come in another order each epoch.
-        seed: Seed of the shuffling, and of that share.
+        split: How pairs are divided into training, validation and test sets.
+        validation: Share of the training pairs used for validation if the split has no validation
+            set.
+        max_bad_rows: The largest share of malformed rows that is skipped; more is an error.
+        shuffle: Whether training pairs come in a different order each epoch.
+        seed: Seed of the shuffling, and of the choice of validation pairs.
     """
 
     path: tuple[str, ...]
@@ -95,7 +96,7 @@ class InteractionsConfig(RetrievalDataConfig):
 
     def __post_init__(self) -> None:
         require_text(self, "path", "query", "item", "query_features", "item_features", "columns")
-        self.recipe()  # refuses what cannot work
+        self.recipe()  # raises if it is invalid
         if self.at_least is not None and not self.positive:
             raise ConfigError("at_least needs a column to compare: name it as positive")
         further = (*self.query_features, *self.item_features)
@@ -119,7 +120,7 @@ class InteractionsConfig(RetrievalDataConfig):
             raise ConfigError(f"validation must be between 0 and 1, but got {self.validation}")
 
     def recipe(self) -> Recipe:
-        """What is read, in the words of the readers of click data."""
+        """What is read, as a recipe for the readers of click data."""
         columns = (self.query, self.item, *self.query_features, *self.item_features)
         return Recipe(
             paths=self.path,
@@ -138,10 +139,10 @@ class InteractionsConfig(RetrievalDataConfig):
     def build(self) -> RetrievalData:  # noqa: D102
         rows = self._read()
         assigned = self._assign(rows)
-        rows = _kept(rows, assigned >= 0)
+        rows = _filter(rows, assigned >= 0)
         assigned = assigned[assigned >= 0]
         codes = {name: rows.texts[name].codes for name in (self.query, self.item)}
-        # Numbered by first appearance among the rows that count.
+        # Numbered by first appearance among the rows that are used.
         known = {name: np.unique(c, return_index=True, return_inverse=True)
                  for name, c in codes.items()}  # fmt: skip
         asked, wanted = (torch.from_numpy(known[name][2]) for name in (self.query, self.item))
@@ -158,7 +159,7 @@ class InteractionsConfig(RetrievalDataConfig):
         return RetrievalData(queries, items, pairs, self.pooling, self.shuffle, self.seed)
 
     def _read(self) -> Rows:
-        """All rows that count, as one."""
+        """All rows that are used, concatenated."""
         bad, parts = BadRows(), []
         for part in read_rows(find_files(self.path), self.recipe(), bad):
             check_stop()
@@ -169,14 +170,14 @@ class InteractionsConfig(RetrievalDataConfig):
                     place = part.first + int(np.flatnonzero(lost)[0]) + 1
                     bad.add(f"no value of {name!r}", int(lost.sum()), f"good row {place:,}")
                 missing |= lost
-            parts.append(_kept(part, ~missing & (part.labels > 0)))
+            parts.append(_filter(part, ~missing & (part.labels > 0)))
         bad.require_share(self.max_bad_rows)
         if not sum(map(len, parts)):
             rule = (
                 f" with {self.positive} >= {self.at_least:g}" if self.at_least is not None else ""
             )
             raise DataError(f"{first_of(self.path)}: there is no row{rule}")
-        return _joined(parts)
+        return _concatenate(parts)
 
     def _assign(self, rows: Rows) -> NDArray[np.int8]:
         splitter = self.split.build()
@@ -214,12 +215,12 @@ class InteractionsConfig(RetrievalDataConfig):
 def encode_column(
     text: CodedText, separator: str | None = None, max_length: int = 0
 ) -> tuple[Tensor, int]:
-    """Ids of a column, and how many there are; id 0 is what is missing.
+    """The ids of a column, and the size of its vocabulary; id 0 stands for a missing value.
 
     Args:
         text: The column.
-        separator: Between several values of a row, which become a bag padded with −1.
-        max_length: How many of them are kept; 0 keeps all.
+        separator: Separator between the values of a row, which become a bag padded with −1.
+        max_length: Maximum number of values per bag; 0 for no limit.
     """
     used, inverse = np.unique(text.codes[text.codes >= 0], return_inverse=True)
     codes = np.full(len(text.codes), -1)
@@ -237,25 +238,25 @@ def encode_column(
 
 
 def standardized(numbers: NDArray[np.float64]) -> Float32[Tensor, " rows"]:
-    """Numbers less their mean, over their standard deviation; 0 where missing, or all alike."""
+    """Standardize numbers; missing values become 0, and so do all values if they are equal."""
     moments = Moments()
     moments.add(numbers)
     return torch.from_numpy(np.nan_to_num(moments.standardize(numbers), nan=0.0)).float()
 
 
-def _kept(rows: Rows, kept: NDArray[np.bool_]) -> Rows:
+def _filter(rows: Rows, mask: NDArray[np.bool_]) -> Rows:
     return Rows(
         rows.file,
         rows.first,
-        rows.labels[kept],
-        {name: values[kept] for name, values in rows.numbers.items()},
-        {name: text.take(kept) for name, text in rows.texts.items()},
+        rows.labels[mask],
+        {name: values[mask] for name, values in rows.numbers.items()},
+        {name: text.take(mask) for name, text in rows.texts.items()},
         rows.num_bytes,
     )
 
 
-def _joined(parts: list[Rows]) -> Rows:
-    """Rows of several chunks, their values coded alike."""
+def _concatenate(parts: list[Rows]) -> Rows:
+    """Concatenate the rows of several chunks, with one dictionary per text column."""
     import pyarrow as pa
 
     texts: dict[str, CodedText] = {}

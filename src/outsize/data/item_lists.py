@@ -1,4 +1,4 @@
-"""The items of each query, as one flat list with offsets."""
+"""The items of each query, as flat values with offsets."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _ITEM_BITS = 32
 
 
 class ItemLists:
-    """For each query its items, ascending and each once.
+    """The distinct items of each query, in ascending order.
 
     Args:
         queries: The query of each pair.
-        items: Its item, below 2³²; pairs may repeat and come in any order.
+        items: The item of each pair, below 2³²; pairs may repeat and come in any order.
         num_queries: Queries are `0 … num_queries − 1`.
 
     Attributes:
-        values: The items of all queries, one query after the other.
-        offsets: Where the items of each begin, and the end of the last.
+        values: The items of all queries, concatenated.
+        offsets: The start of each query's items, and the end of the last.
     """
 
     def __init__(
@@ -34,21 +34,21 @@ class ItemLists:
 
     @property
     def num_queries(self) -> int:
-        """Queries, those without items included."""
+        """Number of queries, including those without items."""
         return self.offsets.shape[0] - 1
 
     def pairs(self) -> tuple[Int64[Tensor, " n"], Int64[Tensor, " n"]]:
-        """All pairs, ordered by query and item."""
+        """All pairs, sorted by query and item."""
         return self._pairs >> _ITEM_BITS, self.values
 
     def counts(self) -> Int64[Tensor, " num_queries"]:
-        """How many items each query has."""
+        """Number of items of each query."""
         return self.offsets.diff()
 
     def contains(
         self, queries: Int64[Tensor, " n"], items: Int64[Tensor, " n"]
     ) -> Bool[Tensor, " n"]:
-        """Which pairs are in the lists."""
+        """A mask of the pairs that are in the lists."""
         if not self._pairs.shape[0]:
             return torch.zeros_like(queries, dtype=torch.bool)
         asked = (queries << _ITEM_BITS) | items
@@ -56,7 +56,7 @@ class ItemLists:
         return torch.eq(self._pairs[place], asked)
 
     def of(self, queries: Int64[Tensor, " batch"], most: int | None = None) -> Ragged:
-        """The items of some queries, at most `most` of each: those that stand first."""
+        """The items of some queries, or only the first `most` items of each."""
         starts = self.offsets[queries]
         sizes = self.offsets[queries + 1] - starts
         if most is not None:
@@ -70,14 +70,14 @@ class ItemLists:
     def flat(
         self, queries: Int64[Tensor, " batch"]
     ) -> tuple[Int64[Tensor, " n"], Int64[Tensor, " batch"]]:
-        """All items of some queries as flat values and where those of each begin."""
+        """All items of some queries as flat values, and the start of each query's items."""
         lists = self.of(queries)
         return lists.values, lists.offsets[:-1]
 
     def joined(self, other: ItemLists) -> ItemLists:
-        """The items of both."""
-        (asked, taken), (more_asked, more_taken) = self.pairs(), other.pairs()
-        together = torch.cat((asked, more_asked)), torch.cat((taken, more_taken))
+        """The union of both lists, query by query."""
+        (queries, items), (more_queries, more_items) = self.pairs(), other.pairs()
+        together = torch.cat((queries, more_queries)), torch.cat((items, more_items))
         return ItemLists(*together, self.num_queries)
 
     def to(self, device: torch.device) -> ItemLists:

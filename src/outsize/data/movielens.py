@@ -1,9 +1,9 @@
-"""MovieLens ratings as clicks, by the protocol of "Clustering the Sketch".
+"""MovieLens ratings as click data, by the protocol of "Clustering the Sketch".
 
-A rating of 4 or more is a click, one of exactly 3 is dropped, any other is none. Of each user's
-remaining ratings the last two by time are held out, ties in the order of the file: the earlier of
-them validates and the later tests. With `held_out = "validation"`, as in that text, both validate
-and the same rows serve as the test.
+A rating of 4 or more is label 1, a rating of exactly 3 is dropped, and any other is label 0. The
+last two remaining ratings of each user by time are held out (ties in the order of the file): the
+earlier one for validation, the later one for the test. With `held_out = "validation"`, as in the
+paper, both are used for validation and again for the test.
 
 Reads `ratings.dat` of ml-1m (separated by `::`), `ratings.csv` of ml-20m and later, and tables with
 columns user_id, movie, rating and timestamp.
@@ -28,10 +28,10 @@ class MovieLensConfig(EncodedConfig):
 
     Attributes:
         path: The ratings: `.dat`, `.csv`, or a table such as a Parquet file.
-        held_out: "split", or "validation" for both held-out ratings to validate.
-        side: Further categorical columns of a table.
-        side_multi_valued: Further columns with several values a row, such as genres.
-        separator: What stands between the values of such a column.
+        held_out: "split", or "validation" to use both held-out ratings for validation.
+        side: Additional categorical columns of a table.
+        side_multi_valued: Additional columns with several values per row, such as genres.
+        separator: Separator between the values of a multi-valued column.
         pooling: How their bags are pooled.
     """
 
@@ -51,7 +51,7 @@ class MovieLensConfig(EncodedConfig):
         user, movie, delimiter = "user_id", "movie", ""
         columns: tuple[str, ...] = ()
         if path.suffix == ".dat":
-            # A delimiter is one character, so that `::` leaves an empty column between two.
+            # A delimiter is one character, so `::` leaves an empty column between two others.
             columns = ("user_id", "_1", "movie", "_2", "rating", "_3", "timestamp")
             delimiter = ":"
         elif path.name.split(".")[:2] == ["ratings", "csv"]:

@@ -1,4 +1,4 @@
-"""Making the next batches while the device is busy with this one."""
+"""Preparing the next batches in a thread while the device works on the current one."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ U = TypeVar("U")
 
 
 def prefetch(source: Iterator[T], prepare: Callable[[T], U], depth: int = 2) -> Iterator[U]:
-    """Yield `prepare(item)` for each item, made up to `depth` ahead by a thread.
+    """Yield `prepare(item)` for each item, prepared up to `depth` items ahead in a thread.
 
-    Order and values are those of the source, and an error in it is raised where its item would
-    have come. When the caller stops early, the thread ends with the item it is making.
+    Items come in the order of the source. An error in the source is raised at the position of its
+    item. If the caller stops early, the thread ends after the item it is preparing.
 
     Args:
-        source: What to read ahead in.
-        prepare: Applied in the thread, such as a move to the device.
-        depth: How many finished items may wait.
+        source: The items.
+        prepare: Applied in the thread, for example to move a batch to the device.
+        depth: Maximum number of prepared items in the queue.
     """
     waiting: queue.Queue[U | _End] = queue.Queue(maxsize=depth)
     stopped = threading.Event()
@@ -49,7 +49,7 @@ def prefetch(source: Iterator[T], prepare: Callable[[T], U], depth: int = 2) -> 
         stopped.set()
         thread.join()
 
-    # A thread that still uses the device while the interpreter shuts down would abort it.
+    # A thread that uses the device while the interpreter shuts down would abort the process.
     atexit.register(stop)
     thread.start()
     try:
@@ -63,7 +63,7 @@ def prefetch(source: Iterator[T], prepare: Callable[[T], U], depth: int = 2) -> 
 
 
 class _End:
-    """The source is exhausted, or has failed."""
+    """Marks the end of the source: it is exhausted, or has failed."""
 
     def __init__(self, error: Exception | None) -> None:
         self.error = error

@@ -1,4 +1,4 @@
-"""What data for retrieval is: pairs of a query and an item, and the features of both."""
+"""Data for retrieval: pairs of a query and an item, and the features of both."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class PairBatch:
     Attributes:
         queries: The features of the queries: `(B,)` ids, `(B, L)` bags padded with −1, or `(B,)`
             numbers.
-        query_rows: Which queries they are.
+        query_rows: The query of each pair, as a row of the queries.
         items: The item of each pair, as a row of the corpus.
-        num_global: Pairs of this batch over all ranks.
+        num_global: Number of pairs of this batch over all ranks.
     """
 
     queries: Mapping[str, Tensor]
@@ -43,10 +43,10 @@ class PairBatch:
 
 @dataclass(frozen=True)
 class Entities:
-    """Queries, or items: a row each, and the features of all rows.
+    """All queries, or all items, with their features.
 
     Attributes:
-        num_rows: How many.
+        num_rows: Number of queries or items.
         features: Feature → `(num_rows,)` ids, `(num_rows, L)` bags padded with −1, or
             `(num_rows,)` numbers.
         vocabularies: Feature → number of ids; features that are not in it are numbers.
@@ -57,7 +57,7 @@ class Entities:
     vocabularies: Mapping[str, int]
 
     def take(self, rows: Int64[Tensor, " n"]) -> dict[str, Tensor]:
-        """The features of some rows."""
+        """The features of the given rows."""
         return {name: values.index_select(0, rows) for name, values in self.features.items()}
 
     def to(self, device: torch.device) -> Entities:
@@ -67,32 +67,32 @@ class Entities:
 
 
 class RetrievalDataConfig(ABC):
-    """The configuration of a source; it makes the source."""
+    """The configuration of a source of retrieval data; `build` makes the source."""
 
     task: ClassVar[str] = "retrieval"
 
     @abstractmethod
     def build(self) -> RetrievalData:
-        """Open, or make up, the data."""
+        """Open or generate the data."""
 
     def memory_needs(self) -> dict[str, int]:
-        """What `build` cannot do without: parts by their keys, and bytes; by default not known."""
+        """The memory that `build` needs, in bytes per part; empty if unknown."""
         return {}
 
 
 class RetrievalData:
     """Queries, the corpus of items, and pairs of both in three splits, all in memory.
 
-    A query without a training pair is *cold*: it is kept, and not evaluated. A held-out pair that
-    is also a training pair (or, in the test, a validation pair) is not evaluated either: known
-    items are left out of rankings.
+    A query without a training pair is *cold*: it stays in the data but is not evaluated. A held-out
+    pair that is also a training pair (or, in the test, a validation pair) is not evaluated either:
+    known items are left out of rankings.
 
     Args:
-        queries: What is asked.
+        queries: The queries.
         items: The corpus.
-        pairs: For each split the query and the item of each pair.
+        pairs: For each split, the query and the item of each pair.
         pooling: How bags are pooled.
-        shuffle: Whether training pairs come in another order each epoch.
+        shuffle: Whether training pairs come in a different order each epoch.
         seed: Seed of the shuffling.
 
     Attributes:
@@ -114,7 +114,7 @@ class RetrievalData:
         self._pairs = dict(pairs)
         self._pooling: Pooling = pooling
         num_train = self.num_pairs("train")
-        # One window over all blocks: pairs are in memory, so that any order is as good.
+        # One window over all blocks: pairs are in memory, so reads need not be close together.
         window = max(1, -(-num_train // BLOCK_ROWS))
         self._order = BlockShuffle(num_train, seed, window_blocks=window) if shuffle else None
         num = queries.num_rows
@@ -122,7 +122,7 @@ class RetrievalData:
         is_cold = train.counts() == 0
         self.item_counts = torch.bincount(pairs["train"][1], minlength=items.num_rows)
         self._known: dict[Split, ItemLists] = {"train": train, "validation": train, "test": train}
-        if not _same(pairs["validation"], pairs["test"]):  # else one set serves both purposes
+        if not _equal(pairs["validation"], pairs["test"]):  # one set may be used for both
             self._known["test"] = train.joined(ItemLists(*pairs["validation"], num))
         self._relevant: dict[Split, ItemLists] = {"train": train}
         for split in SPLITS[1:]:
@@ -134,12 +134,12 @@ class RetrievalData:
 
     @property
     def vocabularies(self) -> dict[str, int]:
-        """Feature → number of ids, those of queries first."""
+        """Feature → number of ids; features of queries come first."""
         return {**self.queries.vocabularies, **self.items.vocabularies}
 
     @property
     def features(self) -> Sequence[FeatureSpec]:
-        """The features that are ids in order, each over a table of its own."""
+        """The categorical features in order, each with its own table."""
         columns = {**self.queries.features, **self.items.features}
         return tuple(
             FeatureSpec(name)
@@ -150,15 +150,15 @@ class RetrievalData:
 
     @property
     def fingerprint(self) -> str:
-        """Changes when the data does; a run resumes on the same data only."""
+        """A fingerprint that changes with the data; a run only resumes on the same data."""
         return self._digest
 
     def num_pairs(self, split: Split) -> int:
-        """Pairs of a split, repeated ones included."""
+        """Number of pairs in a split, including repeated ones."""
         return self._pairs[split][0].shape[0]
 
     def num_batches(self, split: Split, batch_size: int) -> int:
-        """Batches in one pass over a split."""
+        """Number of batches in one pass over a split."""
         return -(-self.num_pairs(split) // batch_size)
 
     def batches(
@@ -171,10 +171,10 @@ class RetrievalData:
         rank: int = 0,
         world_size: int = 1,
     ) -> Iterator[PairBatch]:
-        """One rank's part of each batch of one pass over a split, from batch number `start` on.
+        """Iterate over a split once, yielding this rank's part of each batch from `start` on.
 
-        As `ClickData.batches`: together the ranks see what one process would see, the last batch
-        may be smaller, and a rank's part of it may be empty.
+        As in `ClickData.batches`, the ranks together see the same batches as a single process. The
+        last batch may be smaller, and a rank's part of it may be empty.
         """
         total = self.num_pairs(split)
         for first in range(start * batch_size, total, batch_size):
@@ -185,15 +185,15 @@ class RetrievalData:
     def known_items(
         self, query_rows: Int64[Tensor, " batch"], max_known: int | None = None
     ) -> Ragged:
-        """The training items of queries, all of them or the first `max_known` each."""
+        """The training items of queries, or only the first `max_known` of each."""
         return self._known["train"].of(query_rows, max_known)
 
     def known(self, split: Split) -> ItemLists:
-        """What is known of each query when a split is evaluated, and so left out of its ranking."""
+        """The items to leave out of each query's ranking when a split is evaluated."""
         return self._known[split]
 
     def relevant(self, split: Split) -> ItemLists:
-        """What each query should find when a split is evaluated."""
+        """The relevant items of each query when a split is evaluated."""
         return self._relevant[split]
 
     def count_ids(self) -> dict[str, Int64[Tensor, " _"]]:
@@ -207,7 +207,7 @@ class RetrievalData:
         return counts
 
     def to(self, device: torch.device) -> RetrievalData:
-        """The same data, making its batches on a device."""
+        """The same data on a device."""
         moved = copy.copy(self)
         moved.queries, moved.items = self.queries.to(device), self.items.to(device)
         moved.item_counts = self.item_counts.to(device)
@@ -241,7 +241,7 @@ class RetrievalData:
         return digest.hexdigest()
 
 
-def _same(one: Pairs, other: Pairs) -> bool:
+def _equal(one: Pairs, other: Pairs) -> bool:
     return all(a.shape == b.shape and torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 

@@ -1,7 +1,7 @@
 """A shuffled order of rows on disk that keeps reads close together.
 
-Blocks of rows are put in a random order, and rows change places within a window of several blocks.
-Row number k of an epoch is a pure function of (seed, epoch, k).
+Blocks of rows are shuffled, then rows are shuffled within windows of several blocks. Row number k
+of an epoch is a pure function of (seed, epoch, k).
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from outsize.hashing import derive_seed, mix_bits
 
 BLOCK_ROWS = 4096
 WINDOW_BLOCKS = 32
-_WINDOWS_KEPT = 4
+_CACHED_WINDOWS = 4
 
 
 class BlockShuffle:
-    """The orders of a split's rows, one for each epoch.
+    """The shuffled order of a split's rows, different in each epoch.
 
     Args:
-        num_rows: Rows of the split.
-        seed: Seed of all orders.
-        block_rows: Rows that stay in one window.
-        window_blocks: Blocks of a window.
+        num_rows: Rows in the split.
+        seed: Seed of all epochs.
+        block_rows: Rows per block; they stay in one window.
+        window_blocks: Blocks per window.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class BlockShuffle:
         self._windows: OrderedDict[tuple[int, int], NDArray[np.int64]] = OrderedDict()
 
     def rows(self, first: int, stop: int, epoch: int) -> NDArray[np.int64]:
-        """The rows that are number `first … stop − 1` of an epoch."""
+        """The rows at positions `first … stop − 1` of an epoch."""
         _, edges = self._block_order(epoch)
         window_edges = edges[:: self._window_blocks]
         parts = [np.zeros(0, np.int64)]
@@ -57,7 +57,7 @@ class BlockShuffle:
         return np.concatenate(parts)
 
     def _block_order(self, epoch: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The blocks in an epoch's order, and the number of rows before each."""
+        """The blocks in the order of an epoch, and the number of rows before each."""
         if self._blocks is None or self._blocks[0] != epoch:
             num_blocks = -(-self._num_rows // self._block_rows)
             order = _permutation(num_blocks, derive_seed(self._seed, "blocks", epoch))
@@ -74,7 +74,7 @@ class BlockShuffle:
             rows = rows[rows < self._num_rows]
             seed = derive_seed(self._seed, "window", epoch, window)
             self._windows[key] = rows[_permutation(len(rows), seed)]
-            while len(self._windows) > _WINDOWS_KEPT:
+            while len(self._windows) > _CACHED_WINDOWS:
                 self._windows.popitem(last=False)
         return self._windows[key]
 

@@ -1,19 +1,20 @@
-"""A click log made on the fly, with a known best loss.
+"""A synthetic click log, generated on the fly, with a known best loss.
 
-Every example is a pure function of (seed, its number): nothing is stored, any batch can be made
-at any time, and every rank or batch size sees the same log.
+Every example is a pure function of the seed and its number: nothing is stored, any batch can be
+generated at any time, and the log is the same for all ranks and batch sizes.
 
-How an example comes about:
+An example is generated as follows:
 
 - *dense* features are standard normal.
 - *ids*: a feature's rank is drawn from a Zipf distribution and mapped to an id by a bijection, so
-  popular ids lie scattered over the table. With `drift`, new ids enter at the top and age.
+  popular ids are scattered over the table. With `drift`, new ids enter as the most popular ones and
+  become less popular over time.
 - *clusters*: each id belongs to one of `num_clusters` planted clusters of its feature and has the
-  cluster's latent vector, plus a part of its own of relative size `individuality`.
+  cluster's latent vector, plus an individual part of relative size `individuality`.
 - *label*: the logit is a bias, a linear term in the dense features, one in the ids, and the inner
   products between the latent vectors of all pairs of features (what DLRM's interaction can
-  represent). The label is 1 with probability sigmoid(logit), which is handed out with the batch:
-  the loss of predicting it is the best any model can reach (Bayes).
+  represent). The label is 1 with probability sigmoid(logit), which is part of the batch: the loss
+  of predicting it is the best that any model can reach (Bayes).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from outsize.hashing import derive_seed, mix_bits, normal_at, uniform_at
 
 _CALIBRATION_EXAMPLES = 1 << 14
 _LATENT_DIM = 4
-_EXAMPLES_AT_ONCE = {"cpu": 1 << 12, "cuda": 1 << 16}
+_EXAMPLES_PER_CHUNK = {"cpu": 1 << 12, "cuda": 1 << 16}
 _MAX_IDS = 1 << 31  # rank × stride must fit an int64
 _MAX_TRAINED, _MAX_HELD_OUT = 10**12, 10**9
 _MAX_FEATURES = 1 << 16
@@ -47,19 +48,19 @@ class SyntheticConfig(ClickDataConfig):
     """A synthetic click log.
 
     Attributes:
-        num_train: Examples in one epoch.
-        num_validation: Examples held out to steer by.
-        num_test: Examples held out to report.
+        num_train: Training examples per epoch.
+        num_validation: Validation examples.
+        num_test: Test examples.
         num_dense: Numeric features.
         vocabulary: Number of ids of each categorical feature. When empty, `num_categorical`
             features of sizes spaced evenly in the logarithm from 10 to `largest_vocabulary`.
         num_categorical: See `vocabulary`.
         largest_vocabulary: See `vocabulary`.
         skew: Zipf exponent of the ids; 0 is uniform, 1.05 is typical of click logs.
-        num_clusters: Planted clusters a feature.
-        interactions: Share, 0 to 1, of the logit's variance that is products of features; the rest
-            is linear, half of it in the dense features and half in the ids.
-        individuality: Share, 0 to 1, of an id's effect that is its own and not its cluster's.
+        num_clusters: Planted clusters per feature.
+        interactions: Share, 0 to 1, of the logit's variance that comes from products of features;
+            the rest is linear, half of it in the dense features and half in the ids.
+        individuality: Share, 0 to 1, of an id's effect that is individual, not its cluster's.
         signal: Standard deviation of the logit, before its bias.
         click_rate: Mean of the labels.
         drift: Ids that newly become the most popular, per million examples and feature.
@@ -128,7 +129,7 @@ class SyntheticClicks(ClickData):
     """The log described by a `SyntheticConfig`.
 
     Attributes:
-        bias: The logit's bias, found so that the mean label is `click_rate`.
+        bias: The logit's bias, chosen so that the mean label is `click_rate`.
     """
 
     def __init__(self, config: SyntheticConfig) -> None:
@@ -159,9 +160,10 @@ class SyntheticClicks(ClickData):
         }[split]
 
     def to(self, device: torch.device) -> SyntheticClicks:
-        """The same log made on a device.
+        """The same log, generated on a device.
 
-        Last bits may differ from those made on the CPU, and so may one label in some ten million.
+        Values may differ from those of the CPU by rounding, and so may about one label in ten
+        million.
         """
         moved = copy.copy(self)
         for name, value in vars(self).items():
@@ -184,13 +186,13 @@ class SyntheticClicks(ClickData):
         rank: int = 0,
         world_size: int = 1,
     ) -> Iterator[ClickBatch]:
-        ahead = _EXAMPLES_AT_ONCE[self._sizes.device.type] // batch_size
+        ahead = _EXAMPLES_PER_CHUNK[self._sizes.device.type] // batch_size
         if world_size > 1 or ahead <= 1:
             yield from super().batches(
                 split, batch_size, epoch=epoch, start=start, rank=rank, world_size=world_size
             )
             return
-        # An example costs less in a large batch: make several batches at once.
+        # Examples are cheaper in a large batch: generate several batches at once.
         total = self.num_examples(split)
         for first in range(start * batch_size, total, ahead * batch_size):
             made = self.examples(split, first, min(first + ahead * batch_size, total), epoch)
@@ -204,7 +206,7 @@ class SyntheticClicks(ClickData):
         keys = mix_bits(numbers + derive_seed(self.config.seed, "split", offset))
         dense = normal_at(self._key("dense", keys.unsqueeze(1) + self._dense_columns))
         ids = self._ids(keys, time)
-        # In float64, then rounded: an example must not depend on the batch it is made in.
+        # In float64, then rounded: an example must not depend on the batch it is generated in.
         probability = torch.sigmoid(self._logit(dense, ids)).float()
         labels = (uniform_at(self._key("label", keys)) < probability).float()
         columns = ids.t().contiguous()
@@ -235,9 +237,9 @@ class SyntheticClicks(ClickData):
         return logit * self._scale + self.bias
 
     def _effects(self, word: Int64[Tensor, "batch features"]) -> Float[Tensor, "all effects"]:
-        """Latent vector and linear effect of ids, given 64 random bits of each.
+        """The latent vectors and linear effects of ids, given 64 random bits per id.
 
-        They choose its cluster and make its own effects, uniform with variance 1.
+        The bits select the cluster, and give the id's own effects, uniform with variance 1.
         """
         clusters = self.config.num_clusters
         own = self.config.individuality
@@ -251,13 +253,13 @@ class SyntheticClicks(ClickData):
         return shared * math.sqrt(1 - own) + uniform * math.sqrt(12 * own)
 
     def _key(self, name: str, keys: Int64[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
-        """Keys for one use of the seed, so that no two uses share a draw."""
+        """Keys for one use of the seed, so that no two uses share random numbers."""
         return keys ^ self._seeds[name]
 
     def _calibrate(self) -> None:
-        """Choose scale and bias so that the logit has the asked spread and mean probability."""
+        """Choose scale and bias to match `signal` and `click_rate`."""
         count = min(_CALIBRATION_EXAMPLES, self.config.num_train)
-        # Spread over the whole training time, so that drift is averaged.
+        # Sampled over the whole training time, so that drift is averaged.
         numbers = torch.arange(count) * self.config.num_train // count
         batch = self._examples("train", numbers)
         assert batch.probability is not None

@@ -1,17 +1,16 @@
-"""Made-up interactions with a known structure.
+"""Synthetic interactions with a known structure.
 
-Queries and items have latent vectors u, v of independent standard normal numbers. A query takes
+Queries and items have latent vectors u, v of independent standard normal numbers. A query draws
 items without replacement from
 
     P(item | query) ∝ popularity(item) · exp(u·v / (√latent_dim · temperature)),
 
-with popularity ∝ rank^−skew (Zipf). Draws are exact: the largest of log-probabilities with Gumbel
-noise, which is what makes them fast. Of each query's items, in random order, the last tests, the
-one before it validates and the others train.
+with popularity ∝ rank^−skew (Zipf). Draws are exact and fast: they are the items with the largest
+log-probability plus Gumbel noise. Of each query's items, in random order, the last is for the test,
+the one before it for validation, and the others for training.
 
-What can be read besides the ids: `query_group` and `item_group`, the nearest of some random
-directions to the latent vector; and `item_tags`, a bag of the latent dimensions in which an item is
-large.
+Features besides the ids: `query_group` and `item_group`, the random direction nearest to the latent
+vector; and `item_tags`, a bag of the latent dimensions in which an item is large.
 """
 
 from __future__ import annotations
@@ -29,23 +28,23 @@ from outsize.data.retrieval_data import Entities, Pairs, RetrievalData, Retrieva
 from outsize.errors import ConfigError
 from outsize.hashing import derive_seed
 
-_SCORES_AT_ONCE = 1 << 22
+_SCORES_PER_CHUNK = 1 << 22
 _LARGE = 1.0
 
 
 @dataclass(frozen=True)
 class SyntheticInteractionsConfig(RetrievalDataConfig):
-    """Made-up interactions.
+    """Synthetic interactions.
 
     Attributes:
-        num_queries: Queries, such as users.
-        num_items: Items of the corpus.
-        items_per_query: Items that each query takes: two are held out, the others train.
+        num_queries: Number of queries, such as users.
+        num_items: Number of items in the corpus.
+        items_per_query: Items per query: two are held out, the others are for training.
         latent_dim: Width of the true vectors.
-        temperature: How strongly taste decides: the lower, the more; see the module's text.
-        skew: Zipf exponent of the items' popularity; 0 makes all alike.
+        temperature: The lower, the more the latent vectors decide; see the module docstring.
+        skew: Zipf exponent of the items' popularity; 0 makes all equally popular.
         num_groups: Values of the features `query_group` and `item_group`.
-        shuffle: Whether training pairs come in another order each epoch.
+        shuffle: Whether training pairs come in a different order each epoch.
         seed: Seed of the data and of the shuffling.
     """
 
@@ -106,7 +105,7 @@ class SyntheticInteractionsConfig(RetrievalDataConfig):
 
     def memory_needs(self) -> dict[str, int]:  # noqa: D102
         num_pairs = self.num_queries * self.items_per_query
-        num_scores = max(_SCORES_AT_ONCE, self.num_items)
+        num_scores = max(_SCORES_PER_CHUNK, self.num_items)
         num_rows = self.num_queries + self.num_items
         return {
             f"data.num_queries = {self.num_queries:,} with items_per_query = "
@@ -119,7 +118,7 @@ class SyntheticInteractionsConfig(RetrievalDataConfig):
         }  # fmt: skip
 
     def log_popularity(self) -> Float[Tensor, " num_items"]:
-        """What is added to an item's score: popular items come at random places."""
+        """The log-popularity added to each item's score; popular items are at random rows."""
         ranks = torch.arange(1, self.num_items + 1, dtype=torch.float32)
         order = torch.randperm(self.num_items, generator=self._generator("popularity"))
         return (-self.skew * ranks.log())[order]
@@ -127,7 +126,7 @@ class SyntheticInteractionsConfig(RetrievalDataConfig):
     def scores(
         self, queries: Float[Tensor, "n latent_dim"], items: Float[Tensor, "num_items latent_dim"]
     ) -> Float[Tensor, "n num_items"]:
-        """Log-probabilities of items up to a constant, given latent vectors."""
+        """The log-probabilities of items up to a constant, given latent vectors."""
         scale = 1 / (math.sqrt(self.latent_dim) * self.temperature)
         return torch.addmm(self.log_popularity(), queries, items.T, alpha=scale)
 
@@ -138,8 +137,8 @@ class SyntheticInteractionsConfig(RetrievalDataConfig):
     ) -> Int64[Tensor, "num_queries items_per_query"]:
         generator = self._generator("choices")
         taken: list[Tensor] = []
-        for part in queries.split(max(1, _SCORES_AT_ONCE // self.num_items)):
-            # The log of an exponential draw is the negative of a Gumbel one.
+        for part in queries.split(max(1, _SCORES_PER_CHUNK // self.num_items)):
+            # The log of an exponential draw is the negative of a Gumbel draw.
             noise = torch.empty(part.shape[0], self.num_items).exponential_(generator=generator)
             best = (self.scores(part, items) - noise.log()).topk(self.items_per_query, dim=1)
             order = torch.rand(best.indices.shape, generator=generator).argsort(dim=1)

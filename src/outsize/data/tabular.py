@@ -1,4 +1,4 @@
-"""Click data in tables: CSV, TSV or Parquet files, described in the run file."""
+"""Click data in CSV, TSV or Parquet files, described in the run file."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ class TabularConfig(EncodedConfig):
 
     Attributes:
         path: Files or patterns, in the order they are read. `.parquet` and `.pq` are Parquet,
-            everything else is text with a header, compressed where it ends in `.gz`.
+            everything else is text with a header, compressed if its name ends in `.gz`.
         label: Column of the label, 0 or 1.
-        positive_from: Where the label is a number: from here on it counts as 1.
-        positive_values: Where the label is a text: these are 1, others 0.
-        dropped_labels: Rows with these labels, numbers, are left out.
-        dense: Numeric columns taken as they are; what is missing is 0.
-        log1p: Numeric columns taken as log(x + 1); what is missing or negative is 0.
-        standardize: Numeric columns less their mean, over their standard deviation; what is missing
-            is 0.
-        categorical: Columns with one value a row; what is missing is unknown.
-        multi_valued: Columns with several values a row, which become bags.
-        separator: What stands between the values of such a column.
-        max_length: How many of a row's values are kept, the first ones; 0 keeps all.
+        positive_from: For numeric labels: values from this one on are 1, others 0.
+        positive_values: For text labels: these values are 1, others 0.
+        dropped_labels: Rows with these numeric labels are left out.
+        dense: Numeric columns used unchanged; missing values become 0.
+        log1p: Numeric columns used as log(x + 1); missing and negative values become 0.
+        standardize: Numeric columns that are standardized: mean 0, standard deviation 1; missing
+            values become 0.
+        categorical: Columns with one value per row; a missing value is the unknown id.
+        multi_valued: Columns with several values per row, which become bags.
+        separator: Separator between the values of a multi-valued column.
+        max_length: Maximum number of values per bag, the first ones; 0 for no limit.
         pooling: How bags are pooled: "sum", "mean" or "max".
         columns: Names of the columns of text files without a header.
         delimiter: Between columns; by default a comma for `.csv` and a tab for other text.
         quoted: Whether values of a text file may be quoted.
-        split: Which rows train, validate and test.
-        subsample: Take every so-manieth row.
+        split: How rows are divided into training, validation and test sets.
+        subsample: Keep every n-th row.
     """
 
     path: tuple[str, ...]

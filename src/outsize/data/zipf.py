@@ -1,7 +1,7 @@
-"""Zipf draws over millions of ids in constant memory.
+"""Zipf-distributed random ranks over millions of ids, in constant memory.
 
 P(rank r) ∝ r^−skew for r = 1 … n. The head of the distribution is a table of cumulative sums,
-the same for every n; in the tail, r^−skew is replaced by its integral over [r − ½, r + ½],
+shared by all n. In the tail, r^−skew is replaced by its integral over [r − ½, r + ½], which is
 inverted in closed form. At the first tail rank (2,049) the relative difference is below 10⁻⁷.
 """
 
@@ -21,7 +21,7 @@ _HEAD = 2048
 
 
 class Zipf:
-    """Columns of ranks, column c over `0 … sizes[c] − 1`; rank 0 is the most frequent.
+    """Zipf distributions, one per column: ranks are `0 … sizes[c] − 1`, and 0 is the most frequent.
 
     Args:
         sizes: Number of ranks of each column.
@@ -64,7 +64,7 @@ class Zipf:
         return (ranks.double() + 1).pow(-self.skew) / self._totals[column]
 
     def _integral(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-        """∫₁ˣ t^−skew dt, in a form that stays exact as the skew approaches 1."""
+        """∫₁ˣ t^−skew dt, in a form that is accurate for a skew near 1."""
         if self.skew == 1.0:
             return x.log()
         return torch.expm1(x.log() * (1 - self.skew)) / (1 - self.skew)

@@ -1,1 +1,1 @@
-"""The hot loops, one operation a file; the torch version of each is the reference."""
+"""Kernels of the hot loops, one folder per operation; the torch version is the reference."""

@@ -1,4 +1,4 @@
-"""What this installation can compile."""
+"""Which kernels this installation can compile."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from functools import cache
 
 @cache
 def has_triton() -> bool:
-    """Whether kernels can be compiled for a GPU."""
+    """Whether Triton is installed, which compiles kernels for GPUs."""
     return importlib.util.find_spec("triton") is not None

@@ -1,7 +1,7 @@
-"""A list of integers for each query, of any length: values one after the other, and offsets.
+"""Ragged lists: a list of integers of any length per query, as flat values and offsets.
 
-One query may have 10⁵ known items where most have ten. A matrix that is as wide as the longest list
-would be as large as that list times all queries; here memory and time follow the items there are.
+One query may have 10⁵ known items where most have ten. A padded matrix would take the longest list
+times the number of queries; here memory and time are proportional to the total number of values.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from outsize.errors import ConfigError
 
 @dataclass(frozen=True)
 class Ragged:
-    """Lists of rows or keys, in any order and number of times; −1 stands for nothing.
+    """Lists of rows or keys, one per line, unsorted and possibly with repeats; −1 is padding.
 
     Attributes:
-        values: The lists of all lines, one line after the other.
-        offsets: Where the list of each line begins, and the end of the last.
-        width: How many values each line has, where all have as many and that is known.
-        ascending: Whether every list is known to be in order, which saves sorting it.
+        values: The values of all lines, concatenated.
+        offsets: The start of each line, and the end of the last.
+        width: Number of values per line, if it is known to be the same for all lines.
+        ascending: Whether every line is known to be sorted, which saves a sort.
     """
 
     values: Int64[Tensor, " n"]
@@ -35,7 +35,10 @@ class Ragged:
 
     @classmethod
     def of(cls, lists: Ragged | Tensor) -> Ragged:
-        """Lists as they are, or of a matrix `(lines, width)`, or of one value `(lines,)` each."""
+        """Convert a matrix `(lines, width)` or a vector `(lines,)`; returns a `Ragged` as it is.
+
+        The lines of a matrix become lists, and each element of a vector a list of one value.
+        """
         if isinstance(lists, Ragged):
             return lists
         if lists.dtype != torch.int64 or lists.dim() < 1:
@@ -44,17 +47,17 @@ class Ragged:
                 f"{tuple(lists.shape)}"
             )
         width = lists.shape[1:].numel()
-        edges = _numbers(0, len(lists) + 1, width, lists.device)
+        edges = _sequence(0, len(lists) + 1, width, lists.device)
         return cls(lists.reshape(-1), edges, width, ascending=width <= 1)
 
     @classmethod
     def from_sizes(cls, values: Int64[Tensor, " n"], sizes: Int64[Tensor, " lines"]) -> Ragged:
-        """Values one line after the other, given how many each line has."""
+        """Lists from concatenated values and the number of values per line."""
         return cls(values, torch.cat((sizes.new_zeros(1), sizes.cumsum(0))))
 
     @classmethod
     def stacked(cls, parts: Sequence[Ragged]) -> Ragged:
-        """The lines of several, one after the other."""
+        """Concatenate along lines: the lines of the first, then those of the second, and so on."""
         if len(parts) == 1:
             return parts[0]
         values = torch.cat([part.values for part in parts])
@@ -62,39 +65,39 @@ class Ragged:
 
     @property
     def num_lines(self) -> int:
-        """How many lists, those without values included."""
+        """Number of lines, including empty ones."""
         return self.offsets.shape[0] - 1
 
     def sizes(self) -> Int64[Tensor, " lines"]:
-        """How many values each line has."""
+        """The number of values of each line."""
         return self.offsets.diff()
 
     def lines(self) -> Int64[Tensor, " n"]:
         """The line of each value."""
-        return self._for_each(_numbers(0, self.num_lines, 1, self.values.device))
+        return self._repeat_per_value(_sequence(0, self.num_lines, 1, self.values.device))
 
     def part(self, start: int, stop: int) -> Ragged:
-        """Some lines."""
+        """Lines `start … stop − 1`."""
         first, last = self.offsets[[start, min(stop, self.num_lines)]].tolist()
         edges = self.offsets[start : stop + 1] - first
         return Ragged(self.values[first:last], edges, self.width, self.ascending)
 
     def with_values(self, values: Int64[Tensor, " n"]) -> Ragged:
-        """Other values in the same lines."""
+        """The same lines with other values."""
         return Ragged(values, self.offsets, self.width, self.width == 1)
 
-    def where(self, stays: Bool[Tensor, " n"]) -> Ragged:
-        """Some of the values."""
-        before = torch.cat((self.offsets.new_zeros(1), stays.cumsum(0)))
-        return Ragged(self.values[stays], before[self.offsets], ascending=self.ascending)
+    def where(self, mask: Bool[Tensor, " n"]) -> Ragged:
+        """Only the values selected by a mask."""
+        before = torch.cat((self.offsets.new_zeros(1), mask.cumsum(0)))
+        return Ragged(self.values[mask], before[self.offsets], ascending=self.ascending)
 
     def first(self, num: int) -> Ragged:
-        """At most so many values of each line, those that stand first."""
+        """The first `num` values of each line, or all of a shorter one."""
         place = torch.arange(len(self.values), device=self.values.device)
         return self.where(place - self.offsets[self.lines()] < num)
 
-    def beside(self, other: Ragged) -> Ragged:
-        """The lists of both, line by line."""
+    def concatenate_lists(self, other: Ragged) -> Ragged:
+        """Concatenate line by line: each list of this one, followed by that of `other`."""
         both = torch.empty(
             len(self.values) + len(other.values), dtype=torch.int64, device=self.values.device
         )
@@ -108,14 +111,14 @@ class Ragged:
     def pairs(self, bound: int) -> Int64[Tensor, " n"]:
         """Line and value as one number, line · (bound + 2) + value + 1, in ascending order.
 
-        Values below 0 take part as −1, and those past the bound as the bound.
+        Values are clamped to −1 … bound.
         """
-        starts = _numbers(1, self.num_lines, bound + 2, self.values.device)
-        pairs = self._for_each(starts) + self.values.clamp(-1, bound)
+        starts = _sequence(1, self.num_lines, bound + 2, self.values.device)
+        pairs = self._repeat_per_value(starts) + self.values.clamp(-1, bound)
         return pairs if self.ascending else pairs.sort().values
 
     def contains(self, values: Int64[Tensor, "lines k"], bound: int) -> Bool[Tensor, "lines k"]:
-        """Which values from 0 to below a bound are in the list of their line."""
+        """A mask of the values in `0 … bound − 1` that are in the list of their line."""
         if not len(self.values):
             return torch.zeros_like(values, dtype=torch.bool)
         line = torch.arange(len(values), device=values.device).unsqueeze(1)
@@ -123,15 +126,15 @@ class Ragged:
         place = torch.searchsorted(pairs, wanted).clamp_max_(len(pairs) - 1)
         return (pairs[place] == wanted) & (values >= 0)
 
-    def _for_each(self, numbers: Int64[Tensor, " lines"]) -> Int64[Tensor, " n"]:
-        """The number of a line for each of its values."""
+    def _repeat_per_value(self, numbers: Int64[Tensor, " lines"]) -> Int64[Tensor, " n"]:
+        """Repeat the number of each line for each of its values."""
         if self.width is None:
             return numbers.repeat_interleave(self.sizes(), output_size=len(self.values))
         return numbers.unsqueeze(1).expand(-1, self.width).reshape(-1)
 
 
 @lru_cache(maxsize=16)
-def _numbers(first: int, count: int, step: int, device: torch.device) -> Int64[Tensor, " count"]:
-    """Numbers at equal distances, made once: a GPU takes longer to launch that than to do it."""
-    with torch.inference_mode(False):  # it may be used in training later
+def _sequence(first: int, count: int, step: int, device: torch.device) -> Int64[Tensor, " count"]:
+    """`first + step · arange(count)`, cached: on a GPU the launch takes longer than the work."""
+    with torch.inference_mode(False):  # the cached tensor may be used in training later
         return torch.arange(count, device=device) * step + first

@@ -1,8 +1,8 @@
 """Metrics of click models over streams of any length, in bounded memory.
 
-Log loss, normalised entropy and calibration are sums, exact at any length. The area under the ROC
-curve needs an order: it is exact while all scores fit a stated limit; beyond it scores are kept in
-a histogram, and the result comes with a bound on its own error.
+Log loss, normalized entropy and calibration are sums, exact at any length. The area under the ROC
+curve (AUC) needs sorted scores: it is exact up to a limit on their number. Beyond it, scores are
+counted in a histogram, and the result comes with a bound on its error.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ NUM_BINS = 1 << 16
 
 @dataclass(frozen=True)
 class AUC:
-    """An area under the ROC curve and how far off it can be.
+    """An area under the ROC curve, with an error bound.
 
     Attributes:
-        value: The area; `None` where only one class was seen, which has none.
+        value: The area; `None` if only one class occurs.
         error: A bound on |value − exact|; 0 when exact.
     """
 
@@ -35,9 +35,9 @@ class AUC:
 
 
 def exact_auc(logits: Float[Tensor, " n"], labels: Float[Tensor, " n"]) -> float | None:
-    """The probability that a positive scores above a negative, ties counted half.
+    """The probability that a positive scores above a negative; ties count one half.
 
-    `None` where there is no positive, or no negative.
+    `None` if there are no positives or no negatives.
     """
     positives = labels.sum(dtype=torch.float64)
     negatives = labels.shape[0] - positives
@@ -53,9 +53,9 @@ def exact_auc(logits: Float[Tensor, " n"], labels: Float[Tensor, " n"]) -> float
 
 
 def histogram_auc(positives: Int64[Tensor, " bins"], negatives: Int64[Tensor, " bins"]) -> AUC:
-    """The area from counts per bin, bins ascending in score.
+    """The AUC from counts per bin, with bins in ascending order of score.
 
-    Pairs inside a bin are counted half, so the error is at most half the share of such pairs.
+    Pairs within a bin count one half, so the error is at most half the share of such pairs.
     """
     pos, neg = positives.double(), negatives.double()
     pairs = pos.sum() * neg.sum()
@@ -67,17 +67,17 @@ def histogram_auc(positives: Int64[Tensor, " bins"], negatives: Int64[Tensor, " 
 
 
 class ClickMetrics:
-    """Adds up batches of logits and labels; `result` gives the metrics so far.
+    """Accumulates batches of logits and labels; `result` returns the metrics so far.
 
     Args:
-        exact_examples: Up to so many examples the AUC is exact (4,194,304 by default: 32 MB).
-            One more, and all scores move into a histogram of 65,536 bins of equal width in
+        exact_examples: The AUC is exact up to this many examples (4,194,304 by default: 32 MB).
+            With more, scores are counted in a histogram of 65,536 bins of equal width in
             probability.
     """
 
     def __init__(self, exact_examples: int = EXACT_EXAMPLES) -> None:
         self._exact_examples = exact_examples
-        self._device = torch.device("cpu")  # where ranks can exchange tensors
+        self._device = torch.device("cpu")  # the device for exchanges between ranks
         self._logits: list[Tensor] = []
         self._labels: list[Tensor] = []
         self._bins: Int64[Tensor, "2 bins"] | None = None
@@ -88,12 +88,12 @@ class ClickMetrics:
 
     @property
     def num_examples(self) -> int:
-        """Examples counted so far."""
+        """Number of examples so far."""
         return self._count
 
     @torch.no_grad()
     def add(self, logits: Float[Tensor, " batch"], labels: Float[Tensor, " batch"]) -> None:
-        """Count a batch; labels are 0 or 1."""
+        """Add a batch; labels are 0 or 1."""
         self._device = logits.device
         logits, labels = logits.detach().cpu().float(), labels.detach().cpu().float()
         self._count += labels.shape[0]
@@ -121,7 +121,7 @@ class ClickMetrics:
             self._bins[row] += torch.bincount(place[chosen], minlength=NUM_BINS)
 
     def gather(self) -> ClickMetrics:
-        """The same over the examples of all ranks; entered by all of them."""
+        """The metrics over the examples of all ranks; call it on all ranks."""
         if world_size() == 1:
             return self
         whole = ClickMetrics(self._exact_examples)
@@ -143,7 +143,7 @@ class ClickMetrics:
         return whole
 
     def auc(self) -> AUC:
-        """The area under the ROC curve with its error bound."""
+        """The area under the ROC curve, with its error bound."""
         if self._bins is not None:
             return histogram_auc(self._bins[1], self._bins[0])
         if not self._count:
@@ -151,12 +151,13 @@ class ClickMetrics:
         return AUC(exact_auc(torch.cat(self._logits), torch.cat(self._labels)), 0.0)
 
     def result(self) -> dict[str, float | None]:
-        """The metrics by name; `None` for one that these examples do not have.
+        """The metrics by name; `None` for a metric that is undefined for these examples.
 
         - `loss`: mean log loss (BCE) in nats
-        - `auc`, and `auc_error` where it is not exact
-        - `normalized_entropy`: loss over that of always predicting the mean rate; below 1 is skill
-        - `calibration`: mean prediction over mean label; 1 is calibrated
+        - `auc`, and `auc_error` if it is not exact
+        - `normalized_entropy`: loss relative to always predicting the mean rate; lower is better,
+          1 means no skill
+        - `calibration`: mean prediction divided by mean label; 1 is calibrated
         """
         if not self._count:
             return {"loss": None, "auc": None}

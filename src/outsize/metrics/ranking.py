@@ -1,15 +1,15 @@
-"""Metrics of rankings: how far up a query's relevant items stand.
+"""Ranking metrics of retrieval: recall, NDCG, MRR and hit rate.
 
-Relevance is yes or no. With r relevant items and hits h₁ … h_K (1 where the item at that place is
+Relevance is binary. With r relevant items and hits h₁ … h_K (1 if the item at that rank is
 relevant):
 
-    recall@k = Σ h / r                          over the first k places
+    recall@k = Σ h / r                          over the first k ranks
     NDCG@k   = Σ h_i / log₂(i + 1)  /  Σ_{i ≤ min(r, k)} 1 / log₂(i + 1)
-    MRR@k    = 1 / place of the first hit, 0 where there is none in the first k
-    hit@k    = 1 where there is any
+    MRR@k    = 1 / rank of the first hit, 0 if there is none in the first k
+    hit@k    = 1 if there is a hit in the first k
 
-Recall divides by all relevant items, as in the literature on recommending from implicit feedback;
-where r > k it cannot reach 1 (other evaluations divide by min(r, k)).
+Recall divides by all relevant items, as in the literature on implicit feedback. If r > k it cannot
+reach 1; other evaluations divide by min(r, k).
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ _ITEM_BITS = 32
 
 
 class RankingMetrics:
-    """Adds up ranked lists; `result` gives means over the queries so far.
+    """Accumulates ranked lists; `result` returns means over the queries so far.
 
-    Sums are float64 and stay where the rankings are, so that counting a batch on CUDA waits for
-    nothing. Queries without a relevant item do not count.
+    Sums are float64 on the device of the rankings, so adding a batch does not synchronize CUDA.
+    Queries without a relevant item are ignored.
 
     Args:
         recall_at: Cut-offs k of recall@k.
-        ndcg_at: Of NDCG@k.
-        mrr_at: Of MRR@k.
-        hit_at: Of hit@k.
-        device: Where the rankings are.
+        ndcg_at: Cut-offs of NDCG@k.
+        mrr_at: Cut-offs of MRR@k.
+        hit_at: Cut-offs of hit@k.
+        device: The device of the rankings.
     """
 
     def __init__(
@@ -69,17 +69,17 @@ class RankingMetrics:
         relevant_values: Int64[Tensor, " n"],
         relevant_offsets: Int64[Tensor, " batch"],
     ) -> None:
-        """Count a batch of queries.
+        """Add a batch of queries.
 
         Args:
-            ranked: For each query items, each once, the best first; -1 for an empty place.
+            ranked: The distinct items of each query, best first; -1 for an empty rank.
             relevant_values: The relevant items of all queries, below 2³²; repeats count once.
-            relevant_offsets: Where the items of each query begin.
+            relevant_offsets: The start of each query's items.
         """
         if ranked.shape[1] < self.num_places:
             raise DataError(
-                f"rankings of {ranked.shape[1]} places cannot be judged at {self.num_places}: "
-                "rank more items, and fill up with -1 where there are no more"
+                f"rankings of {ranked.shape[1]} places cannot be evaluated at {self.num_places}: "
+                "rank more items, and pad with -1 if there are no more"
             )
         hits, num_relevant = find_hits(ranked, relevant_values, relevant_offsets)
         counted = num_relevant > 0
@@ -88,13 +88,13 @@ class RankingMetrics:
         self._sums += torch.cat((counted.sum().double().view(1), values.sum(dim=0)))
 
     def gather(self) -> RankingMetrics:
-        """The same over the queries of all ranks; entered by all of them."""
+        """The metrics over the queries of all ranks; call it on all ranks."""
         whole = copy.copy(self)
         whole._sums = sum_over_ranks(self._sums)
         return whole
 
     def result(self) -> dict[str, float | None]:
-        """The means by name, such as "recall@20", and "num_queries"; `None` for no query at all."""
+        """The means by name, such as "recall@20", and "num_queries"; `None` without any query."""
         count, *sums = self._sums.tolist()
         means = [value / count if count else None for value in sums]
         return {**dict(zip(self.names, means, strict=True)), "num_queries": int(count)}
@@ -105,7 +105,7 @@ class RankingMetrics:
         places = torch.arange(1, hits.shape[1] + 1, device=hits.device).double()
         discounts = 1.0 / torch.log2(places + 1)
         ideal = discounts.cumsum(0)
-        # The first hit of a list gives the largest of its reciprocal places.
+        # The first hit has the largest reciprocal rank.
         reciprocal = hits / places
         found = [hits[:, :k].sum(dim=1) / num_relevant for k in self._at["recall"]]
         for k in self._at["ndcg"]:
@@ -121,12 +121,12 @@ def find_hits(
     relevant_values: Int64[Tensor, " n"],
     relevant_offsets: Int64[Tensor, " batch"],
 ) -> tuple[Bool[Tensor, "batch places"], Int64[Tensor, " batch"]]:
-    """Which places hold a relevant item, and how many different relevant items a query has."""
+    """Which ranks hold a relevant item, and the number of distinct relevant items per query."""
     device = ranked.device
     num_relevant = torch.zeros(ranked.shape[0], dtype=torch.int64, device=device)
     if not relevant_values.shape[0]:
         return torch.zeros_like(ranked, dtype=torch.bool), num_relevant
-    # (query, item) as one number, so that a search among sorted ones finds a pair.
+    # (query, item) as one number, so that a binary search finds a pair.
     positions = torch.arange(relevant_values.shape[0], device=device)
     queries = torch.searchsorted(relevant_offsets, positions, right=True) - 1
     pairs = ((queries << _ITEM_BITS) | relevant_values).sort().values

@@ -1,4 +1,4 @@
-"""What a click model promises."""
+"""The interface of click models."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class ClickModel(nn.Module, ABC):
     """Predicts clicks from dense features and an `EmbeddingCollection`.
 
     Attributes:
-        num_dense: Width of the dense features; 0 where there are none.
+        num_dense: Number of dense features; 0 if there are none.
         embeddings: The categorical features.
     """
 
@@ -39,10 +39,10 @@ class ClickModel(nn.Module, ABC):
 
 
 class ClickModelConfig(ABC):
-    """The configuration of a click model; it makes the model."""
+    """The configuration of a click model; `build` makes the model."""
 
     task: ClassVar[str] = "click"
 
     @abstractmethod
     def build(self, num_dense: int, embeddings: EmbeddingCollection, seed: int) -> ClickModel:
-        """Make the model with fresh weights."""
+        """Build the model with initial weights."""

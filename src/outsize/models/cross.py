@@ -1,6 +1,6 @@
-"""Cross layers: each multiplies what it is given by the input once more.
+"""Cross layers of DCN (Wang et al. 2017) and DCNv2 (Wang et al. 2021).
 
-x₀ is the input of the network and x what the layer before made of it.
+Each layer multiplies its input x by the input x₀ of the network.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A network of cross layers with an MLP beside it or on top of it; DCN and DCNv2 are both this."""
+"""Cross layers with a parallel or stacked MLP: the network of DCN and DCNv2."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Structure = Literal["parallel", "stacked"]
 
 
 class CrossAndDeep(nn.Module):
-    """Cross layers and an MLP, joined to one logit.
+    """Cross layers and an MLP, combined to one logit.
 
-    "parallel": both read the input, and the logit is linear in the two outputs side by side.
-    "stacked": the MLP reads what the cross layers made, and the logit is linear in its output.
-    Without hidden layers either is the cross network alone.
+    "parallel": both read the input, and the logit is linear in their concatenated outputs.
+    "stacked": the MLP reads the output of the cross layers, and the logit is linear in its output.
+    Without hidden layers, both are the cross network alone.
 
     Args:
         width: Width of the input.

@@ -1,6 +1,6 @@
-"""DCN (Wang et al. 2017): explicit products of features beside an MLP.
+"""DCN (Wang et al. 2017): a cross network in parallel with an MLP.
 
-x₀ = [dense, v₁, …, v_F] goes through cross layers x ← x₀ (x · w) + b + x and, beside them, through
+x₀ = [dense, v₁, …, v_F] goes through cross layers x ← x₀ (x · w) + b + x and, in parallel, through
 an MLP; the logit is linear in both outputs.
 """
 
@@ -25,9 +25,9 @@ class DCNConfig(ClickModelConfig):
     """Shape of a DCN.
 
     Attributes:
-        num_crosses: Cross layers.
-        hidden: Hidden widths of the deep part; empty leaves it out.
-        bias: Whether the layers of the deep part and the output have biases; cross layers do.
+        num_crosses: Number of cross layers.
+        hidden: Hidden widths of the deep part; empty for no deep part.
+        bias: Whether the deep part and the output have biases; cross layers always have.
     """
 
     num_crosses: int = 6
@@ -53,9 +53,9 @@ class DCN(ClickModel):
     Args:
         num_dense: Width of the dense features; may be 0.
         embeddings: The categorical features, all of one width.
-        num_crosses: Cross layers.
-        hidden: Hidden widths of the deep part; empty leaves it out.
-        bias: Whether the layers of the deep part and the output have biases.
+        num_crosses: Number of cross layers.
+        hidden: Hidden widths of the deep part; empty for no deep part.
+        bias: Whether the deep part and the output have biases.
         seed: Seed of the initial weights.
     """
 
@@ -69,7 +69,7 @@ class DCN(ClickModel):
         seed: int = 0,
     ) -> None:
         super().__init__(num_dense, embeddings)
-        DCNConfig(num_crosses, tuple(hidden), bias)  # refuses impossible shapes
+        DCNConfig(num_crosses, tuple(hidden), bias)  # checks the shape
         generator = torch.Generator().manual_seed(seed)
         width = num_dense + embeddings.num_features * embeddings.dim
         crosses = [VectorCross(width, generator) for _ in range(num_crosses)]

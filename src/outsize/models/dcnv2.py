@@ -1,8 +1,7 @@
 """DCNv2 (Wang et al. 2021): DCN with a matrix in each cross layer, full or of low rank.
 
-x₀ = [dense, v₁, …, v_F] goes through cross layers x ← x₀ ⊙ (W x + b) + x. The MLP reads their
-output ("stacked") or x₀ beside them ("parallel"). The paper's mixture of low-rank
-experts is left out.
+x₀ = [dense, v₁, …, v_F] passes through cross layers x ← x₀ ⊙ (W x + b) + x. The MLP reads their
+output ("stacked") or x₀ ("parallel"). The paper's mixture of low-rank experts is not implemented.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ class DCNv2Config(ClickModelConfig):
     """Shape of a DCNv2.
 
     Attributes:
-        num_crosses: Cross layers.
-        rank: Rank of the matrix of a cross layer; `None` for a full one.
-        hidden: Hidden widths of the deep part; empty leaves it out.
+        num_crosses: Number of cross layers.
+        rank: Rank of the matrix in each cross layer; `None` for a full matrix.
+        hidden: Hidden widths of the deep part; empty for no deep part.
         structure: "stacked" or "parallel".
     """
 
@@ -68,9 +67,9 @@ class DCNv2(ClickModel):
     Args:
         num_dense: Width of the dense features; may be 0.
         embeddings: The categorical features, all of one width.
-        num_crosses: Cross layers.
-        rank: Rank of the matrix of a cross layer; `None` for a full one.
-        hidden: Hidden widths of the deep part; empty leaves it out.
+        num_crosses: Number of cross layers.
+        rank: Rank of the matrix in each cross layer; `None` for a full matrix.
+        hidden: Hidden widths of the deep part; empty for no deep part.
         structure: "stacked" or "parallel".
         seed: Seed of the initial weights.
     """
@@ -86,7 +85,7 @@ class DCNv2(ClickModel):
         seed: int = 0,
     ) -> None:
         super().__init__(num_dense, embeddings)
-        DCNv2Config(num_crosses, rank, tuple(hidden), structure)  # refuses impossible shapes
+        DCNv2Config(num_crosses, rank, tuple(hidden), structure)  # checks the shape
         generator = torch.Generator().manual_seed(seed)
         width = num_dense + embeddings.num_features * embeddings.dim
         if rank is not None and rank >= width:

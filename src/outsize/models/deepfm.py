@@ -3,8 +3,7 @@
     logit = u · dense + Σ_f w_f + Σ_{f<g} v_f · v_g + MLP([dense, v₁, …, v_F])
 
 w_f and v_f are the weight and the vector of the id of feature f (see `id_weights`): a table of dim
-17 gives vectors of 16. The dense features have weights of their own and take no part in the
-products.
+17 gives vectors of 16. The dense features have their own weights u and are not in the products.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ class DeepFMConfig(ClickModelConfig):
 
     Attributes:
         hidden: Hidden widths of the deep part; its output is one logit.
-        deep_inputs: What the deep part reads: "all", or "vectors" without the dense features.
-        bias: Whether the layers of the deep part have biases; the last one is the model's.
+        deep_inputs: The inputs of the deep part: "all", or "vectors" without the dense features.
+        bias: Whether the layers of the deep part have biases; the last one is the model's bias.
     """
 
     hidden: tuple[int, ...] = (400, 400, 400)
@@ -48,7 +47,7 @@ class DeepFMConfig(ClickModelConfig):
     def het(cls) -> DeepFMConfig:
         """HET's shape: 917,773 dense parameters with 13 dense features and 26 vectors of 128.
 
-        With the weight of the id the rows have dim 129; HET keeps the weights in a second table.
+        With the weight of the id, rows have dim 129; HET stores the weights in a second table.
         """
         return cls(hidden=(256, 256), deep_inputs="vectors", bias=False)
 
@@ -78,7 +77,7 @@ class DeepFM(ClickModel):
         seed: int = 0,
     ) -> None:
         super().__init__(num_dense, embeddings)
-        DeepFMConfig(tuple(hidden), deep_inputs, bias)  # refuses impossible shapes
+        DeepFMConfig(tuple(hidden), deep_inputs, bias)  # checks the shape
         generator = torch.Generator().manual_seed(seed)
         self.deep_inputs = deep_inputs
         self.dense_weights = (

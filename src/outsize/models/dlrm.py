@@ -1,4 +1,4 @@
-"""DLRM (Naumov et al. 2019): dense features through one MLP, dot products, a second MLP on top."""
+"""DLRM (Naumov et al. 2019): an MLP over dense features, pairwise dot products, and a top MLP."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class DLRM(ClickModel):
     repository: bottom 13-512-256-64-16, top 512-256-1.
 
     Args:
-        num_dense: Width of the dense features; 0 leaves the bottom MLP out.
+        num_dense: Width of the dense features; with 0 there is no bottom MLP.
         embeddings: The categorical features.
-        bottom: Hidden widths below.
-        top: Hidden widths above.
+        bottom: Hidden widths of the bottom MLP.
+        top: Hidden widths of the top MLP.
         seed: Seed of the initial weights.
     """
 

@@ -2,7 +2,7 @@
 
     logit = h · (v_user ⊙ v_item) + b
 
-Equation 9 of the paper has no b; its code has one, and so has this by default.
+Equation 9 of the paper has no b. The authors' code has one, and so does this model by default.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class GMF(ClickModel):
     """Predicts a click from two categorical features, such as user and item, and nothing else.
 
     Args:
-        num_dense: Must be 0: there is no place for dense features.
+        num_dense: Must be 0: GMF reads no dense features.
         embeddings: Two categorical features of one width.
         bias: Whether the logit has a bias.
         seed: Seed of the initial weights.

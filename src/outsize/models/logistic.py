@@ -1,8 +1,8 @@
-"""Logistic regression: the model every other has to beat.
+"""Logistic regression, the baseline for click models.
 
     logit = u · dense + w₁ + … + w_F + b
 
-w_f is the weight of the id of feature f: the sum of its row, for which a width of 1 is enough.
+w_f is the weight of the id of feature f: the sum of its row. Rows of width 1 are enough.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from outsize.models.click_model import ClickModel, ClickModelConfig
 
 @dataclass(frozen=True)
 class LogisticConfig(ClickModelConfig):
-    """Logistic regression has no shape to choose."""
+    """The configuration of logistic regression, which has no settings."""
 
     def build(self, num_dense: int, embeddings: EmbeddingCollection, seed: int) -> Logistic:  # noqa: D102
         return Logistic(num_dense, embeddings, seed)
@@ -32,12 +32,12 @@ class Logistic(ClickModel):
     Args:
         num_dense: Width of the dense features; may be 0.
         embeddings: The categorical features, all of one width; 1 is enough.
-        seed: Not used: the problem is convex, and all weights but the rows' start at 0.
+        seed: Ignored: all weights except the rows start at 0, and the problem is convex.
     """
 
     def __init__(self, num_dense: int, embeddings: EmbeddingCollection, seed: int = 0) -> None:
         super().__init__(num_dense, embeddings)
-        _ = embeddings.dim  # refuse rows of different widths
+        _ = embeddings.dim  # raises if rows differ in width
         self.bias = nn.Parameter(torch.zeros(()))
         self.dense_weights = nn.Parameter(torch.zeros(num_dense)) if num_dense else None
 

@@ -1,4 +1,4 @@
-"""Linear layers and stacks of them."""
+"""Linear layers and MLPs with seeded initialization."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import nn
 def linear(
     fan_in: int, fan_out: int, *, generator: torch.Generator, bias: bool = True
 ) -> nn.Linear:
-    """A linear layer, initialised as DLRM's authors do.
+    """A linear layer, initialized as in the DLRM repository.
 
     Weights are normal with variance 2 / (fan-in + fan-out), biases with variance 1 / fan-out.
     """
@@ -28,7 +28,7 @@ def linear(
 def mlp(
     sizes: Sequence[int], *, final_relu: bool, generator: torch.Generator, bias: bool = True
 ) -> nn.Sequential:
-    """Linear layers with ReLU between.
+    """An MLP: linear layers with ReLU in between.
 
     Args:
         sizes: Widths from input to output.

@@ -1,4 +1,4 @@
-"""What a retrieval model promises."""
+"""The interface of retrieval models."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class RetrievalModel(nn.Module, ABC):
     """Encodes queries and items as vectors of one width, whose inner product is their score.
 
     Attributes:
-        embeddings: The features of both.
+        embeddings: The features of queries and items.
         dim: Width of the vectors.
     """
 
@@ -34,18 +34,18 @@ class RetrievalModel(nn.Module, ABC):
     def forward(
         self, queries: Mapping[str, FeatureInput], items: Mapping[str, FeatureInput]
     ) -> tuple[Float[Tensor, "batch dim"], Float[Tensor, "n dim"]]:
-        """Both, as training wants them."""
+        """Encode queries and items in one call, for training."""
         return self.encode_queries(queries), self.encode_items(items)
 
 
 class RetrievalModelConfig(ABC):
-    """The configuration of a retrieval model; it makes the model."""
+    """The configuration of a retrieval model; `build` makes the model."""
 
     task: ClassVar[str] = "retrieval"
 
     @abstractmethod
     def features_of(self, known: Sequence[str], side: str) -> tuple[str, ...]:
-        """Which of the features that the data has of a side, "query" or "item", the model reads."""
+        """The features that the model reads, of those the data has for "query" or "item"."""
 
     @abstractmethod
     def build(
@@ -56,4 +56,4 @@ class RetrievalModelConfig(ABC):
         seed: int,
         numbers: Sequence[str] = (),
     ) -> RetrievalModel:
-        """Make the model with fresh weights; `numbers` are features that are no ids."""
+        """Build the model with initial weights; `numbers` are features that are not ids."""

@@ -1,11 +1,11 @@
-"""Two towers (Huang et al. 2013; Yi et al. 2019): a query and an item meet in one inner product.
+"""Two-tower models (Huang et al. 2013; Yi et al. 2019): scores are inner products of two encoders.
 
     q = f([v₁ … v_m]),   z = g([w₁ … w_n]),   score = q·z
 
-with the pooled vectors v of a query's and w of an item's features, or the numbers themselves where
-features are numbers, and an MLP for f and g. Without hidden layers a tower is linear, and where one
-feature already has the width asked for it is nothing at all: two such towers are matrix
-factorisation.
+where v and w are the pooled vectors of a query's and an item's features (or the numbers themselves,
+for numeric features), and f and g are MLPs. Without hidden layers a tower is linear, and with a
+single feature that already has the output width it is the identity: two such towers are matrix
+factorization.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class TwoTowerConfig(RetrievalModelConfig):
     Attributes:
         dim: Width of the vectors of queries and items.
         hidden: Widths of the hidden layers of each tower.
-        shared: Whether one MLP serves both towers.
-        normalize: Whether vectors have length 1, which makes scores cosines.
-        query_features: What the query tower reads; all that the data has by default.
-        item_features: What the item tower reads; all that the data has by default.
+        shared: Whether both towers share one MLP.
+        normalize: Whether vectors are normalized to length 1, so that scores are cosines.
+        query_features: Features of the query tower; all that the data has by default.
+        item_features: Features of the item tower; all that the data has by default.
     """
 
     dim: int = 64
@@ -85,14 +85,14 @@ class TwoTower(RetrievalModel):
 
     Args:
         embeddings: The features of queries and items that are ids.
-        query_features: Those that the query tower reads.
-        item_features: Those that the item tower reads.
-        numbers: Which of both are numbers, `(n,)` each, of about unit size.
-        hidden: Widths of the hidden layers of each tower. Without any a tower is one linear layer
-            without a bias, or nothing where its input has the width `dim`.
+        query_features: The features of the query tower.
+        item_features: The features of the item tower.
+        numbers: The features among them that are numbers: `(n,)` values of about unit scale.
+        hidden: Widths of the hidden layers of each tower. Without any, a tower is one linear layer
+            without a bias, or the identity if its input has the width `dim`.
         dim: Width of the vectors.
-        shared: Whether one MLP serves both towers, which must then be equally wide.
-        normalize: Whether vectors have length 1.
+        shared: Whether both towers share one MLP; their inputs must then be equally wide.
+        normalize: Whether vectors are normalized to length 1.
         seed: Seed of the initial weights.
     """
 
@@ -132,11 +132,11 @@ class TwoTower(RetrievalModel):
         self.item_tower = None if shared else _tower(widths[1], hidden, dim, generator)
 
     def encode_queries(self, inputs: Mapping[str, FeatureInput]) -> Float[Tensor, "batch dim"]:
-        """The vectors of queries; other features in `inputs` are not looked at."""
+        """The vectors of queries; other features in `inputs` are ignored."""
         return self._encode(inputs, self.query_features, self.query_tower)
 
     def encode_items(self, inputs: Mapping[str, FeatureInput]) -> Float[Tensor, "n dim"]:
-        """The vectors of items; other features in `inputs` are not looked at."""
+        """The vectors of items; other features in `inputs` are ignored."""
         tower = self.query_tower if self.item_tower is None else self.item_tower
         return self._encode(inputs, self.item_features, tower)
 
@@ -156,7 +156,7 @@ class TwoTower(RetrievalModel):
 def _width(
     embeddings: EmbeddingCollection, numbers: Collection[str], names: tuple[str, ...], side: str
 ) -> int:
-    """How many numbers a tower reads."""
+    """The input width of a tower."""
     widths = {feature.name: embeddings.spec_of(feature).dim for feature in embeddings.features}
     widths |= dict.fromkeys(numbers, 1)
     for name in names:

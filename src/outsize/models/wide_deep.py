@@ -1,18 +1,18 @@
-"""Wide & Deep (Cheng et al. 2016): a linear model of ids beside an MLP.
+"""Wide & Deep (Cheng et al. 2016): the sum of a linear model of ids and an MLP.
 
 In the usual form the deep part is an MLP over the dense features and the vectors of all ids, and
 the wide part is the sum of the weights of the ids (see `id_weights`):
 
     logit = MLP([dense, v₁, …, v_F]) + w₁ + … + w_F
 
-The paper's hand-made feature crosses are features like any other: give their ids a table.
+The paper's hand-made feature crosses are ordinary features here: give their ids a table.
 
-HET's form ("WDL" in its Table 3) lets the MLP read the dense features alone and makes the wide part
-a linear function of the whole rows:
+In HET's form ("WDL" in its Table 3) the MLP reads only the dense features, and the wide part is a
+linear function of the whole rows:
 
     logit = MLP(dense) + Σ_f u_f · row_f
 
-(Every hidden layer here has its ReLU; the authors' code leaves out the last one.)
+(Here every hidden layer has a ReLU; the authors' code omits the last one.)
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class WideDeepConfig(ClickModelConfig):
 
     Attributes:
         hidden: Hidden widths of the deep part; its output is one logit.
-        form: "usual": deep over everything, wide over the weights of ids. "het": deep over dense
-            features, wide over whole rows.
+        form: "usual": the deep part reads all inputs, the wide part the weights of ids. "het": the
+            deep part reads dense features, the wide part whole rows.
         bias: Whether the layers of the deep part have biases.
     """
 
@@ -70,7 +70,7 @@ class WideDeep(ClickModel):
         num_dense: Width of the dense features; may be 0 in the usual form.
         embeddings: The categorical features, all of one width.
         hidden: Hidden widths of the deep part.
-        form: "usual" or "het"; see the module's text.
+        form: "usual" or "het"; see the module docstring.
         bias: Whether the layers of the deep part have biases.
         seed: Seed of the initial weights.
     """
@@ -85,7 +85,7 @@ class WideDeep(ClickModel):
         seed: int = 0,
     ) -> None:
         super().__init__(num_dense, embeddings)
-        WideDeepConfig(tuple(hidden), form, bias)  # refuses impossible shapes
+        WideDeepConfig(tuple(hidden), form, bias)  # checks the shape
         generator = torch.Generator().manual_seed(seed)
         self.wide: nn.Linear | None = None
         if form == "het":

@@ -1,1 +1,1 @@
-"""What reports and results share: the HTML page, and the facts of the machine."""
+"""Shared parts of reports and results: the HTML page, and facts about the machine."""

@@ -1,4 +1,4 @@
-"""What a number was measured on."""
+"""The hardware and versions that numbers were measured with."""
 
 from __future__ import annotations
 

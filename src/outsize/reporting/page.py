@@ -1,6 +1,6 @@
-"""What every page shares: its style, its cards and its figures, all in one file.
+"""Building blocks of HTML pages: style, cards, tables and figures.
 
-Figures are inline SVG, so a page has nothing to download.
+Figures are inline SVG, so a page is one self-contained file.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 
 def page(title: str, body: str) -> str:
-    """A whole page; `title` is text, `body` is HTML."""
+    """A complete HTML page; `title` is text, `body` is HTML."""
     return _PAGE.substitute(title=html.escape(title), body=body)
 
 
 def card(name: str, value: str) -> str:
-    """A number with its name below."""
+    """A card: a value with its name below."""
     return f'<div class="card"><b>{html.escape(value)}</b><span>{html.escape(name)}</span></div>'
 
 
 def facts_table(facts: Mapping[str, str]) -> str:
-    """Names and values, a row each."""
+    """A table of names and values, one row each."""
     rows = (
         f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>"
         for name, value in facts.items()
@@ -36,7 +36,7 @@ def facts_table(facts: Mapping[str, str]) -> str:
 
 
 def figure_and_axes(width: float, height: float) -> tuple[Figure, Axes]:
-    """An empty figure in the style of the pages; sizes in inches."""
+    """An empty figure in the style of the pages; width and height in inches."""
     from matplotlib.figure import Figure as NewFigure  # matplotlib is slow to import
 
     figure = NewFigure(figsize=(width, height), layout="constrained")

@@ -2,14 +2,13 @@
 
     T[i] = [M₁[h₁(i)] + M'₁[h'₁(i)] | … | M_c[h_c(i)] + M'_c[h'_c(i)]]
 
-The pointers h begin as random hashes. `recluster` makes them the result of k-means on the columns
-of T, the codes M its centroids, and gives the helper table M' fresh hashes h' and zeros: from then
-on ids that behave alike share codes, and the helper learns what sets them apart.
+The pointers h start as random hashes. `recluster` runs k-means on the columns of T: the centroids
+become the codes M, the assignments become the pointers h, and the helper table M' gets new random
+hashes h' and zeros. From then on, similar ids share codes, and the helper learns how they differ.
 
-Beyond the text, the columns may share their codes (`shared`): one pool from which every column
-chooses, as ROBE's array is, so that k rows of c pieces offer c·k codes to each column instead of k.
-Where columns have no meaning of their own, which is the rule, that is a finer clustering for the
-same parameters.
+As an extension of the paper, the columns may share one pool of codes (`shared`), like ROBE's array:
+each column then chooses among c·k codes instead of k. Columns rarely have a meaning of their own,
+so this gives a finer clustering for the same number of parameters.
 """
 
 from __future__ import annotations
@@ -47,19 +46,19 @@ from outsize.tables.weights import fresh_weight
 
 
 class CCETable(PointerTable):
-    """Ids share codes that clustering finds; see the module's text.
+    """Ids share codes that clustering finds; see the module docstring.
 
     Args:
         spec: The table.
-        num_buckets: Rows of codes and helper together: half each, 2k in the text.
-        columns: Pieces a vector is put together from, c in the text; by default 4.
-        shared: Whether all columns choose from one pool of codes; by default where they are
-            equally wide. `False` is the text's algorithm.
-        papers_init: Draw codes and helper uniformly on ± dim^-½ as the text does, instead of such
-            that their sums have the scale of the spec.
-        pointers_on: "device", or "cpu" to keep the pointers in main memory wherever the table
-            goes; a look-up then waits for them.
-        seed: Seed of hashes, initial codes and clusterings.
+        num_buckets: Rows of codes and helper together, half each; 2k in the paper.
+        columns: Columns per vector, c in the paper; 4 by default.
+        shared: Whether all columns choose from one pool of codes; by default if they are equally
+            wide. `False` is the paper's algorithm.
+        papers_init: Draw codes and helper uniformly from ± dim^-½ as in the paper, instead of
+            scaling them so that their sums have the scale of the spec.
+        pointers_on: "device", or "cpu" to keep the pointers in main memory when the table moves to
+            a GPU; a look-up then waits for them to be copied.
+        seed: Seed of the hashes, the initial codes and the clusterings.
     """
 
     can_recluster = True
@@ -118,24 +117,24 @@ class CCETable(PointerTable):
 
     @property
     def num_codes(self) -> int:
-        """Codes that a pointer chooses from."""
+        """Number of codes that a pointer chooses from."""
         return self.num_main * self._pool
 
     @property
     def _pool(self) -> int:
-        """Columns that choose from the same codes."""
+        """Number of columns that share a pool of codes."""
         return self.columns if self.shared else 1
 
     def lookup(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "n dim"]:  # noqa: D102
         return self._vectors(self.pointers_of(ids), self._helper_of(ids))
 
     def pointers_of(self, ids: Int64[Tensor, " n"]) -> Int64[Tensor, "n columns"]:
-        """The codes that ids point to, h in the text."""
+        """The codes that ids point to, h in the paper."""
         return unpack(self.pointers[ids.to(self.pointers.device)]).to(ids.device)
 
     @property
     def num_pointers(self) -> int:
-        """Pointers of an id into the codes and into the helper."""
+        """Pointers per id, into the codes and into the helper."""
         return 2 * self.columns
 
     def copy_pointers(self, ids: Int64[Tensor, " n"]) -> Integer[Tensor, "n pointers"]:  # noqa: D102
@@ -154,18 +153,18 @@ class CCETable(PointerTable):
         batch_rows: int = CHUNK_POINTS,
         progress: bool = False,
     ) -> ReclusterReport:
-        """Cluster the vectors of all ids, and begin anew from their centroids.
+        """Cluster the vectors of all ids, and replace codes and pointers by the result.
 
-        Nothing is written before all is computed: a clustering that fails or is stopped leaves
-        the table as it was. With several ranks all call it: the first clusters, and all end with
-        its result; if any rank raises, all raise.
+        Nothing is written before everything is computed: a clustering that fails or is stopped
+        leaves the table unchanged. With several ranks, call it on all of them: the first rank
+        clusters and all receive its result. If any rank raises, all raise.
 
         Args:
-            optimizer: What trains this table; it forgets the moments of the rewritten rows.
-            counts: How often each id occurs; popular ids then weigh more.
-            iterations: Of k-means, at most.
-            batch_rows: Ids to assign at once; the result does not depend on it.
-            progress: Show a bar on standard error.
+            optimizer: The optimizer that trains this table; its state for the table is reset.
+            counts: How often each id occurs; frequent ids then have more weight.
+            iterations: Maximum number of k-means iterations.
+            batch_rows: Ids per batch of the assignment; the result does not depend on it.
+            progress: Show a progress bar on standard error.
         """
         return self.plan_recluster(
             optimizer, counts, iterations=iterations, batch_rows=batch_rows, progress=progress
@@ -190,7 +189,7 @@ class CCETable(PointerTable):
                 seed=derive_seed(self.seed, "recluster", int(self.num_clusterings)),
                 iterations=iterations,
                 progress=progress,
-                points_an_id=self._pool,
+                points_per_id=self._pool,
             )
             number = self.num_clusterings + 1
             return {
@@ -207,7 +206,7 @@ class CCETable(PointerTable):
         )
 
     def _points_of(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "groups points width"]:
-        """The columns of the vectors of ids: one group of all columns, or a group for each."""
+        """The columns of the ids' vectors, as one group of all columns or one group per column."""
         vectors = self.lookup(ids).float()
         if self.shared:
             return vectors.view(1, -1, self.spec.dim // self.columns)
@@ -216,7 +215,7 @@ class CCETable(PointerTable):
     def _weight_of(
         self, centroids: Float[Tensor, "groups codes width"]
     ) -> Float[Tensor, "rows dim"]:
-        """Codes that are centroids, and a helper of zeros."""
+        """A weight whose codes are the centroids, and whose helper is zero."""
         codes = centroids if self.shared else unstack_columns(centroids, self.spec.dim)
         weight = torch.zeros_like(self.weight)
         weight[: self.num_main] = codes.reshape(self.num_main, self.spec.dim).to(weight)
@@ -230,7 +229,7 @@ class CCETable(PointerTable):
         return gather(self.weight, main) + gather(self.weight, helper + self.num_codes)
 
     def _helper_of(self, ids: Int64[Tensor, " n"]) -> Int64[Tensor, "n columns"]:
-        """The helper's rows of ids, h' in the text; computed, not stored."""
+        """The helper's rows for ids, h' in the paper; computed, not stored."""
         return hash_ids(ids, self.helper_hashes, self.num_helper * self._pool)
 
     def _draw_helper(self, number: int) -> Int64[Tensor, "columns 9"]:
@@ -239,7 +238,7 @@ class CCETable(PointerTable):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *rest: Any, **named: Any
     ) -> None:
-        """Refuse pointers of another meaning, which torch would copy without a word."""
+        """Refuse pointers of other columns or `shared`, which torch would load silently."""
         saved = state_dict.get(f"{prefix}meaning")
         ours = [self.columns, int(self.shared)]
         if saved is not None and not saved.is_meta and saved.tolist() != ours:
@@ -251,7 +250,7 @@ class CCETable(PointerTable):
             )
         super()._load_from_state_dict(state_dict, prefix, *rest, **named)
         if self.pointers_on == "cpu" and not self.pointers.is_meta:
-            self.pointers = self.pointers.cpu()  # a state that is assigned may lie on a device
+            self.pointers = self.pointers.cpu()  # with `assign=True` they may be on a GPU
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> CCETable:
         def moved(tensor: Tensor) -> Tensor:
@@ -259,7 +258,7 @@ class CCETable(PointerTable):
                 return fn(tensor)
             if not tensor.is_meta:
                 return tensor
-            filled = fn(tensor)  # by `to_empty`
+            filled = fn(tensor)  # `to_empty`
             return filled if filled.is_meta else torch.empty_like(filled, device="cpu")
 
         super()._apply(moved, recurse)
@@ -277,5 +276,5 @@ def _is_shared(spec: TableSpec, columns: int, wanted: bool | None) -> bool:
 
 
 def _halves(num_buckets: int) -> tuple[int, int]:
-    """Rows of the codes and of the helper."""
+    """The number of rows of the codes and of the helper."""
     return num_buckets - num_buckets // 2, num_buckets // 2

@@ -21,14 +21,14 @@ from outsize.tables.weights import fresh_weight
 
 
 class CEConcatTable(EmbeddingTable):
-    """Each column of a vector is looked up by a hash of its own.
+    """Each column of a vector is looked up by its own hash function.
 
-    The text draws rows uniformly on ± dim^-½, which is the scale of the spec by default.
+    The paper draws rows uniformly from ± dim^-½, which is the default scale of the spec.
 
     Args:
         spec: The table.
-        num_buckets: Rows that are kept, k in the text.
-        columns: Pieces a vector is put together from, c in the text; by default 4.
+        num_buckets: Number of stored rows, k in the paper.
+        columns: Columns per vector, c in the paper; 4 by default.
         seed: Seed of the hash functions and of the initial rows.
     """
 

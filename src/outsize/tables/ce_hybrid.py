@@ -1,8 +1,8 @@
-"""Compositional embeddings, sums within columns ("CE hybrid" of "Clustering the Sketch").
+"""Compositional embeddings with sums within columns ("CE hybrid" of "Clustering the Sketch").
 
     T[i] = [M₁[h₁(i)] + M'₁[h'₁(i)] | … | M_c[h_c(i)] + M'_c[h'_c(i)]]
 
-What CCE is before its first clustering.
+This is CCE before its first clustering.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from outsize.tables.weights import fresh_weight
 
 
 class CEHybridTable(EmbeddingTable):
-    """Each column of a vector is the sum of two rows, each found by a hash of its own.
+    """Each column of a vector is the sum of two rows, each found by its own hash function.
 
-    The text draws rows uniformly on ± dim^-½; here they are smaller by √2, so that sums have the
+    The paper draws rows uniformly from ± dim^-½. Here they are smaller by √2, so that sums have the
     scale of the spec.
 
     Args:
         spec: The table.
-        num_buckets: Rows that are kept, half of them in each of the two tables.
-        columns: Pieces a vector is put together from, c in the text; by default 4.
-        papers_init: Draw rows as the text does.
+        num_buckets: Number of stored rows, half of them in each of the two tables.
+        columns: Columns per vector, c in the paper; 4 by default.
+        papers_init: Draw rows as in the paper.
         seed: Seed of the hash functions and of the initial rows.
     """
 

@@ -2,10 +2,10 @@
 
     T[i] = [M₁[h₁(i)] | … | M_c[h_c(i)]]
 
-as in CE concat, but `recluster` makes h_j the clusters of ids by what all *other* columns say of
-them. Two columns then look at nearly the same thing, their pointers become alike, and the table
-ends as little more than the hashing trick. It is kept because the text reports that, and because
-diagnostics must show it.
+as in CE concat, but `recluster` sets h_j by clustering ids on all columns *except* j. Two columns
+are then clustered on nearly the same data, their pointers become similar, and the table ends as
+little more than the hashing trick. It is included to reproduce that result of the paper, and to
+test that the diagnostics detect it.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from outsize.tables.weights import fresh_weight
 
 
 class CircularTable(EmbeddingTable):
-    """CE concat whose columns are clustered by each other.
+    """CE concat in which each column is clustered by the other columns.
 
     Args:
         spec: The table.
-        num_buckets: Rows that are kept, k in the text.
-        columns: Pieces a vector is put together from, at least 2; by default 4.
-        seed: Seed of hashes, initial codes and clusterings.
+        num_buckets: Number of stored rows, k in the paper.
+        columns: Columns per vector, at least 2; 4 by default.
+        seed: Seed of the hashes, the initial codes and the clusterings.
     """
 
     can_recluster = True
@@ -118,7 +118,7 @@ class CircularTable(EmbeddingTable):
         return plan_recluster(self, self.weight, rewrite, self.num_buckets, optimizer)
 
     def _others(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "columns n width"]:
-        """For each column, all columns of the vectors of ids but that one."""
+        """For each column, the ids' vectors without that column."""
         stacked = stack_columns(self.lookup(ids).float(), self.columns)
         return torch.stack(
             [
@@ -133,7 +133,7 @@ class CircularTable(EmbeddingTable):
         weights: Float[Tensor, " n"],
         pointers: Int64[Tensor, "n columns"],
     ) -> Float[Tensor, "rows dim"]:
-        """New codes: the mean of a column over the ids that now point there, zero for none."""
+        """New codes: the mean column of the ids that point to each, or zero if no id does."""
         stacked = stack_columns(self.lookup(ids).float(), self.columns)
         codes = stacked.new_zeros(self.columns, self.num_buckets, stacked.shape[2])
         for j in range(self.columns):

@@ -1,7 +1,7 @@
-"""Vectors put together from columns: stretch j of a vector comes from the row pointer j names.
+"""Vectors concatenated from columns: column j of a vector comes from the row that pointer j names.
 
-A vector of width `dim` has `c` columns, each `dim / c` wide (or as nearly so as possible), and a
-table of k rows can make k^c different ones.
+A vector of width `dim` has `c` columns of about `dim / c` numbers each. A table of k rows can
+represent k^c different vectors.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _DEFAULT_COLUMNS = 4
 
 
 def columns_of(spec: TableSpec, wanted: int | None) -> int:
-    """The number of columns wanted, by default 4 or as many as a narrow vector has."""
+    """The number of columns: as wanted, by default 4, or `dim` if that is smaller."""
     columns = min(_DEFAULT_COLUMNS, spec.dim) if wanted is None else wanted
     if not 1 <= columns <= spec.dim:
         raise ConfigError(
@@ -29,14 +29,14 @@ def columns_of(spec: TableSpec, wanted: int | None) -> int:
 
 
 def column_widths(dim: int, columns: int) -> list[int]:
-    """The widths of columns in order; they differ by 1 at most, the wider ones first."""
+    """The widths of the columns in order; they differ by at most 1, wider ones first."""
     return [dim // columns + (j < dim % columns) for j in range(columns)]
 
 
 def gather_pieces(
     weight: Float[Tensor, "rows dim"], pieces: Int64[Tensor, "n columns"]
 ) -> Float[Tensor, "n dim"]:
-    """Column j of vector i is piece `pieces[i, j]` of all rows cut into as many equal pieces."""
+    """Gather vectors: column j of vector i is `pieces[i, j]`, if rows are cut into equal pieces."""
     dim = weight.shape[1]
     width = dim // pieces.shape[1]
     return weight.view(-1, width).index_select(0, pieces.flatten()).view(-1, dim)
@@ -45,7 +45,7 @@ def gather_pieces(
 def gather_columns(
     weight: Float[Tensor, "rows dim"], pointers: Int64[Tensor, "n columns"]
 ) -> Float[Tensor, "n dim"]:
-    """Column j of vector i is column j of row `pointers[i, j]`."""
+    """Gather vectors: column j of vector i is column j of row `pointers[i, j]`."""
     dim, columns = weight.shape[1], pointers.shape[1]
     if dim % columns == 0:
         return gather_pieces(
@@ -58,13 +58,13 @@ def gather_columns(
 def stack_columns(
     vectors: Float[Tensor, "n dim"], columns: int
 ) -> Float[Tensor, "columns n width"]:
-    """The columns of vectors one after the other, narrow ones filled up with zeros."""
+    """Split vectors into columns and stack them; narrower columns are padded with zeros."""
     widths = column_widths(vectors.shape[1], columns)
     pieces = vectors.split(widths, dim=1)
     return torch.stack([F.pad(piece, (0, widths[0] - piece.shape[1])) for piece in pieces])
 
 
 def unstack_columns(stacked: Float[Tensor, "columns n width"], dim: int) -> Float[Tensor, "n dim"]:
-    """The vectors that `stack_columns` took apart."""
+    """The inverse of `stack_columns`."""
     widths = column_widths(dim, stacked.shape[0])
     return torch.cat([piece[:, :width] for piece, width in zip(stacked, widths, strict=True)], 1)

@@ -1,9 +1,9 @@
-"""Deep hash embeddings (Kang et al. 2021), in the form "Clustering the Sketch" compares with.
+"""Deep hash embeddings (DHE; Kang et al. 2021), in the form that "Clustering the Sketch" uses.
 
     T[i] = W₄ mish(W₃ mish(W₂ mish(W₁ x(i)))),     x(i) = (h₁(i), …, h_w(i)) scaled to [-1, 1]
 
-No rows are kept at all: a network without biases computes a vector from `w` hashes of its id, with
-3w² + w·dim parameters.
+No rows are stored. A network without biases computes the vector of an id from `w` hashes of it. It
+has 3w² + w·dim parameters.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from outsize.tables.factors import fresh_factor
 from outsize.tables.sizing import Cost, hash_bytes, largest_size
 
 _NUM_LAYERS = 3  # before the output layer
-_HASH_RANGE = 1 << 24  # what a float32 holds exactly
+_HASH_RANGE = 1 << 24  # integers up to here are exact in float32
 _SAMPLE_IDS = 256
 
 
 class DHETable(EmbeddingTable):
     """A network over hashes of the id.
 
-    Layers keep the variance of what passes through them; the output layer is then scaled so that
-    the vectors of a fixed sample of ids have the root mean square that the spec asks for.
+    Hidden layers are initialized to preserve variance. The output layer is then scaled so that the
+    vectors of a fixed sample of ids have the root mean square of the spec.
 
     Args:
         spec: The table.
-        width: Hashes of an id, and units of each layer; h in the text.
+        width: Hashes per id, and units per layer; h in the paper.
         seed: Seed of the hash functions and of the initial layers.
         papers_init: Draw every layer by the Xavier uniform rule instead.
     """
@@ -86,7 +86,7 @@ class DHETable(EmbeddingTable):
 
 
 def _mish_gain() -> float:
-    """What mish must be multiplied by to keep the variance of standard normal inputs at 1."""
+    """The factor by which mish must be scaled to keep the variance of standard normal inputs."""
     z = torch.linspace(-10, 10, 2001, dtype=torch.float64, device="cpu")
     density = torch.exp(-0.5 * z.square()) / math.sqrt(2 * math.pi)
     return 1 / math.sqrt(torch.trapezoid(F.mish(z).square() * density, z).item())

@@ -1,10 +1,10 @@
-"""Are pointers any good? The entropies of "Clustering the Sketch", Appendix G.
+"""Diagnosis of learned pointers by their entropies ("Clustering the Sketch", Appendix G).
 
-H_j is the least entropy of the joint distribution of any j columns of pointers over all ids. A
-table whose H₁ is low uses few of its codes; one whose H₂ is hardly above its H₁ has columns that
-repeat each other, and is the hashing trick in disguise (collapse). Entropies as high as those of
-random hashes mean that clustering has found nothing (compositional embeddings, only slower). What
-product quantization of a trained full table gets lies between, and is what to hope for.
+H_j is the minimum joint entropy of any j columns of pointers over all ids. If H₁ is low, the table
+uses few of its codes. If H₂ is hardly above H₁, columns repeat each other, and the table is little
+more than the hashing trick (collapse). Entropies as high as those of random hashes mean that
+clustering has found no structure: the table is CE, only slower. Good pointers lie in between, where
+product quantization of a trained full table lies.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _COLLAPSED, _RANDOM = 0.5, 0.999
 
 @dataclass(frozen=True)
 class PointerDiagnosis:
-    """What the entropies of a table's pointers say.
+    """The entropies of a table's pointers, and a warning if they indicate a problem.
 
     Attributes:
         entropies: H₁ … H_c of the table, in nats; up to H₄.
-        random: The same for random hashes into as many codes.
-        quantized: The same for product quantization of a full table, where one was given.
-        warning: What is wrong, in plain words; empty if nothing is.
+        random: The same for random hashes into the same number of codes.
+        quantized: The same for product quantization of a full table, if one was given.
+        warning: A description of the problem; empty if there is none.
     """
 
     entropies: tuple[float, ...]
@@ -52,12 +52,12 @@ def diagnose_pointers(
 ) -> PointerDiagnosis:
     """Compare pointers with random ones, and with those of a quantized full table.
 
-    Where there are very many ids, evenly spread ones stand for all.
+    If there are very many ids, an evenly spaced sample is used.
 
     Args:
         pointers: The pointers of all ids, packed or not.
-        num_codes: Codes that a pointer chooses from.
-        quantized: Pointers of as many ids by `outsize.quantize` of a trained full table.
+        num_codes: Number of codes that a pointer chooses from.
+        quantized: Pointers of the same ids from `outsize.quantize` of a trained full table.
     """
     num_ids, columns = pointers.shape
     ids = spread_ids(num_ids, _MAX_IDS).to(pointers.device)
@@ -65,13 +65,13 @@ def diagnose_pointers(
     found = pointer_entropies(unpack(pointers[ids]))
     random = pointer_entropies(hash_ids(ids, hashes, num_codes))
     goal = None if quantized is None else pointer_entropies(unpack(quantized[ids]))
-    enough = ids.numel() >= _IDS_PER_CODE * num_codes  # else every id may well have its own code
+    enough = ids.numel() >= _IDS_PER_CODE * num_codes  # with fewer, each id may have its own code
     warning = pointer_warning(found, random, goal) if enough else ""
     return PointerDiagnosis(found, random, goal, warning)
 
 
 def pointer_entropies(pointers: Int64[Tensor, "n columns"]) -> tuple[float, ...]:
-    """H₁ … H_c in nats: for each j up to 4, the least joint entropy of any j columns."""
+    """H₁ … H_c in nats: for each j up to 4, the minimum joint entropy of any j columns."""
     num_ids, columns = pointers.shape
     keys = mix_bits(pointers)
     found = []
@@ -80,7 +80,7 @@ def pointer_entropies(pointers: Int64[Tensor, "n columns"]) -> tuple[float, ...]
         for chosen in _choices(columns, size):
             check_stop()
             key = torch.zeros(num_ids, dtype=torch.int64, device=pointers.device)
-            for column in chosen:  # 64 mixed bits: no collision to speak of, whatever the range
+            for column in chosen:  # with 64 mixed bits collisions are negligible
                 key = mix_bits(key + 1) ^ keys[:, column]
             counts = torch.unique(key, return_counts=True)[1].double()
             joint.append(math.log(num_ids) - float((counts * counts.log()).sum()) / num_ids)
@@ -91,12 +91,12 @@ def pointer_entropies(pointers: Int64[Tensor, "n columns"]) -> tuple[float, ...]
 def pointer_warning(
     found: Sequence[float], random: Sequence[float], quantized: Sequence[float] | None = None
 ) -> str:
-    """What entropies say against a table, in plain words; empty if nothing.
+    """A warning if entropies indicate collapse or random pointers; empty otherwise.
 
     Args:
         found: H₁ … of the table.
-        random: H₁ … of random hashes over as many ids and codes.
-        quantized: H₁ … that product quantization of a trained full table gets, where known.
+        random: H₁ … of random hashes for the same number of ids and codes.
+        quantized: H₁ … of product quantization of a trained full table, if known.
     """
     goal = random if quantized is None else quantized
     name = "random hashes" if quantized is None else "product quantization"
@@ -121,14 +121,14 @@ def pointer_warning(
 
 
 def spread_ids(num_ids: int, most: int) -> Int64[Tensor, " n"]:
-    """All ids, or `most` of them evenly spread."""
+    """All ids, or `most` of them at even spacing."""
     if num_ids <= most:
         return torch.arange(num_ids)
     return torch.arange(most) * num_ids // most
 
 
 def _choices(columns: int, size: int) -> list[tuple[int, ...]]:
-    """The sets of columns to look at together: all, or neighbours where columns are many."""
+    """The sets of columns to compare: all, or only neighbours if there are many columns."""
     if columns <= 8:
         return list(combinations(range(columns), size))
     return [tuple((first + i) % columns for i in range(size)) for first in range(columns)]

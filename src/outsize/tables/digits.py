@@ -1,6 +1,6 @@
-"""Ids as digits in a mixed radix: distinct ids have distinct digits.
+"""Ids as digits in a mixed radix, so that distinct ids have distinct digits.
 
-Everything is integer arithmetic; a float quotient is wrong for ids above 2²⁴.
+All arithmetic is on integers; a float quotient would be wrong for ids above 2²⁴.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from torch import Tensor
 
 
 def root_up(number: int, power: int) -> int:
-    """The smallest whole base whose `power` is no less than `number`."""
+    """The smallest integer base with base^`power` >= `number`."""
     return bisect_left(range(number), number, key=lambda base: base**power)
 
 
 def balanced_bases(num_rows: int, num_digits: int) -> list[int]:
-    """Bases as equal as they can be whose product is no less than `num_rows`, larger ones first."""
+    """Bases that are as equal as possible, with a product >= `num_rows`; larger ones first."""
     bases, rest = [], num_rows
     for left in range(num_digits, 0, -1):
         bases.append(root_up(rest, left))
@@ -27,7 +27,7 @@ def balanced_bases(num_rows: int, num_digits: int) -> list[int]:
 
 
 def split_digits(ids: Int64[Tensor, " n"], bases: Sequence[int]) -> list[Int64[Tensor, " n"]]:
-    """The digits of ids, least significant first; ids are below the product of the bases."""
+    """The digits of ids, least significant first; ids must be below the product of the bases."""
     digits = []
     for base in bases[:-1]:
         quotient = ids.div(base, rounding_mode="floor")

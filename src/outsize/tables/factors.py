@@ -1,8 +1,8 @@
-"""Fresh parameters of tables whose vectors are products.
+"""Initial parameters of tables whose vectors are products of factors.
 
-A product of independent factors has the product of their standard deviations, and a sum of n such
-products √n times that. A table of zeros has one zero factor: with two, no gradient would reach
-either.
+The standard deviation of a product of independent factors is the product of theirs; for a sum of n
+such products it is √n times larger. A table that starts at zero has exactly one zero factor: with
+two, no gradient would reach either.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from outsize.tables.weights import fresh_weight
 
 
 def factor_stds(spec: TableSpec, num_factors: int, num_terms: int = 1) -> list[float]:
-    """Standard deviations of the factors of vectors that have the asked one.
+    """Standard deviations of the factors, such that vectors have the spec's standard deviation.
 
     Args:
-        spec: The table; where it asks for zeros, the last factor is zero and the others are not.
-        num_factors: Factors of a product.
-        num_terms: Products that are added.
+        spec: The table; if its init is zeros, the last factor is zero and the others are not.
+        num_factors: Factors per product.
+        num_terms: Products per sum.
     """
     asked = spec.init.std_for(spec.dim)
     each = equal_std(asked or Init().std_for(spec.dim), num_factors, num_terms)
@@ -31,7 +31,7 @@ def factor_stds(spec: TableSpec, num_factors: int, num_terms: int = 1) -> list[f
 
 
 def equal_std(std: float, num_factors: int, num_terms: int = 1) -> float:
-    """The standard deviation of factors that are drawn alike, for sums of products with `std`."""
+    """The common standard deviation of the factors, such that sums of products have `std`."""
     return float((std / math.sqrt(num_terms)) ** (1 / num_factors))
 
 
@@ -48,12 +48,12 @@ def fresh_factor(
 
     Args:
         spec: The table it belongs to.
-        num_rows: Its height.
-        dim: Its width.
+        num_rows: Its number of rows.
+        dim: Its number of columns.
         std: Standard deviation of its values.
         seed: The table's seed.
-        part: Which of the table's parameters; each has draws of its own.
-        distribution: By default that of the spec, and "uniform" where it asks for zeros.
+        part: The name of the parameter; each parameter of a table has its own random draws.
+        distribution: By default that of the spec, or "uniform" if the spec asks for zeros.
     """
     if distribution is None:
         asked = spec.init.distribution

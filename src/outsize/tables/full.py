@@ -1,4 +1,4 @@
-"""One row per id: the table every other representation is compared with."""
+"""Full tables: one row per id. The baseline for all other methods."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from outsize.spec import Budget, TableSpec
 
 
 class FullTable(EmbeddingTable):
-    """`num_rows × dim` trainable numbers, as in `nn.Embedding`.
+    """A table of `num_rows × dim` parameters, like `nn.Embedding`.
 
     Args:
         spec: The table.
         seed: Seed of the initial rows.
-        sparse: Give sparse gradients, for torch's SGD, Adagrad and SparseAdam. A table too large
-            for dense gradients is better kept in a store.
+        sparse: Compute sparse gradients, for torch's SGD, Adagrad and SparseAdam. For a table too
+            large for dense gradients, prefer a store.
     """
 
     def __init__(self, spec: TableSpec, *, seed: int = 0, sparse: bool = False) -> None:
@@ -42,4 +42,4 @@ class FullTable(EmbeddingTable):
     def lookup(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "n dim"]:  # noqa: D102
         if self.sparse:
             return F.embedding(ids, self.weight, sparse=True)
-        return self.weight.index_select(0, ids)  # its backward takes a fifth of the time on a CPU
+        return self.weight.index_select(0, ids)  # its backward is five times as fast on a CPU

@@ -18,14 +18,14 @@ from outsize.tables.weights import fresh_weight
 
 
 class HashTable(EmbeddingTable):
-    """`num_buckets` rows; ids of one bucket have one vector.
+    """`num_buckets` rows; ids in the same bucket share a vector.
 
     Args:
         spec: The table.
-        num_buckets: Rows that are kept.
+        num_buckets: Number of stored rows.
         seed: Seed of the hash function and of the initial rows.
-        papers_init: Draw rows as DLRM does, uniformly on ± num_buckets^-½, instead of at the scale
-            of the spec.
+        papers_init: Draw rows as DLRM does, uniformly from ± num_buckets^-½, instead of at the
+            scale of the spec.
     """
 
     def __init__(

@@ -27,15 +27,15 @@ _DEFAULT_HASHES = 2
 class HashEmbeddingTable(EmbeddingTable):
     """`num_buckets` shared rows, and `num_importance` rows of importance weights.
 
-    A budget is halved between the two; what the importance weights cannot use goes to the rows.
-    Weights start at 1: a fresh vector is the sum of its rows.
+    A budget is split evenly between the two; the rows get what the importance weights cannot use.
+    Importance weights start at 1, so an initial vector is the sum of its rows.
 
     Args:
         spec: The table.
         num_buckets: Shared rows, B in the paper.
-        num_importance: Rows of importance weights, K in the paper: each id has its own where there
-            are as many as the table has rows, else ids share them by a hash.
-        num_hashes: Shared rows that make up a vector, k in the paper.
+        num_importance: Rows of importance weights, K in the paper. If there are as many as the
+            table has rows, each id has its own; otherwise ids share them by a hash.
+        num_hashes: Shared rows per vector, k in the paper.
         seed: Seed of the hash functions and of the initial values.
         papers_init: Draw normal values as implementations of the paper do, with standard
             deviation 0.1 in the rows and 0.0005 in the weights, instead of at the scale of the

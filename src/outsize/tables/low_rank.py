@@ -1,4 +1,4 @@
-"""Low-rank tables: narrow rows, and one matrix that widens them all.
+"""Low-rank tables: narrow rows, times one matrix that all ids share.
 
 T[i] = U[i] · W
 """
@@ -17,10 +17,10 @@ from outsize.tables.sizing import Cost, largest_size
 
 
 class LowRankTable(EmbeddingTable):
-    """A row of `rank` numbers for each id, times a `(rank, dim)` matrix.
+    """A row of `rank` numbers per id, times a `(rank, dim)` matrix.
 
-    Each id keeps a row of its own, so a budget below `num_rows + dim` parameters is refused. Rows
-    start at the scale of the spec, and the matrix such that it keeps their length.
+    Each id has its own row, so a budget below `num_rows + dim` parameters is refused. Rows are
+    initialized at the scale of the spec, and the matrix so that it preserves that scale.
 
     Args:
         spec: The table.

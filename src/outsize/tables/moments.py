@@ -1,7 +1,7 @@
-"""What optimizers know of a parameter, and how they forget it.
+"""Resetting the optimizer state of a parameter that was rewritten.
 
-Rows that are rewritten have nothing to do with the moments of what stood there. An optimizer that
-has forgotten them treats the rows as one that was just made would, from its first step on.
+After rows are rewritten, the moments of the old values no longer apply. With its state reset, an
+optimizer treats the parameter as a new optimizer would at its first step.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from torch.optim import Optimizer
 from outsize.contracts import EmbeddingTable
 from outsize.errors import ConfigError, DataError
 
-# Those of torch that keep a state for each parameter; the newer ones where torch has them. LBFGS is
-# none: it keeps a history of all parameters together.
+# The torch optimizers that keep a state per parameter; newer ones if this torch has them. LBFGS is
+# not among them: its state is a history of all parameters together.
 _NAMES = (
     "Adadelta Adafactor Adagrad Adam AdamW Adamax ASGD Muon NAdam RAdam RMSprop Rprop SGD "
     "SparseAdam"
@@ -27,11 +27,11 @@ RESETTABLE = tuple(
 
 
 def require_resettable(optimizer: Optimizer, table: EmbeddingTable, weight: Tensor) -> None:
-    """Refuse an optimizer of other parameters, and one that cannot forget one parameter."""
+    """Raise an error if an optimizer does not train `weight`, or its state cannot be reset."""
     if not isinstance(optimizer, RESETTABLE):
         raise ConfigError(
-            f"table {table.spec.name!r}: recluster cannot make {type(optimizer).__name__} forget "
-            "the moments of what it rewrites: recluster without an optimizer and make a new one, "
+            f"table {table.spec.name!r}: recluster cannot reset the state of "
+            f"{type(optimizer).__name__}: recluster without an optimizer and make a new one, "
             f"or train with one of {', '.join(kind.__name__ for kind in RESETTABLE)}"
         )
     group = _group_of(optimizer, weight)
@@ -42,17 +42,18 @@ def require_resettable(optimizer: Optimizer, table: EmbeddingTable, weight: Tens
         )
     if _is_fused_sgd(optimizer, group) and group["momentum"] and group["dampening"]:
         raise ConfigError(
-            f"table {table.spec.name!r}: recluster cannot make a fused SGD with dampening forget "
-            "the momentum of what it rewrites: set fused=False, or dampening=0"
+            f"table {table.spec.name!r}: recluster cannot reset the momentum of a fused SGD with "
+            "dampening: set fused=False, or dampening=0"
         )
 
 
 def reset_moments(optimizer: Optimizer, parameter: Tensor) -> None:
-    """Make an optimizer forget what it knows of a parameter that was rewritten whole.
+    """Reset an optimizer's state for a parameter that was rewritten completely.
 
-    Its state is dropped, and made anew by the next step as by the first. Some keep their tensors,
-    which get their first values: Adagrad makes them with the optimizer, a captured graph knows
-    them by address, and a fused SGD wants those of all parameters or of none.
+    The state is deleted, and the next step initializes it again. In three cases the tensors are
+    reset to their initial values instead: Adagrad creates its state in the constructor, a captured
+    CUDA graph refers to tensors by address, and a fused SGD needs the momentum of all parameters or
+    of none.
     """
     state = optimizer.state.get(parameter)
     group = _group_of(optimizer, parameter)
@@ -69,7 +70,7 @@ def reset_moments(optimizer: Optimizer, parameter: Tensor) -> None:
 
 
 def _first_values(optimizer: Optimizer, group: dict[str, Any]) -> dict[str, Any]:
-    """What tensors of a state hold before the first step, where that is not 0."""
+    """The initial values of state tensors that do not start at 0."""
     return {
         "sum": optimizer.defaults.get("initial_accumulator_value", 0.0),  # Adagrad
         "mu_product": 1.0,  # NAdam

@@ -1,8 +1,8 @@
-"""Tables whose pointers can stand for ids, and the version of those pointers.
+"""The base class of tables that encode ids into pointers, and the version of those pointers.
 
-Codes are copies of pointers. They decode to the right vectors only as long as the table has the
-pointers they were copied from, so both carry a version: a fingerprint of the pointers, taken when
-these change by a reclustering or a loaded state. It is a plain number, so comparing it waits for no
+Codes are copies of pointers. They decode to the right vectors only while the table has the same
+pointers, so both have a version: a fingerprint of the pointers, computed whenever they change by a
+reclustering or a loaded state. It is a plain number, so comparing versions does not synchronize the
 device, and equal pointers have equal versions on every rank and after a resume.
 """
 
@@ -27,14 +27,14 @@ _CHUNK_WORDS = 1 << 18
 class PointerTable(EmbeddingTable):
     """A table that encodes ids into pointers.
 
-    A method implements `copy_pointers` and `vectors_of`, and calls `renew_version` whenever it has
-    written other pointers.
+    A subclass implements `copy_pointers` and `vectors_of`, and calls `renew_version` whenever it
+    has changed the pointers.
 
     Args:
         spec: The table.
 
     Attributes:
-        pointer_buffers: Names of the buffers that decide which pointers an id has.
+        pointer_buffers: Names of the buffers that determine the pointers of an id.
     """
 
     can_encode = True
@@ -47,35 +47,36 @@ class PointerTable(EmbeddingTable):
     @property
     @abstractmethod
     def num_pointers(self) -> int:
-        """Pointers of an id."""
+        """Pointers per id."""
 
     @abstractmethod
     def copy_pointers(self, ids: Int64[Tensor, " n"]) -> Integer[Tensor, "n pointers"]:
-        """All pointers of ids that are known to be in range, packed."""
+        """The packed pointers of ids that are in range."""
 
     @abstractmethod
     def vectors_of(self, packed: Integer[Tensor, "n pointers"]) -> Float[Tensor, "n dim"]:
-        """The vectors that packed pointers stand for."""
+        """The vectors of packed pointers."""
 
     @property
     def codes_version(self) -> int:  # noqa: D102
         return self._codes_version
 
     def renew_version(self) -> None:
-        """Take the version of the pointers as they are now."""
+        """Compute the version of the current pointers."""
         self._codes_version = fingerprint([getattr(self, name) for name in self.pointer_buffers])
 
     def encode(self, ids: Int64[Tensor, "*shape"]) -> Codes:
-        """What can stand in data in the place of ids: their pointers, as small integers.
+        """Encode ids as their pointers: small integers that can replace ids in the data.
 
-        Good until the pointers change, by a reclustering or a loaded state; refused from then on.
+        The codes are valid until the pointers change by a reclustering or a loaded state; `decode`
+        refuses them afterwards.
         """
         safe = self._guard(ids.reshape(-1, 1)).flatten()
         packed = self.copy_pointers(safe)
         return Codes(packed.view(*ids.shape, self.num_pointers), version=self._codes_version)
 
     def decode(self, codes: Codes) -> Float[Tensor, "*shape dim"]:
-        """The vectors of ids that this table encoded; needs no pointers of its own."""
+        """The vectors of encoded ids; does not read the table's own pointers."""
         self._require_decodable(codes)
         values = codes.values
         vectors = self.vectors_of(values.reshape(-1, self.num_pointers))
@@ -95,7 +96,7 @@ class PointerTable(EmbeddingTable):
             )
         if codes.values.dim() < 1 or codes.values.shape[-1] != self.num_pointers:
             raise DataError(
-                f"{name}: codes have {self.num_pointers} pointers for each id, but got the shape "
+                f"{name}: codes have {self.num_pointers} pointers per id, but got the shape "
                 f"{tuple(codes.values.shape)}"
             )
 
@@ -108,7 +109,7 @@ class PointerTable(EmbeddingTable):
 
 
 def fingerprint(tensors: Sequence[Integer[Tensor, "..."]]) -> int:
-    """A number below 2⁶³ that differs wherever the integers of tensors do; 0 on a meta device."""
+    """A hash below 2⁶³ of the integers in tensors; 0 on the meta device."""
     if any(tensor.is_meta for tensor in tensors):
         return 0
     result = 0
@@ -118,6 +119,6 @@ def fingerprint(tensors: Sequence[Integer[Tensor, "..."]]) -> int:
         for first in range(0, flat.numel(), _CHUNK_WORDS):
             words = flat[first : first + _CHUNK_WORDS].long()
             places = torch.arange(first, first + words.numel(), device=flat.device)
-            total += mix_bits(words + mix_bits(places + 1)).sum()  # the order of sums is no matter
+            total += mix_bits(words + mix_bits(places + 1)).sum()  # in any order
         result = derive_seed(result, flat.numel(), int(total))
     return result

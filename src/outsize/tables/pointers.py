@@ -1,6 +1,6 @@
-"""Pointers from ids to codes, in the smallest integer type that holds them.
+"""Pointers from ids to codes, packed in the smallest integer type that can hold them.
 
-A type of 16 bits is int16 read as unsigned: torch's uint16 lacks several indexing kernels.
+16-bit pointers are stored as int16 and read as unsigned: torch's uint16 lacks some index kernels.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _CHUNK_IDS = 1 << 18
 
 
 def pointer_type(num_codes: int) -> torch.dtype:
-    """The smallest type for pointers `0 … num_codes - 1`."""
+    """The smallest integer type for pointers `0 … num_codes - 1`."""
     for dtype, largest in _UNSIGNED.items():
         if num_codes - 1 <= largest:
             return dtype
@@ -24,12 +24,12 @@ def pointer_type(num_codes: int) -> torch.dtype:
 
 
 def pack(pointers: Int64[Tensor, "*shape"], dtype: torch.dtype) -> Integer[Tensor, "*shape"]:
-    """Pointers in a type that `pointer_type` gave."""
+    """Convert pointers to a type that `pointer_type` returned."""
     return pointers.to(dtype)
 
 
 def unpack(packed: Integer[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
-    """The pointers that were packed."""
+    """The inverse of `pack`."""
     pointers = packed.to(torch.int64)
     return pointers & _UNSIGNED[packed.dtype] if packed.dtype in _UNSIGNED else pointers
 
@@ -37,7 +37,7 @@ def unpack(packed: Integer[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
 def hashed_pointers(
     num_ids: int, hashes: Int64[Tensor, "columns 9"], num_codes: int
 ) -> Integer[Tensor, "num_ids columns"]:
-    """Packed pointers of all ids by random hashes, where no clustering has been yet."""
+    """Packed pointers of all ids from random hashes, for a table that is not clustered yet."""
     packed = torch.empty(num_ids, hashes.shape[0], dtype=pointer_type(num_codes))
     for first in range(0, num_ids, _CHUNK_IDS):
         ids = torch.arange(first, min(first + _CHUNK_IDS, num_ids))

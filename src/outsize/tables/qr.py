@@ -1,10 +1,11 @@
 """Compositional embeddings by complementary partitions (Shi et al. 2020, arXiv 1909.02107).
 
-An id is written in digits, the remainder first and the last quotient last; each has a table:
+An id is written in digits, from the remainder to the last quotient. Each digit has a table:
 
     T[i] = M₁[i mod m] ⊙ M₂[⌊i / m⌋]
 
-for two digits ("quotient-remainder trick"), and so on for more. No two ids have the same digits.
+for two digits (the "quotient-remainder trick"), and likewise for more. No two ids have the same
+digits.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ from outsize.tables.weights import fresh_weight
 
 
 class QRTable(EmbeddingTable):
-    """The rows of an id's digits, multiplied or added.
+    """Multiplies or adds the rows of an id's digits.
 
-    A budget sets the largest base, with as few digits as it allows; with one digit, where the
-    budget allows that, this is a full table. Factors but the first start at 1.
+    For a budget, the number of digits is as small as possible, and the base then as large as
+    possible. With one digit, this is a full table. All factors but the first start at 1.
 
     Args:
         spec: The table.
-        base: Base of all digits but the last, which takes what is left; m in the paper.
-        num_digits: How many digits an id has; by default as many as `base` takes.
+        base: Base of all digits but the last, which covers the rest; m in the paper.
+        num_digits: Digits per id; by default as many as `base` needs.
         combine: "multiply" or "add".
         seed: Seed of the initial rows.
-        papers_init: Draw rows as DLRM means to, uniformly on ± rows^-½ in each digit's table,
+        papers_init: Draw rows as DLRM intends, uniformly from ± rows^-½ in each digit's table,
             instead of at the scale of the spec.
     """
 
@@ -119,7 +120,7 @@ class QRTable(EmbeddingTable):
 
 
 def _digit_counts(spec: TableSpec) -> range:
-    """From one digit to as many as base 2 takes."""
+    """The possible numbers of digits: from 1 to that of base 2."""
     return range(1, max(1, (spec.num_rows - 1).bit_length()) + 1)
 
 
@@ -132,10 +133,10 @@ def _require_digits(spec: TableSpec, num_digits: int) -> None:
 
 
 def _bases(num_rows: int, base: int, num_digits: int) -> list[int]:
-    """The heights of the digits' tables; the last digit takes what is left."""
+    """The number of rows of each digit's table; the last digit covers the rest."""
     return [base] * (num_digits - 1) + [-(-num_rows // base ** (num_digits - 1))]
 
 
 def _largest_base(num_rows: int, num_digits: int) -> int:
-    """The largest base that leaves the last digit a choice."""
+    """The largest base with which the last digit has more than one value."""
     return num_rows if num_digits == 1 else root_up(num_rows, num_digits - 1) - 1

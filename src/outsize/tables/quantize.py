@@ -1,8 +1,8 @@
 """Product quantization of a trained table (Jégou et al. 2011).
 
-Each column of the vectors is clustered by k-means; an id keeps pointers to its centroids. It
-compresses after training, so the full table must fit once; what it gets is the yardstick for
-pointers that are learned during training.
+Each column of the vectors is clustered by k-means, and an id stores pointers to its centroids. The
+table is compressed after training, so the full table must fit in memory once. The result is the
+benchmark for pointers that are learned during training.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from outsize.tables.reclustering import (
 
 
 class QuantizedTable(PointerTable):
-    """Vectors put together from codes that pointers choose; both are found by `quantize`.
+    """A table whose vectors are concatenated from codes; `quantize` finds codes and pointers.
 
-    The codes are parameters and may be trained further; the pointers stay. A padding row is none
-    of the codes: it keeps its value exactly and is not trained, as in `nn.Embedding`.
+    The codes are parameters and may be trained further; the pointers are fixed. A padding row is
+    stored apart from the codes: it keeps its exact value and is not trained, as in `nn.Embedding`.
 
     Args:
         spec: The table.
-        codes: Centroids, a column of each in each column.
-        pointers: For each id and column the code it has, packed in the smallest type; one past
-            the last code for the padding id.
-        padding_id: The id whose vector is `padding_row`, where there is one.
-        padding_row: That vector.
+        codes: Centroids; row k holds centroid k of every column.
+        pointers: The code of each id and column, packed in the smallest type; the padding id has
+            the number after the last code.
+        padding_id: The id whose vector is `padding_row`, if there is one.
+        padding_row: The vector of the padding id.
     """
 
     def __init__(
@@ -117,15 +117,15 @@ def quantize(
     """Compress a trained table by product quantization.
 
     Args:
-        table: Any table, or an `nn.Embedding`. The padding row of one keeps its vector exactly;
-            `sparse` has no effect on vectors and none here; `max_norm` and `scale_grad_by_freq`
-            are refused.
-        columns: Pieces that are quantized each on its own; by default 4.
-        codes: Codes of each column, of which a padding row takes one; fewer ids have a code each.
-        counts: How often each id occurs; popular ids are then kept more exactly.
-        iterations: Of k-means, at most.
+        table: Any table, or an `nn.Embedding`. The padding row of an `nn.Embedding` is kept
+            exactly; `sparse` is ignored; `max_norm` and `scale_grad_by_freq` are refused.
+        columns: Columns per vector, each quantized on its own; 4 by default.
+        codes: Codes per column; a padding row takes one of them. With fewer ids than codes, each
+            id has its own.
+        counts: How often each id occurs; frequent ids are then represented more exactly.
+        iterations: Maximum number of k-means iterations.
         seed: Seed of the clustering.
-        progress: Show a bar on standard error.
+        progress: Show a progress bar on standard error.
     """
     spec, lookup, padding_id = _source(table)
     columns = columns_of(spec, columns)
@@ -168,7 +168,7 @@ def quantize(
 def _source(
     table: EmbeddingTable | nn.Embedding,
 ) -> tuple[TableSpec, Callable[[Tensor], Tensor], int | None]:
-    """What is quantized: its spec, how to look up vectors, and its padding id."""
+    """The spec, look-up function and padding id of the table to quantize."""
     if isinstance(table, EmbeddingTable):
         padding_id = table.padding_id if isinstance(table, QuantizedTable) else None
         return table.spec, table.lookup, padding_id
@@ -188,7 +188,7 @@ def _source(
 
 
 def _num_codes(spec: TableSpec, wanted: int, padding_id: int | None) -> int:
-    """Codes of each column that are fitted; a padding row takes the place of one."""
+    """The number of codes to fit per column; a padding row takes the place of one."""
     if wanted < 1:
         raise ConfigError(f"table {spec.name!r}: codes must be >= 1, but got {wanted}")
     if padding_id is None:

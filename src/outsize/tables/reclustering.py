@@ -1,4 +1,4 @@
-"""What tables that recluster share: the ids clustered on, pointers for all, plan and report."""
+"""Shared parts of reclustering: sampling ids, fitting codes, new pointers, plan and report."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from outsize.tables.moments import require_resettable, reset_moments
 from outsize.tables.pointer_table import PointerTable
 from outsize.tables.pointers import pack, unpack
 
-_POINTS_PER_CLUSTER = 256  # more bring nothing, by the text and by faiss's advice
+_POINTS_PER_CLUSTER = 256  # more do not help, according to the paper and to faiss
 ITERATIONS = 50
 _REPORT_IDS = 1 << 16
 PointsOf = Callable[[Int64[Tensor, " n"]], Float[Tensor, "groups points width"]]
@@ -33,17 +33,17 @@ PointsOf = Callable[[Int64[Tensor, " n"]], Float[Tensor, "groups points width"]]
 def ids_to_cluster(
     spec: TableSpec, counts: Int64[Tensor, " num_rows"] | None, most: int, seed: int
 ) -> tuple[Int64[Tensor, " n"], Float[Tensor, " n"]]:
-    """At most `most` ids that stand for all, and the weight of each.
+    """A sample of at most `most` ids, with their weights.
 
-    Without counts an id weighs 1. With counts it weighs as often as it occurs, and ids that never
-    occur are left out. Where not all fit, frequent ids are kept and rare ones drawn, and the
-    weights make up for it.
+    Without counts, each id has weight 1. With counts, an id's weight is its count, and ids that
+    never occur are left out. If there are more than `most` ids, frequent ids are kept and rare ones
+    are sampled, with weights that keep sums unbiased.
 
     Args:
         spec: The table.
-        counts: How often each id occurs, where that is known.
-        most: The most ids.
-        seed: Seed of the draw.
+        counts: How often each id occurs, if known.
+        most: Maximum number of ids.
+        seed: Seed of the sample.
     """
     generator = torch.Generator().manual_seed(derive_seed(seed, "sample"))
     if counts is None:
@@ -71,9 +71,9 @@ class Fitted(NamedTuple):
     """Codes, and the ids they were fitted on.
 
     Attributes:
-        codes: Centroids of each group of points.
+        codes: The centroids of each group of points.
         ids: The ids, on the device of the codes.
-        weights: What each of them weighed.
+        weights: Their weights.
     """
 
     codes: Float[Tensor, "groups codes width"]
@@ -92,28 +92,28 @@ def fit_codes(
     seed: int,
     iterations: int,
     progress: bool,
-    points_an_id: int = 1,
+    points_per_id: int = 1,
 ) -> Fitted:
-    """Cluster the points of a sample of ids, at most 256 a code.
+    """Cluster the points of a sample of ids, with at most 256 points per code.
 
     Args:
         spec: The table.
-        points_of: The points of ids, those of one id side by side within a group.
-        num_codes: Codes of each group.
-        counts: How often each id occurs, where that is known.
-        device: Where the points are made.
+        points_of: Returns the points of ids; within a group, those of one id are adjacent.
+        num_codes: Codes per group.
+        counts: How often each id occurs, if known.
+        device: The device of the points.
         seed: Seed of the sample and of k-means.
-        iterations: Of k-means, at most.
-        progress: Show a bar on standard error.
-        points_an_id: Points of an id in each group.
+        iterations: Maximum number of k-means iterations.
+        progress: Show a progress bar on standard error.
+        points_per_id: Points per id in each group.
     """
-    most = -(-_POINTS_PER_CLUSTER * num_codes // points_an_id)
+    most = -(-_POINTS_PER_CLUSTER * num_codes // points_per_id)
     ids, weights = ids_to_cluster(spec, counts, most, seed)
     ids, weights = ids.to(device), weights.to(device)
     clustering = kmeans(
         points_of(ids),
         num_codes,
-        weights=weights.repeat_interleave(points_an_id),
+        weights=weights.repeat_interleave(points_per_id),
         iterations=iterations,
         seed=seed,
         max_points_per_cluster=_POINTS_PER_CLUSTER,
@@ -129,16 +129,16 @@ def nearest_pointers(
     like: Integer[Tensor, "num_rows columns"],
     batch_rows: int = CHUNK_POINTS,
 ) -> Integer[Tensor, "num_rows columns"]:
-    """New pointers for all ids: the centroids nearest to the points of each.
+    """New pointers of all ids: the centroids nearest to the points of each id.
 
-    Ids are taken in batches cut at multiples of `CHUNK_POINTS`, so that the result does not
-    depend on their size.
+    Batches of ids are cut at multiples of `CHUNK_POINTS`, so the result does not depend on the
+    batch size.
 
     Args:
-        points_of: The points of ids, those of one id side by side within a group.
-        centroids: Where pointers can point to.
+        points_of: Returns the points of ids; within a group, those of one id are adjacent.
+        centroids: The codes that pointers choose from.
         like: The old pointers; the new ones have their shape, type and device.
-        batch_rows: About how many ids to take at once.
+        batch_rows: Approximate number of ids per batch.
     """
     step = -(-max(1, batch_rows) // CHUNK_POINTS) * CHUNK_POINTS
     num_rows, columns = like.shape
@@ -160,14 +160,14 @@ def plan_recluster(
     optimizer: Optimizer | None,
     pooled: bool = False,
 ) -> PlannedRecluster:
-    """Recluster a table on the first rank, without changing it; entered by all ranks.
+    """Plan a reclustering on the first rank, without changing the table; call it on all ranks.
 
     Args:
-        table: Which; "pointers" is the buffer of its pointers.
-        weight: Its parameter, all of which is rewritten.
-        rewrite: Computes what parameters and buffers become, by name, and changes nothing.
-        num_codes: Codes a pointer chooses from.
-        optimizer: What trains `weight`; it forgets what it knew.
+        table: The table; its buffer "pointers" holds its pointers.
+        weight: Its parameter, which is rewritten completely.
+        rewrite: Computes the new values of parameters and buffers by name, and changes nothing.
+        num_codes: Number of codes that a pointer chooses from.
+        optimizer: The optimizer that trains `weight`; its state for it is reset.
         pooled: Whether all columns choose from one pool of codes.
     """
     with failing_together(ReclusterError):
@@ -183,7 +183,7 @@ def plan_recluster(
     planned = on_first_rank(plan)
     mine = None if planned is None else planned[1].as_metrics()
     report = ReclusterReport.from_metrics(value_of_first(mine))
-    # Sorted, as the ranks that have planned nothing know no other order.
+    # Sorted, so that all ranks broadcast the tensors in the same order.
     names = value_of_first(None if planned is None else sorted(planned[0]))
 
     @torch.no_grad()
@@ -208,7 +208,7 @@ def _report(
     pooled: bool,
     started: float,
 ) -> ReclusterReport:
-    """What changes of a table that are not made yet come to."""
+    """The report of a reclustering that is planned and not yet applied."""
     pointers = changed["pointers"]
     ids = spread_ids(table.spec.num_rows, _REPORT_IDS).to(changed["weight"].device)
     before = table.lookup(ids).double()
@@ -226,7 +226,7 @@ def _report(
 
 
 def _require_finite(table: EmbeddingTable) -> None:
-    """Refuse weights that training has spoilt, on whichever rank."""
+    """Raise a `NonFiniteError` if a parameter of the table holds NaN or infinity."""
     for name, weight in table.named_parameters():
         if not bool(torch.isfinite(weight).all()):
             raise NonFiniteError(
@@ -236,7 +236,7 @@ def _require_finite(table: EmbeddingTable) -> None:
 
 
 def num_unused(pointers: Integer[Tensor, "n columns"], num_codes: int, pooled: bool) -> int:
-    """Codes that no id points to: of one pool, or of every column's own."""
+    """Number of codes that no id points to, in one pool or summed over columns."""
     used = torch.zeros(pointers.shape[1], num_codes, dtype=torch.bool, device=pointers.device)
     for piece in pointers.split(CHUNK_POINTS):
         for column, flags in zip(unpack(piece).unbind(1), used, strict=True):

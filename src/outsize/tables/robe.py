@@ -1,10 +1,10 @@
 """Random offset block embedding (ROBE; Desai, Chou and Shrivastava, MLSys 2022).
 
-All vectors are made of stretches of one array Z of P numbers that wraps around:
+All vectors consist of blocks of one circular array Z of P numbers:
 
     block j of T[i] = ± Z[(h_j(i) + 0 … w - 1) mod P]
 
-A budget is used to the last number.
+The array uses the budget exactly.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from outsize.tables.weights import fresh_weight
 
 
 class RobeTable(EmbeddingTable):
-    """Blocks of a vector lie anywhere in one shared array, and overlap there.
+    """Each block of a vector is a slice of one shared array; slices may overlap.
 
     Args:
         spec: The table.
-        size: Numbers in the array.
-        columns: Blocks a vector is put together from; by default 4.
-        signs: Give each block a random sign of its own.
+        size: Length of the array.
+        columns: Blocks per vector; 4 by default.
+        signs: Multiply each block by a random sign.
         seed: Seed of the hash functions and of the initial values.
     """
 

@@ -1,4 +1,4 @@
-"""How large a table may be: sizes are found by arithmetic, never by building a table."""
+"""The largest size of a table within a budget, found without building tables."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from outsize.spec import Budget, TableSpec
 
 
 class Cost(NamedTuple):
-    """What a table of some size would hold.
+    """The cost of a table of some size.
 
     Attributes:
-        num_params: Trainable numbers.
-        index_bytes: Bytes of everything else: hash functions, pointers.
+        num_params: Number of trainable parameters.
+        index_bytes: Bytes of everything else: hash functions and pointers.
     """
 
     num_params: int
     index_bytes: int = 0
 
     def num_bytes(self, spec: TableSpec) -> int:
-        """All bytes, with numbers of the table's type."""
+        """Total bytes, with parameters in the table's dtype."""
         return self.num_params * spec.dtype.itemsize + self.index_bytes
 
 
 def hash_bytes(num_hashes: int) -> int:
-    """Bytes of the coefficients of so many hash functions."""
+    """Bytes of the coefficients of `num_hashes` hash functions."""
     return num_hashes * BYTES_PER_HASH
 
 
@@ -40,15 +40,15 @@ def largest_size(
     least: int = 1,
     most: int | None = None,
 ) -> int:
-    """The largest size from `least` to `most` whose cost a budget allows, by bisection.
+    """The largest size from `least` to `most` whose cost is within a budget, by bisection.
 
     Args:
-        method: Name of the method, for errors.
+        method: Name of the method, for error messages.
         spec: The table.
-        budget: Its limit; a compressed table cannot do without one.
-        cost: What a size costs; never less for a larger one.
-        least: The smallest size that makes sense.
-        most: The largest that does; by default as many as the table has rows.
+        budget: Its limit, which a compressed table requires.
+        cost: The cost of a size; must not decrease with the size.
+        least: The smallest valid size.
+        most: The largest useful size; by default the number of rows of the table.
     """
     what = f"table {spec.name!r}: the smallest {method} table"
     if not budget.is_set:

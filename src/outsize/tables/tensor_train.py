@@ -1,10 +1,10 @@
-"""Tensor-train tables (TT-Rec, Yin et al. 2021): a table as a chain of small cores.
+"""Tensor-train tables (TT-Rec, Yin et al. 2021): a table as a product of small cores.
 
-With id i in digits i₁ … i_c and dim as a product of factors,
+With the digits i₁ … i_c of id i, and dim = dim₁ ⋯ dim_c,
 
     T[i] = G₁[i₁] · G₂[i₂] ⋯ G_c[i_c],     G_k[i_k] of shape (r_{k-1}, dim_k, r_k), r₀ = r_c = 1,
 
-where products run over the ranks r, and the factors of dim are left as they are.
+where each product contracts over a rank r, and the factors of dim are flattened into one axis.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ _DEFAULT_CORES = 3
 
 
 class TensorTrainTable(EmbeddingTable):
-    """Vectors contracted from one slice of each core.
+    """A vector is the product of one slice of each core.
 
-    A look-up holds one slice of each core for each id: memory grows with the square of the rank.
+    A look-up gathers one slice of each core per id, so its memory grows with the square of the
+    rank.
 
     Args:
         spec: The table.
-        rank_sum: Sum of the ranks between the cores. They differ by 1 at most, larger ones first,
+        rank_sum: Sum of the ranks between the cores. They differ by at most 1, larger ones first,
             but none is larger than an exact table needs.
-        num_cores: Cores, at least 2; c above.
+        num_cores: Number of cores, at least 2; c above.
         seed: Seed of the initial cores.
-        papers_init: Draw normal cores whose products have the variance that TT-Rec aims at,
+        papers_init: Draw normal cores whose products have the variance that TT-Rec aims for,
             1 / (3 · num_rows), instead of the scale of the spec.
     """
 
@@ -105,7 +106,7 @@ class TensorTrainTable(EmbeddingTable):
 
 
 def even_factors(number: int, num_factors: int) -> list[int]:
-    """Whole factors of a number with the smallest sum, larger ones first; a prime has one."""
+    """Factor a number into integers with the smallest sum, larger ones first, padded with 1."""
     if num_factors == 1:
         return [number]
     divisors = [d for d in range(1, number + 1) if number % d == 0]
@@ -119,7 +120,7 @@ def _require_cores(spec: TableSpec, num_cores: int) -> None:
 
 
 def _exact_ranks(bases: list[int], dims: list[int]) -> list[int]:
-    """The ranks with which a tensor train can hold any table."""
+    """The ranks with which a tensor train can represent any table."""
     sizes = [base * dim for base, dim in zip(bases, dims, strict=True)]
     return [min(math.prod(sizes[:j]), math.prod(sizes[j:])) for j in range(1, len(sizes))]
 
@@ -132,6 +133,6 @@ def _ranks(bases: list[int], dims: list[int], rank_sum: int) -> list[int]:
 
 
 def _slice_sizes(dims: list[int], ranks: list[int]) -> list[int]:
-    """How many numbers of each core belong to one digit."""
+    """The size of one digit's slice of each core."""
     sides = pairwise([1, *ranks, 1])
     return [dim * before * after for dim, (before, after) in zip(dims, sides, strict=True)]

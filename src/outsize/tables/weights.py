@@ -1,4 +1,4 @@
-"""Fresh parameters of compressed tables, drawn as the rows of a full one are."""
+"""Initial parameters of compressed tables, drawn in the same way as the rows of a full table."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from outsize.spec import Init, TableSpec
 def fresh_weight(
     spec: TableSpec, num_rows: int, dim: int, std: float, seed: int, part: str = "weight"
 ) -> nn.Parameter:
-    """A `(num_rows, dim)` parameter in the type and from the distribution a table asks for.
+    """A `(num_rows, dim)` parameter with the dtype and distribution of a table's spec.
 
     Args:
         spec: The table it belongs to.
-        num_rows: Its height.
-        dim: Its width.
+        num_rows: Its number of rows.
+        dim: Its number of columns.
         std: Standard deviation of its values.
         seed: The table's seed.
-        part: Which of the table's parameters; each has draws of its own.
+        part: The name of the parameter; each parameter of a table has its own random draws.
     """
     weight = torch.empty(num_rows, dim, dtype=spec.dtype)
     init = Init(spec.init.distribution, std)

@@ -85,7 +85,7 @@ def evaluate_retrieval(
         ranked = F.pad(ranked, (0, metrics.num_places - ranked.shape[1]), value=-1)
         values, owner = wanted.values, wanted.lines()
         metrics.add(ranked, values, wanted.offsets[:-1])
-        masked = seen.beside(wanted)
+        masked = seen.concatenate_lists(wanted)
         others = draw_from_softmax(queries * beta, scored, 0, generator, masked).log_partition
         own = beta * (queries[owner] * items[values]).sum(dim=1)
         losses = F.softplus(others[owner].double() - own.double())

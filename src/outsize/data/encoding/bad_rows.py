@@ -1,4 +1,4 @@
-"""Malformed rows: counted by kind, shown once, refused beyond a share."""
+"""Counting malformed rows by kind, and raising an error if there are too many."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _SHOWN = 2
 
 @dataclass
 class BadRows:
-    """What was wrong with the rows of a pass.
+    """The malformed rows of a pass over the files.
 
     Attributes:
-        counts: Kind → rows.
-        first: Kind → where it was first met, in words.
-        num_rows: All rows looked at, good and bad.
+        counts: Kind → number of rows.
+        first: Kind → a description of the first such row.
+        num_rows: Number of all rows, good and bad.
     """
 
     counts: dict[str, int] = field(default_factory=dict)
@@ -24,17 +24,17 @@ class BadRows:
     num_rows: int = 0
 
     def add(self, kind: str, count: int, where: str) -> None:
-        """Count rows of a kind; `where` is kept if they are the first."""
+        """Count rows of a kind; `where` is stored if they are the first."""
         self.counts[kind] = self.counts.get(kind, 0) + count
         self.first.setdefault(kind, where)
 
     @property
     def total(self) -> int:
-        """Bad rows of every kind; a row counts once, under the first thing wrong with it."""
+        """Number of bad rows; a row counts once, for the first error found in it."""
         return sum(self.counts.values())
 
     def describe(self) -> str:
-        """All of it in one line: the most frequent kinds, and how many other rows there are."""
+        """A one-line summary: the most frequent kinds, and the number of other bad rows."""
         ordered = sorted(self.counts.items(), key=lambda item: -item[1])
         kinds = "; ".join(
             f"{count:,} with {kind} (first: {self.first[kind]})" for kind, count in ordered[:_SHOWN]
@@ -46,9 +46,9 @@ class BadRows:
         return f"{self.total:,} of {self.num_rows:,} rows are malformed ({share:.2%}): {kinds}"
 
     def require_share(self, most: float) -> None:
-        """Refuse more than a share of bad rows."""
+        """Raise a `DataError` if the share of bad rows exceeds `most`."""
         if self.total > most * self.num_rows:
             raise DataError(
-                f"{self.describe()}; mend the file, or raise max_bad_rows above {most:g} to skip "
+                f"{self.describe()}; fix the file, or raise max_bad_rows above {most:g} to skip "
                 "such rows"
             )

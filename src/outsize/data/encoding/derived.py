@@ -1,4 +1,4 @@
-"""Columns made from other columns, once per distinct value."""
+"""Columns derived from other columns, computed once per distinct value."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Made = tuple[dict[str, CodedText], NDArray[np.bool_] | None]
 
 @dataclass(frozen=True)
 class Derived:
-    """A way to make columns.
+    """A function that derives columns.
 
     Attributes:
-        needs: Columns of the file it reads.
-        makes: Columns it makes.
-        make: From the former to the latter, with a mask of rows it could not read, if any.
+        needs: The columns it reads.
+        makes: The columns it makes.
+        make: The function; it also returns a mask of rows that it could not parse, if any.
     """
 
     needs: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""The two passes over the files: count values and check rows, then write what they become."""
+"""The two passes over the files: learn vocabularies and moments, then write encoded rows."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ from outsize.interrupts import check_stop
 def encode(
     files: list[Path], recipe: Recipe, folder: Path, advance: Advance, source: object = None
 ) -> dict[str, Any]:
-    """Write the encoded data of files into a folder; returns what a manifest says about it.
+    """Encode files into a folder, and return the content of its manifest.
 
-    The first pass is skipped where the folder holds what it learned from the same `source`. Both
-    stop between two blocks of a file once they are asked to.
+    The first pass is skipped if the folder holds its saved state for the same `source`. Both passes
+    stop between two blocks of a file when a stop is requested.
     """
     first = _FirstPass(recipe)
     if not first.recall(folder, source):
-        for rows in prefetch(read_rows(files, recipe, first.bad), _same, depth=1):
+        for rows in prefetch(read_rows(files, recipe, first.bad), _unchanged, depth=1):
             check_stop()
             first.observe(rows)
             advance("count", rows.num_bytes)
@@ -54,7 +54,7 @@ def encode(
         first.remember(folder, source)
     with ExitStack() as stack:
         second = _SecondPass(first, folder, stack)
-        for rows in prefetch(read_rows(files, recipe, BadRows()), _same, depth=1):
+        for rows in prefetch(read_rows(files, recipe, BadRows()), _unchanged, depth=1):
             check_stop()
             second.write(rows)
             advance("encode", rows.num_bytes)
@@ -62,7 +62,7 @@ def encode(
 
 
 class _FirstPass:
-    """Learns vocabularies, moments and what the split needs to know."""
+    """Learns vocabularies, moments and the facts that the split needs."""
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
@@ -88,12 +88,12 @@ class _FirstPass:
         limit_held(counted, recipe.vocabulary.max_held)
 
     def remember(self, folder: Path, source: object) -> None:
-        """Keep what was learned, for the case that the second pass is interrupted."""
+        """Save what was learned, in case the second pass is interrupted."""
         facts = {"num_rows": self.num_rows, "bad": asdict(self.bad)}
         save_learned(folder, self._parts(), facts, source)
 
     def recall(self, folder: Path, source: object) -> bool:
-        """Take over what an interrupted encoding had learned, if it left anything."""
+        """Load what an interrupted encoding saved; returns whether there was anything to load."""
         facts = load_learned(folder, self._parts(), source)
         if facts is None:
             return False
@@ -117,7 +117,7 @@ class _FirstPass:
 
 
 class _SecondPass:
-    """Writes rows as numbers, each to its split."""
+    """Writes encoded rows, each to its split."""
 
     def __init__(self, first: _FirstPass, folder: Path, stack: ExitStack) -> None:
         self._first = first
@@ -179,7 +179,7 @@ class _SecondPass:
         }
 
     def _ids_of(self, name: str, values: Column) -> NDArray[np.int64]:
-        """The ids of a column's distinct values, which are written down where they are new."""
+        """The ids of a column's distinct values; new values are added to the file of values."""
         ids = self._first.encoders[name].ids_of(values)
         if name in self._names:
             self._names[name].add(ids, values)
@@ -212,5 +212,5 @@ def _encoders(recipe: Recipe) -> dict[str, IdEncoder]:
     return encoders
 
 
-def _same(rows: Rows) -> Rows:
+def _unchanged(rows: Rows) -> Rows:
     return rows

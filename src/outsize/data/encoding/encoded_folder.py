@@ -1,9 +1,10 @@
-"""Encoded data on disk: complete or absent, and made anew when its source or recipe changes.
+"""The cache of encoded data on disk, rebuilt when its source or recipe changes.
 
-A folder is written under another name, synced and renamed, so that a process that is killed leaves
-no folder that could be taken for a complete one; the next goes on after the last pass that was
-finished. Its name holds a hash of the recipe, its manifest the sizes and times of the source files
-and the size and SHA-256 of each file. What is damaged is made anew.
+A folder is written under a temporary name, synced and renamed, so a process that is killed never
+leaves an incomplete folder under the final name. The next process continues after the last pass
+that was finished. The folder's name contains a hash of the recipe; its manifest lists the sizes and
+times of the source files, and the size and SHA-256 of each encoded file. Damaged data is encoded
+again.
 """
 
 from __future__ import annotations
@@ -33,22 +34,22 @@ _POLL_S = 0.1
 
 
 def open_encoded(recipe: Recipe, cache: str = "", verify: bool = False) -> Path:
-    """The folder of a recipe's encoded data, made first where there is none that is whole and fits.
+    """The folder of a recipe's encoded data; encodes the data first if needed.
 
-    Files that have changed since their bytes were last compared with their checksums are compared
-    by one process at a time, which lets the others know; what is damaged is made anew.
+    Files that have changed since they were last verified are verified by one process at a time,
+    which records the result for the others. Damaged data is encoded again.
 
     Args:
         recipe: What to read, and how to encode it.
-        cache: Folder for encoded data; by default `.outsize-cache` beside the first source file.
-        verify: Compare every byte with its checksum, whether or not its file has changed.
+        cache: Folder for encoded data; by default `.outsize-cache` next to the first source file.
+        verify: Verify the checksums of all files, whether or not they have changed.
     """
     files = find_files(recipe.paths)
     root = Path(cache) if cache else files[0].parent / _FOLDER
     final = root / f"{files[0].name.split('.')[0]}-{recipe.digest()[:16]}"
     facts = source_facts(files)
     encoded = EncodedFolder(final, facts, recipe)
-    # Every process reads what it is told to verify; none waits for another to have done so.
+    # With `verify`, every process verifies on its own, without waiting for another.
     if not (_is_whole(encoded) if verify else encoded.is_verified()):
         try:
             _verify_or_make(encoded, files, facts, recipe, verify)
@@ -77,12 +78,12 @@ def _verify_or_make(
         try:
             final.parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(_lock(final.with_name(f"{final.name}.lock")))
-        except OSError as error:  # nothing can be written there: no lock, and no stamp
+        except OSError as error:  # the folder is not writable: no lock, and no stamp
             if encoded.is_outdated():
                 raise
             if flaw := encoded.flaw(everything=verify):
                 raise WriteError(
-                    f"encoded data in {final} is damaged ({flaw}) and cannot be made anew there: "
+                    f"encoded data in {final} is damaged ({flaw}) and cannot be written again: "
                     f"{reason_of(error)}; name another folder as cache"
                 ) from error
             return
@@ -91,7 +92,7 @@ def _verify_or_make(
             if flaw is None:
                 encoded.stamp()
                 return
-            say(f"encoded data in {final} is damaged ({flaw}): encoding it anew")
+            say(f"encoded data in {final} is damaged ({flaw}): encoding it again")
         manifest = _make(files, facts, recipe, final)
         encoded.stamp_as_written(manifest["files"])
 
@@ -105,13 +106,15 @@ def _make(
         with encoding_progress(2 * sum(fact["bytes"] for fact in facts)) as advance:
             manifest = encode(files, recipe, partial, advance, facts)
         if source_facts(files) != facts:
-            raise DataError(f"{recipe.paths[0]} changed while it was read: wait until it is whole")
+            raise DataError(
+                f"{recipe.paths[0]} changed while it was read: wait until it is complete"
+            )
         _clear(partial, tuple(manifest["files"]))
         manifest = {"recipe": recipe.digest(), "sources": facts, **manifest}
         write_text_atomically(partial / MANIFEST, sealed(manifest))
         sync_folder(partial)
     except (StopRequested, KeyboardInterrupt):
-        _clear(partial, learned.FILES)  # for the next to go on with
+        _clear(partial, learned.FILES)  # the next process continues from these
         with contextlib.suppress(OSError):
             partial.rmdir()
         raise
@@ -124,11 +127,11 @@ def _make(
     return manifest
 
 
-def _clear(folder: Path, kept: tuple[str, ...]) -> None:
-    """An existing folder with nothing in it but these files."""
+def _clear(folder: Path, except_for: tuple[str, ...]) -> None:
+    """Make the folder if it is missing, and remove all files except the given ones."""
     folder.mkdir(exist_ok=True)
     for path in folder.iterdir():
-        if path.name not in kept:
+        if path.name not in except_for:
             path.unlink()
 
 
@@ -140,7 +143,7 @@ def _report_bad(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """Wait until no other process verifies or makes the same data."""
+    """Hold a lock file, so that one process at a time verifies or encodes the same data."""
     import fcntl
 
     with path.open("w") as file:

@@ -1,4 +1,4 @@
-"""Progress of an encoding on standard error: a bar on a terminal, nothing elsewhere."""
+"""Progress of an encoding: a bar on standard error if it is a terminal, else nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Advance = Callable[[str, int], None]
 
 
 def say(text: str) -> None:
-    """Print a line for people, on standard error."""
+    """Print a line on standard error."""
     from rich.console import Console
 
     Console(stderr=True).print(text, highlight=False, markup=False, soft_wrap=True)
@@ -17,7 +17,7 @@ def say(text: str) -> None:
 
 @contextlib.contextmanager
 def encoding_progress(num_bytes: int) -> Iterator[Advance]:
-    """A function that takes what is being done and how many bytes of it were read."""
+    """A progress bar, as a function that takes the name of the work and the bytes read."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,

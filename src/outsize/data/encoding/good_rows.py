@@ -1,4 +1,4 @@
-"""Rows that passed every check, as the passes over the files see them."""
+"""Chunks of rows that passed all checks."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Rows:
 
     Attributes:
         file: Number of the file.
-        first: Number of the first of them among the good rows of all files.
+        first: Number of the first row among the good rows of all files.
         labels: 0 or 1.
-        numbers: Numeric column → values, NaN where missing.
+        numbers: Numeric column → values, NaN if missing.
         texts: Text column → values.
-        num_bytes: About how much of the file was read for them.
+        num_bytes: Approximate number of bytes of the file that were read for them.
     """
 
     file: int
@@ -36,5 +36,5 @@ class Rows:
 
     @property
     def positions(self) -> NDArray[np.int64]:
-        """Numbers of these rows among the good rows of all files."""
+        """The numbers of these rows among the good rows of all files."""
         return np.arange(self.first, self.first + len(self))

@@ -1,23 +1,23 @@
-"""How often each value of a column occurs, in bounded memory."""
+"""Counting the values of a column in bounded memory (lossy counting)."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-_LEAST_PENDING = 1 << 18
+_MIN_PENDING = 1 << 18
 
 
 class KeyCounts:
-    """Counts by 64-bit key, as two sorted arrays: 16 bytes a key.
+    """Counts by 64-bit key, in two sorted arrays: 16 bytes per key.
 
-    After `forget_rarest`, a count may be too low, by at most `max_error`, and a key that is absent
-    occurred at most `max_error` times (lossy counting). Without it, counts are exact.
+    After `forget_rarest`, a count may be too low by at most `max_error`, and a missing key has
+    occurred at most `max_error` times (lossy counting). Otherwise, counts are exact.
 
     Attributes:
-        keys: Sorted, each once.
-        counts: How often each occurred.
-        max_error: By how much a count may be too low.
+        keys: Sorted distinct keys.
+        counts: How often each key occurred.
+        max_error: The most by which a count may be too low.
     """
 
     def __init__(self) -> None:
@@ -28,15 +28,15 @@ class KeyCounts:
         self._num_pending = 0
 
     def __len__(self) -> int:
-        """Keys held, those not yet merged counted as new."""
+        """Number of keys; those not merged yet are counted as new."""
         return len(self.keys) + self._num_pending
 
     def add(self, keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> None:
-        """Count keys, each given with its number of occurrences."""
+        """Add occurrences of keys."""
         self._pending.append((keys, counts))
         self._num_pending += len(keys)
-        # Merging costs a pass over what is held, so it waits for a part of that to come together.
-        if self._num_pending > max(_LEAST_PENDING, len(self.keys) // 8):
+        # Merging costs a pass over all keys, so it waits until many new ones have accumulated.
+        if self._num_pending > max(_MIN_PENDING, len(self.keys) // 8):
             self.merge()
 
     def merge(self) -> None:
@@ -61,24 +61,24 @@ class KeyCounts:
         self.keys = np.insert(self.keys, places[new], keys[new])
         self.counts = np.insert(self.counts, places[new], counts[new])
 
-    def forget_rarest(self, num_kept: int) -> None:
-        """Forget the rarest keys, whole counts at a time, until at most `num_kept` are left."""
+    def forget_rarest(self, max_keys: int) -> None:
+        """Forget the rarest keys until at most `max_keys` are left; equal counts go together."""
         self.merge()
-        if len(self.keys) <= num_kept:
+        if len(self.keys) <= max_keys:
             return
-        threshold = int(np.partition(self.counts, -num_kept - 1)[-num_kept - 1])
-        kept = self.counts > threshold
-        self.keys, self.counts = self.keys[kept], self.counts[kept]
+        threshold = int(np.partition(self.counts, -max_keys - 1)[-max_keys - 1])
+        frequent = self.counts > threshold
+        self.keys, self.counts = self.keys[frequent], self.counts[frequent]
         self.max_error += threshold
 
 
 def limit_held(columns: list[KeyCounts], max_held: int) -> None:
-    """Hold at most `max_held` keys over all columns, at the cost of the longest ones."""
+    """Limit the keys of all columns to `max_held`, forgetting keys of the largest columns."""
     while sum(len(column) for column in columns) > max_held:
         for column in columns:
             column.merge()
         over = sum(len(column) for column in columns) - max_held
         if over > 0:
             longest = max(columns, key=len)
-            # Half at a time, so that this pass over the column is rare.
+            # Half of the keys at once, so that this pass over the column is rare.
             longest.forget_rarest(min(len(longest) // 2, len(longest) - over))

@@ -1,7 +1,7 @@
-"""From the values of a column to ids: by a vocabulary, by a hash, or by a remainder.
+"""Mapping the values of a column to ids: by a vocabulary, a hash, or a remainder.
 
-A chunk of a column arrives dictionary-encoded: the distinct values, and a code for each row. Work
-is done once per distinct value.
+A chunk of a column is dictionary-encoded: distinct values, and a code for each row. All work is
+done once per distinct value.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ class CodedText:
     """Rows of a text column.
 
     Attributes:
-        codes: For each row its value's position in `values`; −1 where it is missing.
+        codes: For each row, the index of its value in `values`; −1 if it is missing.
         values: The distinct values, a pyarrow array of strings without nulls.
     """
 
     codes: NDArray[np.int64]
     values: Column
 
-    def take(self, kept: NDArray[np.bool_]) -> CodedText:
-        """The rows of a mask."""
-        return CodedText(self.codes[kept], self.values)
+    def take(self, mask: NDArray[np.bool_]) -> CodedText:
+        """The rows selected by a mask."""
+        return CodedText(self.codes[mask], self.values)
 
     def value_counts(self) -> NDArray[np.int64]:
-        """How many rows hold each value."""
+        """The number of rows with each value."""
         return np.bincount(self.codes[self.codes >= 0], minlength=len(self.values))
 
 
@@ -45,7 +45,7 @@ class IdEncoder(ABC):
     """Maps the distinct values of a column to ids.
 
     Attributes:
-        num_ids: Size of the vocabulary, the unknown id included; known after `finish`.
+        num_ids: Size of the vocabulary, including the unknown id; set by `finish`.
     """
 
     num_ids: int
@@ -53,10 +53,10 @@ class IdEncoder(ABC):
     def observe(  # noqa: B027  most need no first pass
         self, values: Column, counts: NDArray[np.int64]
     ) -> None:
-        """See values of the first pass, with their numbers of occurrences."""
+        """Observe values in the first pass, with their numbers of occurrences."""
 
     def finish(self) -> None:  # noqa: B027
-        """The first pass is over."""
+        """End the first pass."""
 
     @abstractmethod
     def ids_of(self, values: Column) -> NDArray[np.int64]:
@@ -64,7 +64,7 @@ class IdEncoder(ABC):
 
 
 class VocabularyIds(IdEncoder):
-    """Ids in the order of frequency: 1 is the most frequent value, ties in the order of keys.
+    """Ids by descending frequency: 1 is the most frequent value; ties are ordered by key.
 
     Attributes:
         counts: How often each value occurs.
@@ -99,7 +99,7 @@ class VocabularyIds(IdEncoder):
         keys = text_keys(values)
         if not len(self._keys):
             return np.zeros(len(keys), np.int64)
-        order = np.argsort(keys)  # a walk through the vocabulary instead of random jumps
+        order = np.argsort(keys)  # sequential instead of random access to the vocabulary
         places = np.searchsorted(self._keys, keys[order]).clip(max=len(self._keys) - 1)
         found = self._keys[places] == keys[order]
         ids = np.full(len(keys), UNKNOWN, np.int64)
@@ -108,7 +108,7 @@ class VocabularyIds(IdEncoder):
 
 
 class HashedIds(IdEncoder):
-    """Ids `1 … num_buckets` by a universal hash: no vocabulary, and collisions."""
+    """Ids `1 … num_buckets` by a universal hash: no vocabulary, but collisions."""
 
     def __init__(self, column: str, num_buckets: int) -> None:
         self._hashes = draw_hashes(1, derive_seed(0, "ids", column))
@@ -122,7 +122,7 @@ class HashedIds(IdEncoder):
 
 
 class ModulusIds(IdEncoder):
-    """Hexadecimal values of up to 8 digits: id 1 + (number mod `modulus`)."""
+    """For hexadecimal values of up to 8 digits: the id is 1 + (number mod `modulus`)."""
 
     def __init__(self, modulus: int) -> None:
         self._modulus = modulus
@@ -147,18 +147,18 @@ for _value, _digit in enumerate("0123456789abcdef"):
 
 
 def row_ids(text: CodedText, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The id of each row given those of the distinct values, unknown where it is missing."""
-    return np.append(ids, UNKNOWN)[text.codes]  # a code of −1 takes the last
+    """The id of each row, given those of the distinct values; unknown if the value is missing."""
+    return np.append(ids, UNKNOWN)[text.codes]  # a code of −1 selects the last
 
 
 @dataclass(frozen=True)
 class Bags:
-    """The values of a multi-valued column: those of each distinct text, one after the other.
+    """The values of a multi-valued column, split once per distinct text.
 
     Attributes:
         text: The rows; a code points to a distinct text.
-        tokens: The values of all distinct texts, coded.
-        lengths: How many values each distinct text has.
+        tokens: The values of all distinct texts, concatenated and coded.
+        lengths: Number of values of each distinct text.
     """
 
     text: CodedText
@@ -167,7 +167,7 @@ class Bags:
 
     @classmethod
     def split(cls, text: CodedText, separator: str, max_length: int) -> Bags:
-        """Cut texts at a separator; empty values do not count, nor those beyond `max_length`."""
+        """Split texts at a separator; drops empty values, and those beyond `max_length`."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -179,8 +179,8 @@ class Bags:
         filled = pc.not_equal(flat, "").to_numpy(zero_copy_only=False).astype(bool)
         owner = owner[filled]
         lengths = np.bincount(owner, minlength=len(parts))
-        kept = np.arange(len(owner)) - (np.cumsum(lengths) - lengths)[owner]
-        short = kept < max_length if max_length else np.ones(len(owner), bool)
+        position = np.arange(len(owner)) - (np.cumsum(lengths) - lengths)[owner]
+        short = position < max_length if max_length else np.ones(len(owner), bool)
         coded = flat.filter(pa.array(filled)).filter(pa.array(short)).dictionary_encode()
         tokens = CodedText(coded.indices.to_numpy().astype(np.int64), coded.dictionary)
         return cls(text, tokens, np.bincount(owner[short], minlength=len(parts)))
@@ -192,7 +192,7 @@ class Bags:
         return np.bincount(self.tokens.codes, times, minlength=size).astype(np.int64)
 
     def rows(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """All rows' ids one after the other, and how many each row has, given the tokens' ids."""
+        """The concatenated ids of all rows and their number per row, given the tokens' ids."""
         ids = row_ids(self.tokens, ids)
         starts = np.append(np.cumsum(self.lengths) - self.lengths, 0)[self.text.codes]
         lengths = np.append(self.lengths, 0)[self.text.codes]
@@ -200,7 +200,7 @@ class Bags:
 
 
 def runs(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """`starts[i] … starts[i] + lengths[i] − 1` for each i, one after the other."""
+    """The concatenated ranges `starts[i] … starts[i] + lengths[i] − 1`."""
     before = np.cumsum(lengths) - lengths
     shifts: NDArray[np.int64] = np.repeat(starts - before, lengths)
     return np.arange(len(shifts)) + shifts

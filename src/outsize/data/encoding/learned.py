@@ -1,9 +1,9 @@
-"""What the first pass learned, kept on disk for the case that the second is interrupted.
+"""The saved state of the first pass, for resuming if the second pass is interrupted.
 
-Each part of the first pass (id encoders, splitter, moments) has learned numbers and arrays, which
-are its own attributes. They are written as `learned.npz`, then `learned.json` with the checksum of
-that file, its source and a checksum of its own: one without the other, damaged, or of another
-source, is not believed.
+Each part of the first pass (id encoders, splitter, moments) stores what it has learned as numbers
+and arrays in its attributes. They are written to `learned.npz`. Then `learned.json` is written with
+the checksum of that file, the source and a checksum of its own. If either file is missing, damaged
+or of another source, both are ignored.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _SCHEMA = {"sha256": str, "source": object, "facts": {"num_rows": Whole(), "bad"
 def save_learned(
     folder: Path, parts: Mapping[str, object], facts: Mapping[str, Any], source: object
 ) -> None:
-    """Write what parts have learned.
+    """Save what the parts have learned.
 
     Args:
-        folder: Where to.
-        parts: Name → object whose numbers and arrays are to be kept.
-        facts: Plain values to keep with them.
-        source: What it was learned from, as plain values.
+        folder: The folder to write to.
+        parts: Name → object whose numbers and arrays are saved.
+        facts: Plain values to save with them.
+        source: The source files, as plain values.
     """
     arrays = {
         f"{part}/{name}": np.asarray(value)
@@ -51,12 +51,12 @@ def save_learned(
 def load_learned(
     folder: Path, parts: Mapping[str, object], source: object
 ) -> dict[str, Any] | None:
-    """Give parts what they had learned; returns the facts, or `None` where there is nothing to use.
+    """Load what the parts had learned; returns the facts, or `None` if there is nothing valid.
 
     Args:
-        folder: Where `save_learned` wrote.
-        parts: The same parts, fresh.
-        source: What they would learn from now.
+        folder: The folder that `save_learned` wrote to.
+        parts: The same parts, in their initial state.
+        source: The source files now.
     """
     try:
         content = read_sealed(folder / _FACTS, _SCHEMA)

@@ -1,4 +1,4 @@
-"""What a folder of encoded data says about itself, checked before anything believes it."""
+"""The manifest of a folder of encoded data, and its checks."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ _SCHEMA = {
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """What a folder of encoded data says about itself; a `DataError` where it cannot be true."""
+    """Read the manifest of a folder of encoded data; raises a `DataError` if it is invalid."""
     try:
         return load_manifest(folder)
     except FileNotFoundError:
-        raise DataError(f"{folder / MANIFEST}: no such file; this is no encoded data") from None
+        raise DataError(f"{folder / MANIFEST}: no such file; this is not encoded data") from None
     except OSError as error:
         raise DataError(f"{folder / MANIFEST} cannot be read: {error.strerror}") from None
     except SchemaError as error:
         raise DataError(
-            f"{folder / MANIFEST} is damaged: {error}; remove the folder to encode the data anew"
+            f"{folder / MANIFEST} is damaged: {error}; remove the folder to encode the data again"
         ) from None
 
 
 def load_manifest(folder: Path) -> dict[str, Any]:
-    """As `read_manifest`, with a `SchemaError` or an `OSError`."""
+    """Like `read_manifest`, but raises a `SchemaError` or an `OSError`."""
     manifest = read_sealed(folder / MANIFEST, _SCHEMA)
     _require_consistent(manifest)
     return manifest
 
 
 def require_made_by(manifest: Mapping[str, Any], recipe: Recipe) -> None:
-    """Raise a `SchemaError` where a manifest is not one of data that this recipe gives."""
+    """Raise a `SchemaError` if a manifest does not belong to data of this recipe."""
     expected = {
         "recipe": recipe.digest(),
         "num_dense": len(recipe.dense_columns),
@@ -65,7 +65,7 @@ def require_made_by(manifest: Mapping[str, Any], recipe: Recipe) -> None:
 
 
 def require_named(path: Path, num_ids: int) -> None:
-    """Raise a `SchemaError` where a file of values does not name the ids `1 … num_ids − 1`."""
+    """Raise a `SchemaError` if a file of values does not name the ids `1 … num_ids − 1`."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -77,12 +77,12 @@ def require_named(path: Path, num_ids: int) -> None:
 
 
 def values_file(feature: str) -> str:
-    """Name of the file that says what the ids of a feature stand for."""
+    """The name of the file that maps the ids of a feature to values."""
     return f"values-{feature}.arrow"
 
 
 def _require_consistent(manifest: Mapping[str, Any]) -> None:
-    """Raise a `SchemaError` where the parts of a manifest contradict each other."""
+    """Raise a `SchemaError` if the parts of a manifest contradict each other."""
     features = [*manifest["categorical"], *manifest["multi_valued"]]
     if sorted(features) != sorted(manifest["num_ids"]):
         raise SchemaError("num_ids are not those of the features")

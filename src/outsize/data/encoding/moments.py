@@ -1,4 +1,4 @@
-"""Mean and deviation of numeric columns, learned a chunk at a time."""
+"""Mean and standard deviation of numeric columns, accumulated in chunks."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from numpy.typing import NDArray
 
 
 class Moments:
-    """Mean and standard deviation of what is not missing, added up in chunks (Chan et al. 1979)."""
+    """Mean and standard deviation of the values that are not missing (Chan et al. 1979)."""
 
     def __init__(self) -> None:
         self._count = 0
         self._mean = self._squares = 0.0
 
     def add(self, numbers: NDArray[np.float64]) -> None:
-        """See some more; NaN is missing."""
+        """Add a chunk of values; NaN is a missing value."""
         present = numbers[~np.isnan(numbers)]
         if not len(present):
             return
@@ -26,6 +26,6 @@ class Moments:
         self._count = total
 
     def standardize(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Numbers less the mean of all that was seen, over its standard deviation."""
+        """Subtract the mean and divide by the standard deviation of all added values."""
         deviation = (self._squares / max(1, self._count)) ** 0.5
         return (numbers - self._mean) / (deviation or 1.0)

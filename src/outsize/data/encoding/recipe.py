@@ -1,4 +1,4 @@
-"""Everything that decides what the encoded data is; two equal recipes give equal bytes."""
+"""The recipe of encoded data: equal recipes and source files give equal bytes."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from outsize.suggestions import few, shortened
 
 FORMAT = 1  # of the encoded files; part of every recipe's hash
 _MAX_SUBSAMPLE = (1 << 31) - 1
-_MAX_NAME = 200  # of a feature: files are named after it
+_MAX_NAME = 200  # of a feature, whose name is part of file names
 
 
 @dataclass(frozen=True)
 class VocabularyConfig:
-    """How the values of a categorical column become ids; id 0 is kept for the unknown.
+    """How the values of a categorical column become ids; id 0 is reserved for unknown values.
 
     Attributes:
         min_count: Rarer values become unknown.
-        max_ids: Keep this many values of a column, the most frequent; 0 keeps all.
+        max_ids: Maximum number of values per column, the most frequent ones; 0 for no limit.
         hashed: Columns without a vocabulary: a value's id is a hash of it.
-        num_buckets: Ids of a hashed column.
-        max_held: Values held in memory while counting, all columns together, 16 bytes each. Beyond
-            it the rarest of the longest column are forgotten.
+        num_buckets: Number of ids of a hashed column.
+        max_held: Maximum number of values held in memory while counting, over all columns, 16 bytes
+            each. Beyond it, the rarest values of the largest column are forgotten.
     """
 
     min_count: int = 1
@@ -45,13 +45,13 @@ class VocabularyConfig:
 
 @dataclass(frozen=True)
 class LabelRule:
-    """Which label a row has.
+    """How the label of a row is determined.
 
     Attributes:
-        column: Where it stands; empty where every row is a 1.
-        positive_from: Numbers from here on are 1, others 0; without it the column holds 0 and 1.
+        column: The column of the label; empty if all rows have label 1.
+        positive_from: Numbers from this one on are 1, others 0; without it, labels are 0 or 1.
         dropped: Rows with these numbers are left out.
-        positive_values: Instead: these texts are 1, others 0.
+        positive_values: For text labels: these values are 1, others 0.
     """
 
     column: str
@@ -74,23 +74,23 @@ class Recipe:
 
     Attributes:
         paths: Files or patterns, in the order they are read.
-        label: Which label a row has.
-        dense: Numeric columns taken as they are.
-        log1p: Numeric columns taken as log(x + 1), negative ones as 0.
-        standardize: Numeric columns less their mean, over their standard deviation.
-        categorical: Columns with one value a row.
-        multi_valued: Columns with several values a row.
-        separator: What stands between the values of such a column.
-        max_length: How many of a row's values are kept, the first ones; 0 keeps all.
+        label: How the label of a row is determined.
+        dense: Numeric columns used unchanged.
+        log1p: Numeric columns used as log(x + 1); negative values become 0.
+        standardize: Numeric columns that are standardized: mean 0, standard deviation 1.
+        categorical: Columns with one value per row.
+        multi_valued: Columns with several values per row.
+        separator: Separator between the values of a multi-valued column.
+        max_length: Maximum number of values per bag, the first ones; 0 for no limit.
         vocabulary: How values become ids.
         modulus: For hexadecimal columns: an id is the number modulo this; one for all, or each.
-        split: Which rows train, validate and test.
+        split: How rows are divided into training, validation and test sets.
         columns: Names of the columns of text files without a header.
-        delimiter: Between the columns of a text file; by default as its suffix says.
+        delimiter: Between the columns of a text file; by default determined by its suffix.
         quoted: Whether values of a text file may be quoted.
-        subsample: Take every so-manieth row.
-        derive: Name of a function that makes further columns (see `derived.py`).
-        max_bad_rows: The share of malformed rows that is skipped rather than refused.
+        subsample: Keep every n-th row.
+        derive: Name of a function that derives further columns (see `derived.py`).
+        max_bad_rows: The largest share of malformed rows that is skipped; more is an error.
     """
 
     paths: tuple[str, ...]
@@ -129,7 +129,7 @@ class Recipe:
             raise ConfigError(f"two columns would be features of the same name: {shortened(twice)}")
         if unknown := set(self.vocabulary.hashed) - set(self.id_columns):
             raise ConfigError(
-                f"hashed names {sorted(unknown)[0]!r}, which is no categorical column; "
+                f"hashed names {sorted(unknown)[0]!r}, which is not a categorical column; "
                 f"there are {few(self.id_columns, sorted(unknown)[0])}"
             )
         for modulus in self.modulus:
@@ -137,7 +137,7 @@ class Recipe:
                 raise ConfigError(f"modulus must be between 1 and 2**32, but got {modulus}")
         if len(self.modulus) not in (0, 1, len(self.categorical)):
             raise ConfigError(
-                f"modulus must be one number or {len(self.categorical)}, one a column, "
+                f"modulus must be one number or {len(self.categorical)}, one per column, "
                 f"but got {len(self.modulus)}"
             )
         if not 0 <= self.max_bad_rows <= 1:
@@ -148,7 +148,7 @@ class Recipe:
             raise ConfigError(f"subsample must be <= {_MAX_SUBSAMPLE}, but got {self.subsample}")
         if len(self.delimiter.encode()) > 1 or (self.delimiter and self.delimiter in '\r\n"'):
             raise ConfigError(
-                "delimiter must be one character that ends no line and is no quote, but got "
+                "delimiter must be one character other than a line end or a quote, but got "
                 f"{self.delimiter!r}"
             )
         if self.max_length < 0:
@@ -167,7 +167,7 @@ class Recipe:
         return self.categorical + self.multi_valued
 
     def digest(self) -> str:
-        """A hash of all of it but the limit on bad rows, which changes no byte."""
+        """A hash of the recipe without `max_bad_rows`, which does not change the result."""
         tree = {**asdict(self), "split_kind": type(self.split).__name__, "format": FORMAT}
         del tree["max_bad_rows"]
         return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Checking rows: numbers must be numbers, text valid text, labels 0 or 1."""
+"""Reading rows and checking them: valid numbers, UTF-8 text, and labels 0 or 1."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 def read_rows(files: list[Path], recipe: Recipe, bad: BadRows) -> Iterator[Rows]:
-    """Stream the good rows of all files, counting the bad ones."""
+    """Stream the good rows of all files, and count the bad ones."""
     derived = DERIVED[recipe.derive]
     numeric = dict.fromkeys((*recipe.dense_columns, *recipe.split.number_columns))
     textual = dict.fromkeys((*recipe.id_columns, *recipe.split.text_columns))
     wanted = dict.fromkeys((recipe.label.column, *numeric, *textual))
-    wanted.pop("", None)  # no column of labels
+    wanted.pop("", None)  # there may be no label column
     for name in derived.makes:
         wanted.pop(name, None)
     wanted.update(dict.fromkeys(derived.needs))
@@ -37,7 +37,7 @@ def read_rows(files: list[Path], recipe: Recipe, bad: BadRows) -> Iterator[Rows]
         start = -seen % recipe.subsample
         seen += chunk.num_rows
         if recipe.subsample > 1:
-            chunk = _every(chunk, start, recipe.subsample)
+            chunk = _subsample(chunk, start, recipe.subsample)
         checked = _Checked(chunk, files[chunk.file], bad)
         labels = checked.labels(recipe)
         numbers = {name: checked.number(name) for name in numeric}
@@ -51,24 +51,24 @@ def read_rows(files: list[Path], recipe: Recipe, bad: BadRows) -> Iterator[Rows]
         if wrong is not None:
             checked.refuse(f"a value of {derived.needs[0]!r} of another form", wrong)
         texts.update({name: made[name] for name in textual if name in derived.makes})
-        kept = checked.kept
+        is_good = checked.is_good
         bad.num_rows += chunk.num_rows
-        if not kept.all():
-            numbers = {name: values[kept] for name, values in numbers.items()}
-            texts = {name: text.take(kept) for name, text in texts.items()}
-            labels = labels[kept]
+        if not is_good.all():
+            numbers = {name: values[is_good] for name, values in numbers.items()}
+            texts = {name: text.take(is_good) for name, text in texts.items()}
+            labels = labels[is_good]
         yield Rows(chunk.file, first, labels, numbers, texts, chunk.num_bytes)
         first += len(labels)
 
 
 class _Checked:
-    """The checks of one chunk; `kept` is what passed all of them so far."""
+    """The checks of one chunk; `is_good` is a mask of the rows that passed all of them so far."""
 
     def __init__(self, chunk: Chunk, path: Path, bad: BadRows) -> None:
         self._chunk = chunk
         self._path = path
         self._bad = bad
-        self.kept: NDArray[np.bool_] = np.ones(chunk.num_rows, bool)
+        self.is_good: NDArray[np.bool_] = np.ones(chunk.num_rows, bool)
 
     def labels(self, recipe: Recipe) -> NDArray[np.uint8]:
         rule = recipe.label
@@ -87,7 +87,7 @@ class _Checked:
             labels = numbers == 1
         else:
             labels = numbers >= rule.positive_from
-        self.kept &= ~dropped
+        self.is_good &= ~dropped
         return np.asarray(labels, np.uint8)
 
     def number(self, name: str, role: str = "numeric value") -> NDArray[np.float64]:
@@ -95,7 +95,7 @@ class _Checked:
         with self._naming(name, column):
             numbers, wrong = to_numbers(column)
         if wrong is not None:
-            self.refuse(f"a {role} in {name!r} that is no number", wrong, column)
+            self.refuse(f"a {role} in {name!r} that is not a number", wrong, column)
         with np.errstate(invalid="ignore"):
             self.refuse(f"a {role} in {name!r} too large", np.abs(numbers) > _LARGEST, column)
         return numbers
@@ -105,12 +105,12 @@ class _Checked:
         with self._naming(name, column):
             text, wrong = to_text(column, separator)
         if wrong is not None:
-            self.refuse(f"bytes in {name!r} that are no UTF-8", wrong)
+            self.refuse(f"bytes in {name!r} that are not UTF-8", wrong)
         return text
 
     @contextlib.contextmanager
     def _naming(self, name: str, column: Column) -> Iterator[None]:
-        """Name the column that holds things we cannot use."""
+        """Turn an error of pyarrow into a `DataError` that names the column."""
         import pyarrow as pa
 
         try:
@@ -127,8 +127,8 @@ class _Checked:
             ) from None
 
     def refuse(self, kind: str, wrong: NDArray[np.bool_], values: object = None) -> None:
-        """Count rows as bad that were good until now."""
-        wrong = wrong & self.kept
+        """Mark rows as bad, and count those that were good until now."""
+        wrong = wrong & self.is_good
         if not wrong.any():
             return
         row = int(np.flatnonzero(wrong)[0])
@@ -137,17 +137,17 @@ class _Checked:
         if values is not None:
             where += f": {_shown(values[row])}"  # type: ignore[index]
         self._bad.add(kind, int(wrong.sum()), where)
-        self.kept &= ~wrong
+        self.is_good &= ~wrong
 
 
 def to_numbers(column: Column) -> tuple[NDArray[np.float64], NDArray[np.bool_] | None]:
-    """A column as float64, NaN where missing, with a mask of what is no number, if anything."""
+    """A column as float64, NaN if missing, and a mask of invalid numbers, if there are any."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if pa.types.is_temporal(column.type):
-        # Dates count in days, times in whatever unit they are kept in.
+        # Dates become days, times keep the unit they are stored in.
         is_short = pa.types.is_date32(column.type) or pa.types.is_time32(column.type)
         column = column.cast(pa.int32() if is_short else pa.int64())
     try:
@@ -165,10 +165,9 @@ def to_numbers(column: Column) -> tuple[NDArray[np.float64], NDArray[np.bool_] |
 
 
 def to_text(column: Column, separator: str = "|") -> tuple[CodedText, NDArray[np.bool_] | None]:
-    """A column as distinct texts, with a mask of rows whose bytes are no UTF-8, if any.
+    """A column as distinct texts, and a mask of rows that are not valid UTF-8, if there are any.
 
-    Lists are joined by the separator they would have in a text file; what is missing in a list is
-    left out.
+    Lists are joined by the separator they would have in a text file; null elements are left out.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -196,20 +195,20 @@ def to_text(column: Column, separator: str = "|") -> tuple[CodedText, NDArray[np
 
 
 def _without_nulls(lists: Column) -> Column:
-    """Lists without their members that are null; a list that is null stays so."""
+    """Lists without their null elements; a null list stays null."""
     import pyarrow as pa
 
     if not lists.flatten().null_count:
         return lists
-    kept = [
+    cleaned = [
         None if members is None else [value for value in members if value is not None]
         for members in lists.to_pylist()
     ]
-    return pa.array(kept, lists.type)
+    return pa.array(cleaned, lists.type)
 
 
 def _as_bytes(values: Column) -> Column:
-    """Text and bytes as bytes, so that text that is no UTF-8 is met; anything else as it is."""
+    """Convert text to bytes, so that invalid UTF-8 can be found; other types are unchanged."""
     import pyarrow as pa
 
     texts = ("string", "large_string", "string_view", "binary", "large_binary", "binary_view")
@@ -218,7 +217,7 @@ def _as_bytes(values: Column) -> Column:
 
 
 def _codes(coded: Column) -> NDArray[np.int64]:
-    """The positions of a dictionary array, −1 for null."""
+    """The indices of a dictionary array, −1 for null."""
     import pyarrow.compute as pc
 
     indices = coded.indices
@@ -244,20 +243,20 @@ def _text(value: bytes) -> str:
 
 
 def _shown(value: object) -> str:
-    """A value of a bad row, for people."""
+    """A value of a bad row, for an error message."""
     try:
         plain = value.as_py() if hasattr(value, "as_py") else float(value)  # type: ignore[arg-type]
     except UnicodeDecodeError:
-        return "bytes that are no UTF-8"
+        return "bytes that are not UTF-8"
     return f"{plain!r:.80}"
 
 
 def _type(column: Column) -> str:
-    """The type of a column, for people."""
+    """The type of a column, for an error message."""
     return f"{column.type!s:.60}"
 
 
-def _every(chunk: Chunk, start: int, step: int) -> Chunk:
+def _subsample(chunk: Chunk, start: int, step: int) -> Chunk:
     """Rows `start, start + step, …` of a chunk."""
     import pyarrow as pa
 

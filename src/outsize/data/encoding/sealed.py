@@ -1,4 +1,4 @@
-"""Small JSON files that carry a checksum of their own content."""
+"""Small JSON files that contain a checksum of their content."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ _CHECKSUM = "checksum"
 
 
 def sealed(content: Mapping[str, Any]) -> str:
-    """An object as JSON, with a checksum of all its members as one more."""
+    """An object as JSON, with a checksum of its members as an additional member."""
     return json.dumps({**content, _CHECKSUM: _checksum(content)}, indent=1)
 
 
 def read_sealed(path: Path, schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Read what `sealed` gave, without the checksum.
+    """Read a file that `sealed` made and verify its checksum, which is not part of the result.
 
-    A file without a checksum is older than they are, and only has to fit the schema.
+    A file without a checksum was written before checksums existed, and only has to match the
+    schema.
 
     Raises:
         SchemaError: It is damaged; one line that does not name the file.

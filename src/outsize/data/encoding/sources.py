@@ -1,4 +1,4 @@
-"""The files of a data set, read as chunks of columns, however large they are."""
+"""Streaming the files of a data set as chunks of columns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from outsize.data.encoding.unreadable import ReadableStream
 from outsize.errors import DataError
 from outsize.suggestions import few
 
-# Small, for what passes of blocks leave behind in the allocator is many times a block.
+# Small, because the allocator retains many times the size of a block.
 _BLOCK_BYTES = 1 << 22
 _PARQUET_ROWS = 1 << 15
 _HEAD_BYTES = 1 << 20
@@ -38,9 +38,9 @@ class Chunk:
     Attributes:
         file: Number of the file.
         columns: Name → pyarrow array; bytes where the file is text.
-        num_rows: Its rows.
-        numbers: For each row its line in a text file, or its row in a Parquet file, from 1.
-        num_bytes: About how much of the file this was.
+        num_rows: Number of rows.
+        numbers: For each row, its line in a text file or its row in a Parquet file, from 1.
+        num_bytes: Approximate number of bytes of the file.
     """
 
     file: int
@@ -51,7 +51,7 @@ class Chunk:
 
 
 def find_files(patterns: tuple[str, ...]) -> list[Path]:
-    """The files of a list of names and patterns, those of a pattern sorted by name and number."""
+    """The files that names and patterns match; those of a pattern are sorted by name and number."""
     files: list[Path] = []
     for pattern in patterns:
         found = [pattern] if os.path.isfile(pattern) else glob.glob(pattern)
@@ -69,12 +69,12 @@ def find_files(patterns: tuple[str, ...]) -> list[Path]:
 
 
 def first_of(patterns: tuple[str, ...]) -> str:
-    """The first of a list of names and patterns, and how many more there are."""
+    """The first of a list of names and patterns, and the number of the others."""
     return patterns[0] + (f" and {len(patterns) - 1} more" if len(patterns) > 1 else "")
 
 
 def source_facts(files: list[Path]) -> list[dict[str, Any]]:
-    """What tells a file from a changed one: its size, time and a hash of its beginning."""
+    """Facts that change with a file: its size, its time and a hash of its first bytes."""
     facts = []
     for path in files:
         try:
@@ -92,7 +92,7 @@ def source_facts(files: list[Path]) -> list[dict[str, Any]]:
 def read_chunks(
     files: list[Path], wanted: tuple[str, ...], recipe: Recipe, bad: BadRows
 ) -> Iterator[Chunk]:
-    """Stream the wanted columns of all files; rows of a wrong width are counted as bad."""
+    """Stream the wanted columns of all files; rows with a wrong number of columns are bad rows."""
     import pyarrow as pa
 
     damaged = (OSError, EOFError, ValueError, zlib.error, csv.Error, pa.ArrowException)
@@ -106,7 +106,7 @@ def read_chunks(
         except DataError:
             raise
         except damaged as error:
-            form = "is no Parquet file that can be read"
+            form = "is not a readable Parquet file"
             if not is_parquet:
                 form = "cannot be read as text columns"
             raise DataError(f"{path} {form}: {one_line(error)}") from None
@@ -140,7 +140,7 @@ def _read_text(
         source = pa.CompressedInputStream(raw, "gzip") if path.suffix == ".gz" else raw
         reader = pc.open_csv(
             pa.PythonFile(ReadableStream(source), mode="r"),
-            # One thread: it is faster for many columns, and lines keep their numbers.
+            # One thread is faster for many columns, and keeps line numbers known.
             read_options=pc.ReadOptions(
                 use_threads=False,
                 block_size=_BLOCK_BYTES,
@@ -171,7 +171,7 @@ def _read_text(
 
 @dataclass
 class _WrongWidths:
-    """Skips rows of a wrong number of columns, and keeps line numbers right around them."""
+    """Skips rows with a wrong number of columns, and corrects the line numbers after them."""
 
     path: Path
     bad: BadRows
@@ -188,7 +188,7 @@ class _WrongWidths:
         return "skip"
 
     def lines(self, first: int, count: int) -> NDArray[np.int64]:
-        """Line numbers of well-formed lines `first + 1 …`, counted without the skipped ones."""
+        """The line numbers of `count` good lines, after the first `first` good ones."""
         ranks = np.arange(first + 1, first + 1 + count)
         skipped = np.array(self.skipped, np.int64)
         before = np.searchsorted(skipped - np.arange(len(skipped)), ranks, side="right")
@@ -218,7 +218,7 @@ def _delimiter(path: Path) -> str:
 
 
 def _by_number(path: Path) -> tuple[str, int, str]:
-    """A sort key by which day_2 comes before day_10."""
+    """A sort key that puts day_2 before day_10."""
     stem = path.name.split(".")[0]
     head = stem.rstrip("0123456789")
     digits = stem[len(head) :]
@@ -226,5 +226,5 @@ def _by_number(path: Path) -> tuple[str, int, str]:
 
 
 def one_line(error: BaseException) -> str:
-    """What an error of a reader says, cut to a line."""
+    """The message of a reader's error, cut to one line."""
     return " ".join(str(error).split())[:200]

@@ -1,7 +1,7 @@
-"""64-bit keys of text values: what vocabularies hold instead of the text.
+"""64-bit keys of text values, which vocabularies store instead of the text.
 
-Two different values of a column of n values share a key with probability below n² / 2⁶⁵: 3 in a
-million for ten million values.
+Among n distinct values, the probability that any two share a key is below n² / 2⁶⁵: 3 in a million
+for ten million values.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _WORD_BYTES = 8
 def text_keys(values: Column) -> NDArray[np.uint64]:
     """A key for each value of a string or binary array without nulls."""
     data, starts, lengths = text_buffers(values)
-    # Scattered, or a length could make up for the first byte: of "" and "\x01" it would.
+    # Lengths are mixed, or "" and "\x01" would collide: a length could cancel the first byte.
     keys = mix_bits(torch.from_numpy(lengths.astype(np.int64))).numpy()
     longest = int(lengths.max(initial=0))
     for begin in range(0, max(1, longest), _WORD_BYTES):
@@ -34,7 +34,7 @@ def text_keys(values: Column) -> NDArray[np.uint64]:
 
 
 def text_buffers(values: Column) -> tuple[bytes, NDArray[np.int64], NDArray[np.int64]]:
-    """The bytes of an array, padded for `words_at`, with each value's start and length."""
+    """The bytes of an array, padded for `words_at`, and the start and length of each value."""
     import pyarrow as pa
 
     values = values.cast(pa.large_binary())
@@ -50,8 +50,8 @@ def text_buffers(values: Column) -> tuple[bytes, NDArray[np.int64], NDArray[np.i
 def words_at(
     data: bytes, starts: NDArray[np.int64], lengths: NDArray[np.int64]
 ) -> NDArray[np.uint64]:
-    """Up to 8 bytes from each start as a little-endian number; those past `lengths` are 0."""
-    # A view of every 8 bytes in a row, at any address: what makes this a gather and not a loop.
+    """Up to 8 bytes from each start as a little-endian number; bytes past `lengths` are 0."""
+    # A view of the 8 bytes at every address, so that one gather replaces a loop.
     view = np.ndarray((len(data) - _WORD_BYTES + 1,), "<u8", buffer=data, strides=(1,))
     missing = (_WORD_BYTES - np.minimum(lengths, _WORD_BYTES)).astype(np.uint64) * np.uint64(8)
     words = view[starts]

@@ -1,7 +1,8 @@
-"""Bytes that are no UTF-8, made visible.
+"""Replacing invalid UTF-8 by a marker character, so that such rows can be reported.
 
-A parser of columns gives up at such bytes in a row it wants to report. So they are replaced on the
-way in by a character that stands for nothing else, and found again in the values.
+pyarrow's CSV parser fails at invalid bytes in a row that it reports as malformed. They are
+therefore replaced, before parsing, by a character that occurs in no text, and found again in the
+values.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import codecs
 from typing import Any
 
-UNREADABLE = "\ufdd0"  # one of Unicode's noncharacters: no text that is interchanged holds it
+UNREADABLE = "\ufdd0"  # a Unicode noncharacter, which does not occur in text
 _HANDLER = "outsize-unreadable"
 
 
@@ -22,7 +23,7 @@ codecs.register_error(_HANDLER, _replace)
 
 
 class ReadableStream:
-    """A stream of bytes in which all that is no UTF-8 reads as `UNREADABLE`.
+    """A stream of bytes in which invalid UTF-8 is replaced by `UNREADABLE`.
 
     Args:
         raw: Anything with `read`.
@@ -37,7 +38,7 @@ class ReadableStream:
         self._rest = b""
 
     def read(self, size: int = -1) -> bytes:
-        """Up to `size` bytes; none at the end."""
+        """Read up to `size` bytes; empty at the end."""
         while not self._rest:
             data: bytes = self._raw.read(size)
             if data and data.isascii() and not self._is_within_character:
@@ -51,5 +52,5 @@ class ReadableStream:
         return piece
 
     def close(self) -> None:
-        """Close nothing: the raw stream belongs to whoever opened it."""
+        """Do nothing: the raw stream is closed by its owner."""
         self.closed = True

@@ -1,9 +1,8 @@
-"""Whether the files of encoded data are still what was written, hashed once per change of a file.
+"""Verifying the checksums of encoded files, once per change of a file.
 
-A stamp beside the folder keeps what each file looked like (size, times of content and inode, number
-of the inode) when its bytes had their checksum. A file that still looks so is not read again. Bytes
-that change under an unchanged inode, as on a failing disk, are found by `verify` only, which reads
-everything.
+A stamp file next to the folder records the size, times and inode of each file when its checksum was
+last verified. A file with the same values is not read again. Bytes that change without changing
+these, as on a failing disk, are only found with `verify`, which reads all files.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ _SCHEMA = Each({"sha256": str, "stat": [int]})
 
 
 class EncodedFolder:
-    """A folder of encoded data, which may be absent, outdated, damaged or whole.
+    """A folder of encoded data, which may be missing, outdated, damaged or valid.
 
     Args:
         path: The folder.
-        sources: What `source_facts` says of the files it must have been made from.
-        recipe: How it must have been made.
+        sources: The `source_facts` of the files it must have been encoded from.
+        recipe: The recipe it must have been encoded with.
     """
 
     def __init__(self, path: Path, sources: list[dict[str, Any]], recipe: Recipe) -> None:
@@ -50,7 +49,7 @@ class EncodedFolder:
         self._stamps: dict[str, Any] = {}
 
     def is_verified(self) -> bool:
-        """Whether it is whole, and every file unchanged since its bytes were compared."""
+        """Whether it is complete, and no file has changed since it was verified."""
         try:
             manifest = self._manifest()
             return manifest["sources"] == self._sources and not self._unverified(manifest)
@@ -58,17 +57,17 @@ class EncodedFolder:
             return False
 
     def is_outdated(self) -> bool:
-        """Whether there is none, or one of files that have changed since."""
+        """Whether it is missing, or its source files have changed since."""
         try:
             return not self.path.is_dir() or self._manifest()["sources"] != self._sources
         except (OSError, SchemaError):
             return False
 
     def flaw(self, *, everything: bool) -> str | None:
-        """Which file is damaged and how, after reading those that must be; `None` if none is.
+        """Verify files, and return which is damaged and how; `None` if none is.
 
         Args:
-            everything: Read all files, not only those that have changed since they were compared.
+            everything: Verify all files, not only those that have changed since the last time.
         """
         name = MANIFEST
         try:
@@ -91,12 +90,12 @@ class EncodedFolder:
         return None
 
     def stamp(self) -> None:
-        """Write down which files were compared, where that can be written."""
+        """Write the stamp file, if it can be written."""
         with contextlib.suppress(WriteError):
             write_text_atomically(self._stamp_file, json.dumps(self._stamps))
 
     def stamp_as_written(self, files: Mapping[str, Mapping[str, Any]]) -> None:
-        """The same of files that this process has just hashed while it wrote them."""
+        """Write the stamp file for files that this process has just written and hashed."""
         self._stamps = {
             name: {"sha256": facts["sha256"], "stat": _stat(self.path / name)}
             for name, facts in files.items()
@@ -109,7 +108,7 @@ class EncodedFolder:
         return manifest
 
     def _unverified(self, manifest: Mapping[str, Any]) -> list[str]:
-        """Files that have changed since they were compared, or never were."""
+        """The files that have changed since they were verified, or never were."""
         with contextlib.suppress(OSError, SchemaError):
             self._stamps = read_json(self._stamp_file, _SCHEMA)
         return [
@@ -134,7 +133,7 @@ class EncodedFolder:
                 advance("verify", len(block))
         if digest.hexdigest() != facts["sha256"]:
             raise SchemaError("its checksum is not the one written")
-        # Taken before the bytes were read: a change meanwhile has another time than this.
+        # Taken before reading the file: a change in the meantime has a later time.
         self._stamps[name] = {"sha256": facts["sha256"], "stat": before}
 
 

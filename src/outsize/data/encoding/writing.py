@@ -1,4 +1,4 @@
-"""Writing encoded rows: one file for each kind of number, appended to as rows come."""
+"""Writing encoded rows to append-only files of fixed-width numbers."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _BUFFER_BYTES = 1 << 20
 
 
 class ColumnFile:
-    """A file of fixed-width numbers, appended to and hashed on the way.
+    """An append-only file of fixed-width numbers, hashed while it is written.
 
     Args:
-        path: Where it is made.
-        stack: Closes it, whatever happens.
+        path: The file to create.
+        stack: Closes the file, also on an error.
     """
 
     def __init__(self, path: Path, stack: ExitStack) -> None:
@@ -31,14 +31,14 @@ class ColumnFile:
         self._num_bytes = 0
 
     def append(self, numbers: NDArray[Any]) -> None:
-        """Add numbers in the order of memory."""
+        """Append numbers in memory order."""
         data = np.ascontiguousarray(numbers).reshape(-1).view(np.uint8).data
         self._file.write(data)
         self._digest.update(data)
         self._num_bytes += len(data)
 
     def close(self) -> dict[str, Any]:
-        """Sync, and say what the file must look like when it is read."""
+        """Sync the file, and return its size and checksum."""
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
@@ -70,7 +70,7 @@ class SplitFiles:
         ids: NDArray[Any],
         bags: dict[str, tuple[NDArray[Any], NDArray[np.int64]]],
     ) -> None:
-        """Add rows; a bag is its rows' ids one after the other, and how many each row has."""
+        """Append rows; a bag is the concatenated ids of its rows, and their number per row."""
         for kind, numbers in (("labels", labels), ("dense", dense), ("ids", ids)):
             self._plain[kind].append(numbers)
         for name, (values, lengths) in bags.items():
@@ -81,13 +81,13 @@ class SplitFiles:
         self.num_rows += len(labels)
 
     def close(self) -> dict[str, dict[str, Any]]:
-        """File name → what it must look like."""
+        """Close all files, and return the size and checksum of each by name."""
         files = [*self._plain.values(), *(file for pair in self._bags.values() for file in pair)]
         return {file.name: file.close() for file in files}
 
 
 class ValueNames:
-    """A file of (id, value) pairs, each id once, so that ids can be read by people."""
+    """A file of (id, value) pairs, one per id, that maps ids back to values."""
 
     def __init__(self, path: Path, num_ids: int, stack: ExitStack) -> None:
         import pyarrow as pa
@@ -100,7 +100,7 @@ class ValueNames:
         self._named[0] = True
 
     def add(self, ids: NDArray[np.int64], values: Column) -> None:
-        """Write the values whose ids have none yet."""
+        """Write the values of ids that are not in the file yet."""
         import pyarrow as pa
 
         new = ~self._named[ids]
@@ -110,7 +110,7 @@ class ValueNames:
             self._writer.write_batch(pa.record_batch(named, schema=self._schema))
 
     def close(self) -> dict[str, Any]:
-        """Sync, and say what the file must look like."""
+        """Sync the file, and return its size and checksum."""
         self._writer.close()
         self._file.close()
         with self._path.open("rb+") as file:

@@ -1,1 +1,1 @@
-"""Which row holds which key."""
+"""Look-ups between the keys and rows of a cache of items."""

@@ -1,7 +1,7 @@
-"""What a cache of items asks about its rows for every batch: where keys are, and what rows hold.
+"""Look-ups in a cache of items, for every batch: the row of a key, and the key and age of a row.
 
-Written with torch each is a dozen small steps, which on a GPU take longer to launch than to do; on
-CUDA each is one Triton kernel.
+In torch each look-up is a dozen small operations, whose launches take longer than their work on a
+GPU. On CUDA each is one Triton kernel.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from torch import Tensor
 
 from outsize.kernels.available import has_triton
 
-NO_KEY = -1  # keys are >= 0; this one stands for an empty row, or for nothing in a list of keys
+NO_KEY = -1  # keys are >= 0; this one marks an empty row, or padding in a list of keys
 
 
 class SortedKeys(NamedTuple):
-    """Keys in order, and the row that each was written to; of equal keys the last one counts."""
+    """Sorted keys, and the row that each was written to; of equal keys the last one is valid."""
 
     keys: Int64[Tensor, " n"]
     rows: Int64[Tensor, " n"]
@@ -28,12 +28,12 @@ class SortedKeys(NamedTuple):
 def rows_holding(
     keys: Int64[Tensor, "*shape"], held: Int64[Tensor, " rows"], lists: Sequence[SortedKeys]
 ) -> Int64[Tensor, "*shape"]:
-    """The row that holds each key, −1 where none does, and for `NO_KEY`.
+    """The row that holds each key; −1 if there is none, and for `NO_KEY`.
 
     Args:
-        keys: What is looked for.
-        held: The key in each row. What lists say counts only where it still holds.
-        lists: Where to look; the last one that knows a key decides.
+        keys: The keys to look up.
+        held: The key in each row. An entry of a list is valid only if its row still holds the key.
+        lists: The lists to search; the last one with a valid entry applies.
     """
     if keys.is_cuda and has_triton():
         from outsize.kernels.directory.lookup_triton import rows_holding_by_triton
@@ -53,13 +53,13 @@ def keys_and_ages(
     rows: Int64[Tensor, "*shape"],
     held: Int64[Tensor, " rows"],
     encoded_at: Int64[Tensor, " rows"],
-    clock: int,
+    step: int,
 ) -> tuple[Int64[Tensor, "*shape"], Int64[Tensor, "*shape"]]:
-    """The key in each row and how long ago it was encoded; `NO_KEY` and 0 for row −1."""
+    """The key of each row and its age, in steps since it was encoded; `NO_KEY` and 0 for row −1."""
     if rows.is_cuda and has_triton():
         from outsize.kernels.directory.lookup_triton import keys_and_ages_by_triton
 
-        return keys_and_ages_by_triton(rows, held, encoded_at, clock)
+        return keys_and_ages_by_triton(rows, held, encoded_at, step)
     is_row = rows >= 0
-    keys, ages = held[rows], clock - encoded_at[rows]
+    keys, ages = held[rows], step - encoded_at[rows]
     return torch.where(is_row, keys, NO_KEY), torch.where(is_row, ages, 0)

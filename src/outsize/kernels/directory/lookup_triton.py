@@ -1,6 +1,6 @@
-"""Where keys are and what rows hold, on CUDA, a kernel for each.
+"""The look-ups of `lookup` on CUDA, one Triton kernel each.
 
-Nothing here waits for the device.
+Nothing here synchronizes the device.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from torch import Tensor
 from outsize.kernels.directory.lookup import SortedKeys
 from outsize.kernels.softmax.triton.tile_launches import on_device
 
-_AT_A_TIME = 128
+_BLOCK_SIZE = 128
 
 
 def rows_holding_by_triton(
     keys: Int64[Tensor, "*shape"], held: Int64[Tensor, " rows"], lists: Sequence[SortedKeys]
 ) -> Int64[Tensor, "*shape"]:
-    """`rows_holding` of one or two lists."""
+    """`rows_holding` for one or two lists."""
     keys = keys.contiguous()
     found = torch.empty_like(keys)
     long, short = lists[0], lists[-1]
     with on_device(keys):
-        rows_holding_kernel[(triton.cdiv(keys.numel(), _AT_A_TIME),)](
+        rows_holding_kernel[(triton.cdiv(keys.numel(), _BLOCK_SIZE),)](
             keys,
             held,
             long.keys,
@@ -39,7 +39,7 @@ def rows_holding_by_triton(
             keys.numel(),
             len(long.keys),
             len(short.keys),
-            AT_A_TIME=_AT_A_TIME,
+            BLOCK_SIZE=_BLOCK_SIZE,
         )
     return found
 
@@ -48,14 +48,14 @@ def keys_and_ages_by_triton(
     rows: Int64[Tensor, "*shape"],
     held: Int64[Tensor, " rows"],
     encoded_at: Int64[Tensor, " rows"],
-    clock: int,
+    step: int,
 ) -> tuple[Int64[Tensor, "*shape"], Int64[Tensor, "*shape"]]:
     """`keys_and_ages`."""
     rows = rows.contiguous()
     keys, ages = torch.empty_like(rows), torch.empty_like(rows)
     with on_device(rows):
-        keys_and_ages_kernel[(triton.cdiv(rows.numel(), _AT_A_TIME),)](
-            rows, held, encoded_at, keys, ages, clock, rows.numel(), AT_A_TIME=_AT_A_TIME
+        keys_and_ages_kernel[(triton.cdiv(rows.numel(), _BLOCK_SIZE),)](
+            rows, held, encoded_at, keys, ages, step, rows.numel(), BLOCK_SIZE=_BLOCK_SIZE
         )
     return keys, ages
 
@@ -63,11 +63,11 @@ def keys_and_ages_by_triton(
 @triton.jit
 @no_type_check
 def _row_in(key, is_key, held, listed, rows, num, found):
-    """The row that a sorted list gives each key and that still holds it, else `found`."""
+    """The row of each key in a sorted list, if it still holds the key; otherwise `found`."""
     low = tl.zeros_like(key)
     high = low + num
     left = num
-    while left > 0:  # as often as the list can be halved
+    while left > 0:  # binary search
         middle = (low + high) // 2
         is_open = is_key & (low < high)
         passed = tl.load(listed + middle, mask=is_open, other=0) <= key
@@ -92,25 +92,25 @@ def rows_holding_kernel(
     num,
     num_long,
     num_short,
-    AT_A_TIME: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
 ):
-    """Look some keys up in a long and a short list."""
-    place = tl.program_id(0).to(tl.int64) * AT_A_TIME + tl.arange(0, AT_A_TIME)
+    """Look up a block of keys in a long and a short list."""
+    place = tl.program_id(0).to(tl.int64) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
     key = tl.load(keys + place, mask=place < num, other=-1)
     is_key = key >= 0
-    row = tl.full((AT_A_TIME,), -1, tl.int64)
+    row = tl.full((BLOCK_SIZE,), -1, tl.int64)
     row = _row_in(key, is_key, held, long_keys, long_rows, num_long, row)
     row = _row_in(key, is_key, held, short_keys, short_rows, num_short, row)
     tl.store(found + place, row, mask=place < num)
 
 
-@triton.jit(do_not_specialize=["clock", "num"])
+@triton.jit(do_not_specialize=["step", "num"])
 @no_type_check
-def keys_and_ages_kernel(rows, held, encoded_at, keys, ages, clock, num, AT_A_TIME: tl.constexpr):
-    """Read what some rows hold."""
-    place = tl.program_id(0).to(tl.int64) * AT_A_TIME + tl.arange(0, AT_A_TIME)
+def keys_and_ages_kernel(rows, held, encoded_at, keys, ages, step, num, BLOCK_SIZE: tl.constexpr):
+    """Read the keys and ages of a block of rows."""
+    place = tl.program_id(0).to(tl.int64) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)
     row = tl.load(rows + place, mask=place < num, other=-1)
     is_row = row >= 0
     tl.store(keys + place, tl.load(held + row, mask=is_row, other=-1), mask=place < num)
     stamp = tl.load(encoded_at + row, mask=is_row, other=0)
-    tl.store(ages + place, tl.where(is_row, clock - stamp, 0), mask=place < num)
+    tl.store(ages + place, tl.where(is_row, step - stamp, 0), mask=place < num)

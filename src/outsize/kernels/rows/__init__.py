@@ -1,1 +1,1 @@
-"""Updates of rows: the rules of the optimizers, and rounding to 16 bits."""
+"""Row updates: the update rules of the optimizers, and stochastic rounding to 16 bits."""

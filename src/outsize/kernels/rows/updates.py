@@ -1,11 +1,11 @@
 """The update rules of the row optimizers: how a gradient changes a row and its state.
 
-A rule works on compact tensors (one line per distinct row, in any order) and knows nothing of
-where rows live. Rows that are not passed in do not change: nothing decays in absence.
+A rule works on compact tensors (one line per distinct row, in any order), wherever the rows are
+stored. Rows that are not passed in do not change: there is no decay.
 
-`squares` is what makes a rule meaningful under staleness. A worker may merge the gradients of
-several batches into Σg before it pushes; Adagrad then needs Σg², not (Σg)². `square` says what a
-worker must add up beside Σg, and `step` takes that sum.
+With staleness, a worker may merge the gradients of several batches into Σg before it pushes them.
+Adagrad then needs Σg², not (Σg)². `square` returns what a worker must sum in addition to Σg, and
+`step` takes that sum as `squares`.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ RowState = Mapping[str, Float[Tensor, "n width"]]
 
 @dataclass(frozen=True)
 class UpdateRule(ABC):
-    """One rule with its settings.
+    """An update rule with its settings.
 
     Attributes:
         learning_rate: Step size.
-        merges_batches: Whether the rule has a meaning for a sum over several batches.
+        merges_batches: Whether the rule accepts gradients summed over several batches.
     """
 
     learning_rate: float
     merges_batches: ClassVar[bool] = True
 
     def state_widths(self, dim: int) -> dict[str, int]:
-        """Name → width of the state kept with each row of width `dim`."""
+        """Name → width of the optimizer state of a row of width `dim`."""
         return {}
 
     def state_fill(self, name: str) -> float:
-        """The value a piece of state starts from."""
+        """The initial value of a state."""
         return 0.0
 
     def square(self, gradients: Float[Tensor, "n dim"]) -> Float[Tensor, "n width"] | None:
-        """What is to be summed over batches beside the gradient itself, if anything."""
+        """What must be summed over batches in addition to the gradient; `None` for nothing."""
         return None
 
     @abstractmethod
@@ -57,7 +57,7 @@ class UpdateRule(ABC):
         """Apply one update to float32 rows and their state, in place.
 
         Args:
-            rows: Values of the touched rows.
+            rows: Values of the rows to update.
             state: Their state, by the names of `state_widths`.
             gradients: Σg over the occurrences in a batch, or over several batches.
             squares: The sum of `square(g)` over those batches; `None` for a single batch.
@@ -80,15 +80,15 @@ class SGDRule(UpdateRule):
 
 @dataclass(frozen=True)
 class AdagradRule(UpdateRule):
-    """s ← s + g², row ← row − η·g / (√s + ε), for each number of the row.
+    """s ← s + g², row ← row − η·g / (√s + ε), for each element of the row.
 
-    With `row_wise` the square is averaged over the row and one number is kept: an eighth of the
-    memory of the rows at dim 8, a hundredth at dim 128.
+    With `row_wise`, g² is averaged over the row and s is one number: an eighth of the memory of the
+    rows at dim 8, less than a hundredth at dim 128.
 
     Attributes:
         eps: ε.
         initial_sum: s before the first update.
-        row_wise: Keep one s a row.
+        row_wise: Keep one s per row.
     """
 
     eps: float = 1e-10
@@ -120,9 +120,9 @@ class AdagradRule(UpdateRule):
 class AdamRule(UpdateRule):
     """Adam on each row's own sequence of updates.
 
-    The bias correction counts the updates of the row, not the steps of the run, so a rare row is
-    treated as dense Adam would treat a parameter that sees only that row's batches. Moments of
-    untouched rows do not decay.
+    The bias correction counts the updates of the row, not the steps of the run: a rare row is
+    updated as dense Adam would update a parameter that sees only that row's batches. Moments of
+    rows that are not in a batch do not decay.
 
     Attributes:
         betas: Decay of the first and second moment.

@@ -1,1 +1,1 @@
-"""Exact draws from a softmax over many items; the torch reference, and faster paths equal to it."""
+"""Exact sampling from a softmax over many items: the torch reference, and faster equal paths."""

@@ -1,4 +1,4 @@
-"""The best items of each query by logit, exactly, without holding B × N numbers."""
+"""Exact top-k items of each query by logit, without a B × N matrix in memory."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def top_items(
 ) -> tuple[Int64[Tensor, "num_queries num"], Float32[Tensor, "num_queries num"]]:
     """The rows of the `num` highest logits of each query, highest first, and those logits.
 
-    Of equal logits the lower row comes first. Past the last item that counts, rows are −1 and
-    logits −inf; so are all for a query that is not finite. Nothing carries a gradient.
+    Of equal logits, the lower row comes first. If a query has fewer than `num` items, the remaining
+    rows are −1 and logits −inf; so are all of a non-finite query. Nothing has a gradient.
 
     Args:
-        queries: Queries, multiplied by whatever their logits are to be.
-        items: Those to choose from; one with a log-weight of −inf is never chosen.
-        num: How many a query.
-        excluded: Rows that do not count for a query, a matrix or lists; values that are no row are
+        queries: Queries, already multiplied by the inverse temperature.
+        items: The items to choose from; one with a log-weight of −inf is never chosen.
+        num: Items per query.
+        excluded: Rows to exclude per query, as a matrix or lists; values that are not a row are
             padding.
     """
     check_queries(queries, items, num, excluded)
@@ -38,23 +38,23 @@ def top_items(
         return rows, scores
     for tile in logit_tiles(queries, items, as_lists(excluded)):
         found, places = _highest(tile.logits, num)
-        # Those found before have lower rows: they stand first, and so win when equal.
+        # Items found earlier have lower rows: they come first, and so win ties.
         candidates = torch.cat((scores[tile.queries], found), dim=1)
         their_rows = torch.cat((rows[tile.queries], places + tile.items.start), dim=1)
         scores[tile.queries], order = _first_highest(candidates, num)
         rows[tile.queries] = their_rows.gather(1, order)
-    is_spoilt = (items.round_queries(queries) * 0).sum(dim=1, keepdim=True).isnan()
-    is_missing = (scores == -torch.inf) | scores.isnan() | is_spoilt
+    is_non_finite = (items.round_queries(queries) * 0).sum(dim=1, keepdim=True).isnan()
+    is_missing = (scores == -torch.inf) | scores.isnan() | is_non_finite
     return rows.masked_fill(is_missing, -1), scores.masked_fill(is_missing, -torch.inf)
 
 
 def _highest(
     logits: Float32[Tensor, "lines n"], num: int
 ) -> tuple[Float32[Tensor, "lines k"], Int64[Tensor, "lines k"]]:
-    """The `num` highest of each line (or all) and their places, lower places first when equal.
+    """The `num` highest logits of each line (or all) and their places; lower places win ties.
 
-    They lie in the `num` blocks with the highest maxima, of equal maxima the lower blocks: any
-    other block has `num` items before it that are higher, or equal and lower in place.
+    They are in the `num` blocks with the highest maxima, where lower blocks win ties: for any other
+    block, there are `num` items that are higher, or equal and at a lower place.
     """
     lines, width = logits.shape
     num_blocks = width // _BLOCK
@@ -71,13 +71,13 @@ def _highest(
 def _first_highest(
     numbers: Float32[Tensor, "lines n"], num: int
 ) -> tuple[Float32[Tensor, "lines k"], Int64[Tensor, "lines k"]]:
-    """The `num` highest of each line and their places, of equal ones those that stand first.
+    """The `num` highest numbers of each line and their places; lower places win ties.
 
-    torch.topk chooses freely among equals. Here number and place make one integer, so that no two
-    are equal.
+    torch.topk breaks ties arbitrarily. Here number and place are packed into one integer, so there
+    are no ties.
     """
     bits = (numbers + 0.0).view(torch.int32)  # −0 becomes +0
-    # As integers, floats below 0 are ordered the wrong way round until all bits but the sign flip.
+    # As integers, negative floats are in reverse order unless all bits but the sign are flipped.
     ordered = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).long()
     places = torch.arange(numbers.shape[1], device=numbers.device)
     found = ((ordered << 32) | (0xFFFFFFFF - places)).topk(num, dim=1).values

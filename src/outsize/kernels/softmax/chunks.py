@@ -1,9 +1,9 @@
 """Exact draws from a softmax in one pass over chunks of items, in torch, for any device.
 
-The pass keeps, per query, one log-sum-exp for each block of items. A draw then goes down a tree:
-a group of blocks, a block, an item of the block, each in proportion to its mass. That is a draw
-from the whole softmax, since P(item) = P(group)·P(block | group)·P(item | block); the logits of
-a drawn block are computed again rather than kept. Any number of draws shares the one pass.
+The pass stores, per query, one log-sum-exp for each block of items. A draw then descends a tree: it
+picks a group of blocks, a block and an item of the block, each in proportion to its mass. This is
+an exact draw from the softmax, since P(item) = P(group)·P(block | group)·P(item | block). The
+logits of a drawn block are recomputed, not stored. All draws share the one pass.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from outsize.kernels.softmax.logit_tiles import (
 )
 from outsize.kernels.softmax.scored_items import Excluded, ScoredItems, SoftmaxDraws, as_lists
 
-# Shorter blocks make draws cheaper and the kept log-sum-exps more; below 32 the pass slows down.
+# Shorter blocks make draws cheaper but need more log-sum-exps; below 32 the pass slows down.
 _BLOCK = 32
-_BLOCKS_OF_A_GROUP = 64
-_GATHERED_NUMBERS = 1 << 20
+_BLOCKS_PER_GROUP = 64
+_MAX_GATHERED = 1 << 20
 
 
 def draw_by_chunks(
@@ -50,7 +50,7 @@ def draw_by_chunks(
     group = pick(groups, uniforms[0])
     lines = torch.arange(num_queries, device=queries.device).unsqueeze(1).expand(-1, num)
     inside = pick(blocks[lines, group.clamp(min=0)].flatten(0, 1), uniforms[1].view(-1, 1))
-    block = torch.where(group < 0, -1, group * _BLOCKS_OF_A_GROUP + inside.view(num_queries, num))
+    block = torch.where(group < 0, -1, group * _BLOCKS_PER_GROUP + inside.view(num_queries, num))
     rows, logits = _draw_inside_blocks(
         queries, items, lines.flatten(), block.flatten(), uniforms[2].flatten(), lists
     )
@@ -79,8 +79,8 @@ class _RunningMean:
         """Add the items of a tile.
 
         Args:
-            tile: Which queries and items.
-            items: Where the items have their scales.
+            tile: The queries and items of the tile, with their logits.
+            items: All items, with their scales.
             weights: exp(logit − its block's peak); overwritten.
             peaks: The largest logit of each block.
         """
@@ -97,7 +97,7 @@ class _RunningMean:
     def mean(
         self, log_partition: Float32[Tensor, " num_queries"]
     ) -> Float32[Tensor, "num_queries dim"]:
-        """The mean; zeros where nothing counts."""
+        """The mean; zeros for a query without items."""
         counts = log_partition.unsqueeze(1) > -torch.inf
         scale = (self._peaks - log_partition.unsqueeze(1)).exp_()
         return self._sums * torch.where(counts, scale, 0.0)
@@ -109,9 +109,9 @@ def _block_masses(
     excluded: Ragged | None,
     running: _RunningMean | None,
 ) -> Float32[Tensor, "num_queries groups blocks"]:
-    """The log-sum-exp of every block, as groups of blocks; those past the last are −inf."""
-    num_groups = -(-items.num_items // (_BLOCK * _BLOCKS_OF_A_GROUP))
-    masses = queries.new_full((len(queries), num_groups * _BLOCKS_OF_A_GROUP), -torch.inf)
+    """The log-sum-exp of every block, grouped; blocks past the last item are −inf."""
+    num_groups = -(-items.num_items // (_BLOCK * _BLOCKS_PER_GROUP))
+    masses = queries.new_full((len(queries), num_groups * _BLOCKS_PER_GROUP), -torch.inf)
     lowest = torch.finfo(torch.float32).min
     for tile in logit_tiles(queries, items, excluded):
         logits = tile.logits
@@ -119,15 +119,15 @@ def _block_masses(
         if num_missing:
             logits = F.pad(logits, (0, num_missing), value=-torch.inf)
         logits = logits.view(len(logits), -1, _BLOCK)
-        # In place this takes two thirds of the time of torch.logsumexp. Where all is −inf, the
-        # lowest number as peak leaves −inf and not NaN.
+        # In place, this takes two thirds of the time of torch.logsumexp. If all logits are −inf, a
+        # finite peak gives −inf instead of NaN.
         peak = logits.amax(dim=2, keepdim=True).clamp_(min=lowest)
         sums = logits.sub_(peak).exp_().sum(dim=2)
         first = tile.items.start // _BLOCK
         masses[tile.queries, first : first + sums.shape[1]] = sums.log_().add_(peak.squeeze(2))
         if running is not None:
             running.add(tile, items, logits, peak)
-    return masses.view(len(queries), num_groups, _BLOCKS_OF_A_GROUP)
+    return masses.view(len(queries), num_groups, _BLOCKS_PER_GROUP)
 
 
 def _draw_inside_blocks(
@@ -138,18 +138,18 @@ def _draw_inside_blocks(
     uniforms: Float64[Tensor, " pairs"],
     excluded: Ragged | None,
 ) -> tuple[Int64[Tensor, " pairs"], Float32[Tensor, " pairs"]]:
-    """An item of each pair of a query and a block, and its logit; −1 and −inf for block −1."""
+    """Draw an item and its logit for each pair of a query and a block; −1 and −inf for block −1."""
     queries = items.round_queries(queries)
     width = min(_BLOCK, items.num_items)
-    # The window of a short last block reaches back into the block before, whose items are masked.
+    # The window of a short last block overlaps the previous block, whose items are masked.
     starts = (blocks.clamp(min=0) * _BLOCK).clamp(max=items.num_items - width)
     windows = items.vectors.unfold(0, width, 1).transpose(1, 2)
     offsets = torch.arange(width, device=queries.device)
-    num_pairs = max(1, _GATHERED_NUMBERS // max(width * queries.shape[1], 1))
+    num_pairs = max(1, _MAX_GATHERED // max(width * queries.shape[1], 1))
     rows, drawn = torch.empty_like(blocks), queries.new_empty(len(blocks))
     excluded_pairs = None
     if excluded is not None and len(blocks):
-        # Each once, so that no block has more of them than items.
+        # Distinct, so that a block has no more exclusions than items.
         excluded_pairs = torch.unique_consecutive(excluded.pairs(items.num_items))
     for first in range(0, len(blocks), num_pairs):
         pairs = slice(first, first + num_pairs)
@@ -177,12 +177,12 @@ def _mask_block(
     excluded: Int64[Tensor, " n"],
     first: Int64[Tensor, " pairs"],
 ) -> None:
-    """Put −inf at what is excluded among `width` numbers from each `first` on.
+    """Set the logits of excluded items to −inf, in place.
 
     Args:
-        logits: A line for each query and block.
-        excluded: What does not count, ascending and each once.
-        first: The number of each line's first item.
+        logits: One line per pair of a query and a block.
+        excluded: The numbers of excluded pairs of a query and an item, distinct and ascending.
+        first: The number of the first item of each line.
     """
     num, width = logits.shape
     places = torch.searchsorted(excluded, first).unsqueeze(1)

@@ -1,8 +1,8 @@
-"""Exact draws from a softmax over many items, in one pass that never holds B × N numbers.
+"""Exact draws from a softmax over many items, in one pass without a B × N matrix in memory.
 
-On the CPU the pass is torch over chunks that stay in the cache; on CUDA it is a Triton kernel that
-writes only log-sum-exps of blocks. Both draw exactly from the softmax (Gumbel-Max, which the
-negative cache of Lindgren et al. uses, is the reference), and both give its log-partition.
+On the CPU the pass is torch over chunks that fit the cache; on CUDA it is a Triton kernel that
+writes only the log-sum-exps of blocks. Both draw exactly from the softmax and return its
+log-partition. The reference is Gumbel-Max, which the negative cache of Lindgren et al. uses.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ def draw_from_softmax(
 ) -> SoftmaxDraws:
     """Draw items for each query in proportion to `exp(q·e_j + log_weight_j)`.
 
-    Draws are independent and with replacement. Nothing carries a gradient. A query that is not
-    finite draws nothing and has a log-partition of NaN; one without any item that counts draws
-    nothing and has −inf. The same seed gives the same draws on the same device and sizes.
+    Draws are independent and with replacement. Nothing has a gradient. A non-finite query draws
+    nothing and has a log-partition of NaN; a query without items draws nothing and has −inf. The
+    same seed gives the same draws on the same device and sizes.
 
     Args:
         queries: Already multiplied by the inverse temperature.
-        items: What is drawn from.
-        num: Draws per query; with 0 there is only the log-partition.
-        generator: On the device of the queries.
-        excluded: Rows that do not count for a query, in any order and number of times, as a
-            matrix or as lists. Values that are no row, such as −1, are padding. Rows that no query
-            may draw are better given a log-weight of −inf: the time of an exclusion is per query.
-        with_mean: Also give the mean of the items' vectors. Without Triton it comes from the same
-            pass, which is then half again as long, not twice.
+        items: The items to draw from.
+        num: Draws per query; with 0, only the log-partition is computed.
+        generator: A generator on the device of the queries.
+        excluded: Rows to exclude per query, unsorted and possibly with repeats, as a matrix or as
+            lists. Values that are not a row, such as −1, are padding. To exclude a row for all
+            queries, give it a log-weight of −inf instead: exclusions cost time per query.
+        with_mean: Also compute the mean of the items' vectors. Without Triton it comes from the
+            same pass, which then takes 1.5 times as long, not twice.
     """
     check_queries(queries, items, num, excluded)
     num_queries = len(queries)
@@ -74,15 +74,15 @@ def draw_from_softmax(
         return replace(draws, mean=softmax_mean(queries, items, draws.log_partition, excluded))
     else:
         draws = draw_by_chunks(queries, items, num, generator, excluded, with_mean)
-    # 0 for a finite query, else NaN; without this a query of −inf could pass for one without items.
-    spoilt = (items.round_queries(queries) * 0).sum(dim=1)
-    log_partition = draws.log_partition + spoilt
-    is_spoilt = log_partition.isnan().unsqueeze(1)
+    # 0 for a finite query, else NaN; otherwise a query of −inf would look like one without items.
+    nan_if_bad = (items.round_queries(queries) * 0).sum(dim=1)
+    log_partition = draws.log_partition + nan_if_bad
+    is_bad = log_partition.isnan().unsqueeze(1)
     return SoftmaxDraws(
-        draws.rows.masked_fill(is_spoilt, -1),
-        draws.logits.masked_fill(is_spoilt, -torch.inf),
+        draws.rows.masked_fill(is_bad, -1),
+        draws.logits.masked_fill(is_bad, -torch.inf),
         log_partition,
-        None if draws.mean is None else draws.mean + spoilt.unsqueeze(1),
+        None if draws.mean is None else draws.mean + nan_if_bad.unsqueeze(1),
     )
 
 
@@ -93,15 +93,15 @@ def softmax_mean(
     log_partition: Float32[Tensor, " num_queries"],
     excluded: Excluded = None,
 ) -> Float32[Tensor, "num_queries dim"]:
-    """The mean of the items' vectors (scaled) under each query's softmax, in a pass of its own.
+    """The mean of the items' (scaled) vectors under each query's softmax, in a separate pass.
 
-    Zeros where the log-partition is −inf, NaN where it is NaN.
+    It is zero if the log-partition is −inf, and NaN if it is NaN.
 
     Args:
         queries: Already multiplied by the inverse temperature.
         items: The items of the softmax.
-        log_partition: As `draw_from_softmax` gave it for the same arguments.
-        excluded: Rows that do not count for a query.
+        log_partition: From `draw_from_softmax` with the same arguments.
+        excluded: Rows to exclude per query.
     """
     check_queries(queries, items, 0, excluded)
     excluded = as_lists(excluded)
@@ -111,7 +111,7 @@ def softmax_mean(
 
         return mean_by_triton(queries, items, log_partition, excluded)
     mean = torch.zeros_like(queries)
-    # exp(logit − inf) is 0 also where the logit is −inf itself.
+    # exp(logit − inf) is 0, also if the logit is −inf.
     subtracted = log_partition.masked_fill(log_partition == -torch.inf, torch.inf).unsqueeze(1)
     for tile in logit_tiles(queries, items, excluded):
         shares = tile.logits.sub_(subtracted[tile.queries]).exp_()

@@ -1,4 +1,4 @@
-"""Logits of all queries and items, one tile at a time, so that B × N numbers are never held."""
+"""Logits of all queries and items in tiles, without a B × N matrix in memory."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch import Tensor
 from outsize.kernels.ragged import Ragged
 from outsize.kernels.softmax.scored_items import ScoredItems
 
-# Logits of a tile: on the CPU they should stay in the second-level cache, on CUDA they should fill
-# the device. The vectors of a tile become float32 on the CPU and should stay in a cache too.
+# Logits per tile: on the CPU they should fit the L2 cache, on CUDA they should occupy the whole
+# device. The vectors of a tile are converted to float32 on the CPU and should fit a cache too.
 _CPU_LOGITS, _CUDA_LOGITS = 1 << 18, 1 << 24
 _CPU_VECTOR_NUMBERS, _CUDA_VECTOR_NUMBERS = 1 << 20, 1 << 26
 _MAX_QUERIES = 1024
@@ -23,13 +23,12 @@ _LEAST_ITEMS = 256
 
 @dataclass(frozen=True)
 class LogitTile:
-    """Some queries against some items.
+    """The logits of a range of queries and a range of items.
 
     Attributes:
-        queries: Which queries.
-        items: Which items.
-        logits: Their logits, −inf where excluded. They may be overwritten, and are by the next
-            tile.
+        queries: The range of queries.
+        items: The range of items.
+        logits: Their logits, −inf if excluded. They may be overwritten; the next tile reuses them.
         vectors: The items' vectors before scaling, in a dtype that can be multiplied.
     """
 
@@ -44,9 +43,9 @@ def logit_tiles(
     items: ScoredItems,
     excluded: Ragged | None,
 ) -> Iterator[LogitTile]:
-    """Every tile, items in order; all queries of some items before the next items.
+    """Iterate over all tiles: items in order, and all queries for each range of items.
 
-    Every tile but the last of the items has the same number of them, a multiple of 256.
+    All ranges of items but the last have the same length, a multiple of 256.
     """
     queries = items.round_queries(queries)
     num_queries = max(1, min(len(queries), _MAX_QUERIES))
@@ -77,14 +76,14 @@ def logit_tiles(
 def _mask_of(
     excluded: Ragged, num_items: int, tile_queries: int, tile_items: int
 ) -> Callable[[Tensor, int, int], None]:
-    """What puts −inf at the excluded places of a tile, given logits, first query and first item."""
+    """A function that sets excluded logits of a tile to −inf, given its first query and item."""
     lines, rows = excluded.lines(), excluded.values
-    if rows.is_cuda:  # where asking how many places a tile has would cost more than looking
+    if rows.is_cuda:  # on CUDA, counting the exclusions of a tile would need a synchronization
         return lambda logits, first, start: mask_places(logits, lines - first, rows - start)
     is_row = (rows >= 0) & (rows < num_items)
     if not is_row.all():
         lines, rows = lines[is_row], rows[is_row]
-    # Tiles of the same queries stand together, and in them the items in order.
+    # Sorted by the queries of a tile, then by item.
     ordered, order = (lines // tile_queries * num_items + rows).sort()
     lines, rows = lines[order] % tile_queries, rows[order]
 
@@ -102,17 +101,17 @@ def _mask_of(
 def mask_places(
     logits: Float32[Tensor, "lines n"], lines: Int64[Tensor, " k"], places: Int64[Tensor, " k"]
 ) -> None:
-    """Put −inf at these places of these lines; those that are outside are ignored."""
+    """Set logits at the given lines and places to −inf; places outside are ignored."""
     height, width = logits.shape
     is_inside = (lines >= 0) & (lines < height) & (places >= 0) & (places < width)
-    # A minimum with +inf changes nothing: no wait for the device to say which places are inside.
+    # A minimum with +inf changes nothing, so places need not be filtered, which would synchronize.
     lowered = torch.where(is_inside, -torch.inf, torch.inf).to(logits.dtype)
     where = torch.where(is_inside, lines * width + places, 0)
     logits.view(-1).scatter_reduce_(0, where, lowered, "amin")
 
 
 def as_factors(vectors: Tensor) -> Tensor:
-    """Vectors in a dtype that a product to float32 takes: bfloat16 on CUDA, float32 elsewhere."""
+    """Convert vectors to a dtype for products: bfloat16 on CUDA, float32 elsewhere."""
     if vectors.dtype != torch.float32 and vectors.is_cuda and multiplies_to_float32():
         return vectors.bfloat16()
     return vectors.float()
@@ -146,17 +145,17 @@ def _multiply(
     with _full_precision(queries):
         if vectors.dtype == torch.float32:
             torch.mm(queries, vectors.t(), out=out)
-        else:  # the queries are rounded already
+        else:  # the queries have been rounded
             torch.mm(queries.bfloat16(), vectors.t(), out_dtype=torch.float32, out=out)
 
 
 def multiplies_to_float32() -> bool:
-    """Whether this torch can multiply bfloat16 to float32; older ones round the product."""
+    """Whether torch can multiply bfloat16 with a float32 result; older versions round it."""
     return "dtype_out" in torch.ops.aten.mm.overloads()
 
 
 def items_of_a_tile(num_queries: int, dim: int, *, on_cuda: bool) -> int:
-    """How many items are scored at a time: a multiple of 256."""
+    """The number of items per tile, a multiple of 256."""
     logits = _CUDA_LOGITS if on_cuda else _CPU_LOGITS
     numbers = _CUDA_VECTOR_NUMBERS if on_cuda else _CPU_VECTOR_NUMBERS
     num_items = min(logits // max(num_queries, 1), numbers // max(dim, 1))
@@ -165,7 +164,7 @@ def items_of_a_tile(num_queries: int, dim: int, *, on_cuda: bool) -> int:
 
 @contextmanager
 def _full_precision(tensor: Tensor) -> Iterator[None]:
-    """Keep autocast and a lowered precision of matrix products (TF32, bfloat16) away."""
+    """Multiply in full float32 precision, without autocast, TF32 or bfloat16."""
     before = torch.get_float32_matmul_precision()
     if before != "highest":
         torch.set_float32_matmul_precision("highest")

@@ -1,6 +1,6 @@
-"""Draws from a softmax as one would write them down: all logits, then Gumbel-Max.
+"""The reference for draws from a softmax: all logits, then Gumbel-Max.
 
-It holds several tensors of B × N numbers. Other paths are tested against it.
+It needs several B × N matrices. The other implementations are tested against it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def all_logits(
     items: ScoredItems,
     excluded: Excluded = None,
 ) -> Float32[Tensor, "num_queries num_items"]:
-    """The logit of every query and item, −inf where excluded."""
+    """The logits of all queries and items, −inf if excluded."""
     logits = items.round_queries(queries) @ items.vectors.float().t()
     if items.scales is not None:
         logits = logits * items.scales
@@ -36,9 +36,9 @@ def draw_by_gumbel_max(
     generator: torch.Generator,
     excluded: Excluded = None,
 ) -> SoftmaxDraws:
-    """`draw_from_softmax` for at least one item and queries that are finite."""
+    """`draw_from_softmax` for at least one item and finite queries."""
     logits = all_logits(queries, items, excluded)
-    # −log of an exponential is Gumbel noise whose tail is not cut, as that of −log(−log(u)) is at
+    # −log of an exponential draw is Gumbel noise with its full tail; −log(−log(u)) would cut it at
     # 16.6 in float32.
     noise = torch.empty(num, *logits.shape, device=logits.device).exponential_(generator=generator)
     rows = (logits - noise.log_()).argmax(dim=2).t()

@@ -1,9 +1,9 @@
 """Items that queries are scored against, and draws from the softmax of those scores.
 
 The logit of item j for query q is `q·e_j + log_weight_j`, where `e_j` is `vectors[j]`, times
-`scales[j]` for int8 vectors. Every path rounds queries to bfloat16 first where the vectors are
-not float32 (int8 numbers are exact in bfloat16), multiplies and adds in float32, and applies a
-scale to the finished product, so that paths differ only in the order of their sums.
+`scales[j]` for int8 vectors. Every implementation first rounds queries to bfloat16 if the vectors
+are not float32 (int8 numbers are exact in bfloat16), multiplies and adds in float32, and applies
+the scale to the product. Implementations therefore differ only in the order of their sums.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Vectors = (
     | BFloat16[Tensor, "num_items dim"]
     | Int8[Tensor, "num_items dim"]
 )
-# Rows that do not count for each query: a matrix, or lists of any length.
+# Rows to exclude per query: a matrix, or lists of any length.
 Excluded = Int64[Tensor, "num_queries num_excluded"] | Ragged | None
 
 
@@ -31,10 +31,9 @@ class ScoredItems:
     """The items of a softmax.
 
     Attributes:
-        vectors: One row an item, finite, also for items of weight 0.
+        vectors: One finite row per item, also for items of weight 0.
         scales: For int8 vectors: item j is `scales[j] * vectors[j]`. `None` otherwise.
-        log_weights: Added to every query's logit of the item; −inf: it is never drawn and never
-            counts.
+        log_weights: Added to the item's logit for every query; −inf excludes the item.
     """
 
     vectors: Vectors
@@ -62,18 +61,18 @@ class ScoredItems:
 
     @property
     def num_items(self) -> int:
-        """How many there are, those of weight 0 included."""
+        """Number of items, including those of weight 0."""
         return self.vectors.shape[0]
 
     def part(self, which: slice) -> ScoredItems:
-        """Some of them, in place."""
+        """A range of the items, as views."""
         scales = None if self.scales is None else self.scales[which]
         return ScoredItems(self.vectors[which], scales, self.log_weights[which])
 
     def round_queries(
         self, queries: Float32[Tensor, "num_queries dim"]
     ) -> Float32[Tensor, "num_queries dim"]:
-        """Queries as every path multiplies them."""
+        """Round queries as every implementation does before the product."""
         return queries if self.vectors.dtype == torch.float32 else queries.bfloat16().float()
 
 
@@ -82,13 +81,13 @@ class SoftmaxDraws:
     """Independent draws, with replacement, from each query's softmax over items.
 
     Attributes:
-        rows: The items drawn; −1 where the query has nothing to draw from.
-        logits: Their logits; −inf where the row is −1.
-        log_partition: The logarithm of the sum of `exp(logit)` over all items that count; −inf
-            where none does, NaN for a query that is not finite.
-        mean: Where it was asked for, the mean of the items' vectors (scaled) under the softmax,
-            which is the gradient of the log-partition by the query. Zeros where the log-partition
-            is −inf, NaN where it is NaN.
+        rows: The drawn items; −1 if the query has no items.
+        logits: Their logits; −inf if the row is −1.
+        log_partition: The logarithm of the sum of `exp(logit)` over all items that are not
+            excluded; −inf if there are none, NaN for a non-finite query.
+        mean: If requested, the mean of the items' (scaled) vectors under the softmax, which is the
+            gradient of the log-partition with respect to the query. Zeros if the log-partition is
+            −inf, NaN if it is NaN.
     """
 
     rows: Int64[Tensor, "num_queries num"]
@@ -103,7 +102,7 @@ def check_queries(
     num: int,
     excluded: Excluded,
 ) -> None:
-    """Refuse what cannot be scored against these items."""
+    """Raise a `ConfigError` if queries or exclusions do not match the items."""
     if queries.dim() != 2 or queries.dtype != torch.float32:
         raise ConfigError(
             f"queries must be a float32 matrix, but got {queries.dtype} of shape "
@@ -134,6 +133,6 @@ def check_queries(
 
 
 def as_lists(excluded: Excluded) -> Ragged | None:
-    """Excluded rows as lists; `None` where there are none."""
+    """Excluded rows as lists; `None` if there are none."""
     lists = None if excluded is None else Ragged.of(excluded)
     return None if lists is None or not len(lists.values) else lists

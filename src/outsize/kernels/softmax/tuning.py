@@ -1,6 +1,6 @@
-"""The sizes of the CUDA kernels that draw from a softmax, in one place so that they can be swept.
+"""Launch sizes of the CUDA kernels that draw from a softmax.
 
-They change how long a draw takes and what it holds, never what is drawn from.
+They affect the time and memory of a draw, never its distribution.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ _FEW_DRAWS = 2048
 
 @dataclass(frozen=True)
 class SoftmaxTuning:
-    """Sizes of the pass over all items and of the tree that draws go down.
+    """Sizes of the pass over all items, and of the tree that draws descend.
 
     Attributes:
-        query_tile: Queries of a tile; a power of 2, at least 16.
-        item_tile: Items of a tile; a power of 2, at least 16.
-        depth: Numbers of each vector that are multiplied at a time; a power of 2, at least 16.
-        num_warps: Warps of a program.
-        num_stages: Loads under way at a time.
-        block: Items of a block, whose log-sum-exp is kept; a power of 2, at most `item_tile`.
-            Half of it halves the time of each draw and doubles what is kept.
-        programs_per_processor: Programs that each take many tiles in turn; 0: one a tile.
-        flatten: Whether such a program loads the next tile while it ends one.
+        query_tile: Queries per tile; a power of 2, at least 16.
+        item_tile: Items per tile; a power of 2, at least 16.
+        depth: Elements of each vector per multiplication step; a power of 2, at least 16.
+        num_warps: Warps per program.
+        num_stages: Pipeline stages: loads in flight.
+        block: Items per block, whose log-sum-exp is stored; a power of 2, at most `item_tile`.
+            Halving it halves the time of each draw and doubles the memory of the log-sum-exps.
+        programs_per_processor: Persistent programs per processor, which each process many tiles;
+            0 for one program per tile.
+        flatten: Whether a persistent program loads the next tile while it finishes one.
         descriptors: Whether tiles are loaded by the tensor memory accelerator (Hopper and later);
-            vectors then need a multiple of 16 bytes.
-        draw_depth: Numbers of each vector that a draw reads at a time; a power of 2.
-        draw_warps: Warps of a draw.
+            the size of vectors must then be a multiple of 16 bytes.
+        draw_depth: Elements of each vector that a draw reads per step; a power of 2.
+        draw_warps: Warps per draw.
     """
 
     query_tile: int = 128
@@ -51,11 +52,11 @@ class SoftmaxTuning:
 
 @dataclass(frozen=True)
 class DeviceLimits:
-    """What sizes depend on.
+    """The limits of a device that sizes depend on.
 
     Attributes:
-        shared_bytes: Memory that the warps of a program share, at most.
-        has_descriptors: Whether there is a tensor memory accelerator.
+        shared_bytes: Maximum shared memory per program.
+        has_descriptors: Whether the device has a tensor memory accelerator.
     """
 
     shared_bytes: int
@@ -66,15 +67,15 @@ class DeviceLimits:
 def default_tuning(
     num_queries: int, num_items: int, dim: int, dtype: torch.dtype, num: int, limits: DeviceLimits
 ) -> SoftmaxTuning:
-    """Sizes for draws of `num` items for each query, as measured on an H200.
+    """Sizes for `num` draws per query, tuned on an H200.
 
     Args:
-        num_queries: Queries of a call.
-        num_items: Items of a call.
-        dim: Numbers of each vector.
-        dtype: Of the items' vectors.
-        num: Draws of a query.
-        limits: Of the device.
+        num_queries: Queries per call.
+        num_items: Items per call.
+        dim: Width of the vectors.
+        dtype: Dtype of the items' vectors.
+        num: Draws per query.
+        limits: Limits of the device.
     """
     tuning = SoftmaxTuning()
     if limits.has_descriptors:
@@ -92,39 +93,39 @@ def default_tuning(
     while _shared_bytes(tuning, dtype) > limits.shared_bytes and tuning.num_stages > 1:
         tuning = replace(tuning, num_stages=tuning.num_stages - 1)
     block = min(tuning.item_tile, _block(num_items, dim * dtype.itemsize, num))
-    # What a draw reads at a time should stay in registers.
+    # What a draw reads per step should fit in registers.
     draw_depth = (1 << 12 if dtype == torch.float32 else 1 << 13) // block
-    # Few draws wait for memory alone, so more of it should be asked for at a time.
+    # Few draws are bound by memory latency, so each should have more loads in flight.
     draw_warps = 8 if num_queries * max(1, num) <= _FEW_DRAWS else 4
     return replace(tuning, block=block, draw_depth=draw_depth, draw_warps=draw_warps)
 
 
-def queries_at_a_time(num_items: int, tuning: SoftmaxTuning) -> int:
-    """How many queries have little to keep of all blocks, in whole tiles and at least one."""
-    bytes_of_a_query = 4 * -(-num_items // tuning.block)
-    tiles = _MAX_MASS_BYTES // (bytes_of_a_query * tuning.query_tile)
+def queries_per_pass(num_items: int, tuning: SoftmaxTuning) -> int:
+    """The number of queries whose log-sum-exps fit a memory limit, in whole tiles, at least one."""
+    bytes_per_query = 4 * -(-num_items // tuning.block)
+    tiles = _MAX_MASS_BYTES // (bytes_per_query * tuning.query_tile)
     return max(1, tiles) * tuning.query_tile
 
 
 def _with_descriptors(num_queries: int, dim: int, dtype: torch.dtype) -> SoftmaxTuning:
-    """Two or three small programs on a processor: one multiplies while others take exponentials."""
+    """Two or three small programs per processor: one multiplies while others exponentiate."""
     tuning = SoftmaxTuning(128, 128, 64, 4, 3, flatten=True, descriptors=True)
     if dtype == torch.float32:
         return replace(tuning, depth=32, num_warps=8, programs_per_processor=1)
-    # Where few queries share what is read of an item, more of it has to be under way.
+    # If few queries share the loads of an item, more loads must be in flight.
     if dtype == torch.int8 or (num_queries <= 256 < dim):
         return replace(tuning, programs_per_processor=2)
     return replace(tuning, num_stages=2, programs_per_processor=3)
 
 
 def _block(num_items: int, vector_bytes: int, num: int) -> int:
-    """Items of a block, so that keeping blocks costs about as much as what draws read of them."""
+    """Items per block, such that storing blocks costs about as much as reading them in draws."""
     balanced = (10 * num_items / (max(1, num) * vector_bytes)) ** 0.5
     return 1 << round(math.log2(max(balanced, _LEAST_BLOCK)))
 
 
 def _shared_bytes(tuning: SoftmaxTuning, dtype: torch.dtype) -> int:
-    """What the loads under way hold, about."""
+    """The approximate shared memory of the loads in flight."""
     queries = tuning.query_tile * (4 if dtype == torch.float32 else 2)
     items = tuning.item_tile * {torch.float32: 4, torch.bfloat16: 2, torch.int8: 3}[dtype]
     return (queries + items) * tuning.depth * tuning.num_stages

@@ -77,7 +77,7 @@ def as_lists(*parts: Int64[Tensor, "batch ..."] | Ragged | None) -> Ragged:
     """Keys for each query as lists: one each, a matrix, or lists; several parts as one list."""
     lists, *others = [Ragged.of(part) for part in parts if part is not None]
     for other in others:
-        lists = lists.beside(other)
+        lists = lists.concatenate_lists(other)
     return lists
 
 

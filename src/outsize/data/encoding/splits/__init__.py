@@ -1,4 +1,4 @@
-"""Which rows train, which validate and which test."""
+"""Splits of rows into training, validation and test sets."""
 
 from outsize.data.encoding.splits.base import SplitConfig
 from outsize.data.encoding.splits.by_column import ColumnSplit

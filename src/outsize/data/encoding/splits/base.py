@@ -1,7 +1,8 @@
-"""What a split promises.
+"""The interface of splits into training, validation and test sets.
 
-A split may need to see all rows first (how many there are, how their times lie): `observe` gets
-every row of the first pass, `assign` is asked in the second. Rows keep their order in a split.
+A split may need facts about all rows first, such as their number or the distribution of their
+times: `observe` is called with every row in the first pass, `assign` in the second. Rows keep their
+order within a split.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ class Splitter(ABC):
     """Assigns rows to splits."""
 
     def observe(self, rows: Rows) -> None:  # noqa: B027  most need no first pass
-        """See rows of the first pass."""
+        """Observe rows in the first pass."""
 
     def finish(self) -> None:  # noqa: B027
-        """The first pass is over."""
+        """End the first pass."""
 
     @abstractmethod
     def assign(self, rows: Rows) -> Assignment:
@@ -35,48 +36,48 @@ class Splitter(ABC):
 
 
 class SplitConfig(ABC):
-    """The configuration of a split; it makes the splitter."""
+    """The configuration of a split; `build` makes the splitter."""
 
     @abstractmethod
     def build(self) -> Splitter:
-        """A splitter that has seen nothing yet."""
+        """A new splitter."""
 
     @property
     def test_is_validation(self) -> bool:
-        """Whether no row tests, and the validation rows serve for both."""
+        """Whether there is no test set, and the validation set is used for both."""
         return False
 
     @property
     def number_columns(self) -> tuple[str, ...]:
-        """Columns it needs as numbers."""
+        """The columns that the split needs as numbers."""
         return ()
 
     @property
     def text_columns(self) -> tuple[str, ...]:
-        """Columns it needs as text."""
+        """The columns that the split needs as text."""
         return ()
 
 
 def cut(values: NDArray[Any], cuts: tuple[float, float]) -> Assignment:
-    """How many cuts each value has reached; −1 for NaN."""
+    """The number of cuts at or below each value; −1 for NaN."""
     assigned = (values >= cuts[0]).astype(np.int8) + (values >= cuts[1]).astype(np.int8)
     return np.where(np.isnan(values), -1, assigned).astype(np.int8)
 
 
 def require_column(*names: str) -> None:
-    """Refuse columns without a name."""
+    """Raise a `ConfigError` for an empty column name."""
     if "" in names:
         raise ConfigError("a split needs the name of a column, but got an empty one")
 
 
 def require_finite(name: str, value: float | None) -> None:
-    """Refuse a bound that is NaN or infinite."""
+    """Raise a `ConfigError` for a value that is NaN or infinite."""
     if value is not None and not math.isfinite(value):
         raise ConfigError(f"{name} must be a finite number, but got {value}")
 
 
 def require_shares(validation: float, test: float) -> None:
-    """Refuse shares that leave a split empty."""
+    """Raise a `ConfigError` for shares that leave a split empty."""
     if not (0 < validation < 1 and 0 < test < 1 and validation + test < 1):
         raise ConfigError(
             "validation and test must be shares above 0 with a sum below 1, "

@@ -1,4 +1,4 @@
-"""A split that the data brings along."""
+"""A split given by a column of the data."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from outsize.errors import ConfigError
 
 @dataclass(frozen=True)
 class ColumnSplit(SplitConfig):
-    """By the values of a column, compared as text; rows with other values are left out.
+    """Split by the values of a column, compared as text; rows with other values are left out.
 
     Attributes:
         column: The column.
-        train: Its values in rows that train.
-        validation: In rows that validate.
-        test: In rows that test.
+        train: Values of training rows.
+        validation: Values of validation rows.
+        test: Values of test rows.
     """
 
     column: str

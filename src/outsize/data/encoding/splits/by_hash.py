@@ -1,4 +1,4 @@
-"""A split at random that needs no memory: by a hash."""
+"""A random split by a hash, which needs no memory."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from outsize.hashing import derive_seed, mix_bits, uniform_at
 
 @dataclass(frozen=True)
 class HashSplit(SplitConfig):
-    """At random: by a hash of the row's number, or of a column, whose values then stay together.
+    """Split randomly by a hash of the row number, or of a column, to keep equal values together.
 
     Attributes:
-        column: The column; empty for the row's number.
-        validation: Share of rows, or of values, that validate.
-        test: Share that tests.
+        column: The column; empty for the row number.
+        validation: Share of rows, or of values, in the validation set.
+        test: Share in the test set.
         seed: Seed of the hash.
     """
 

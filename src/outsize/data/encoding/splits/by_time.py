@@ -31,16 +31,17 @@ _MAX_DISTINCT_TIMES = 1 << 22
 
 @dataclass(frozen=True)
 class TimeSplit(SplitConfig):
-    """By time: a number, date or time; earlier rows train, later ones validate, the latest test.
+    """Split by a time column: training rows first, then validation rows, the latest rows for test.
 
     Attributes:
-        column: The column; rows without a value are left out.
+        column: A column of numbers, dates or times; rows without a value are left out.
         validation_from: The first time that is held out. Without it, `validation` and `test` are
-            shares of the rows, cut between two times where that comes nearest.
-        test_from: The first time that tests. Without it, rows from `validation_from` on are halved.
-        halves: How: by the "order" of the rows (the first half validates), or by a "hash".
-        validation: Share of rows that validate.
-        test: Share that tests.
+            shares of the rows, cut at the nearest gap between two times.
+        test_from: The first time of the test set. Without it, rows from `validation_from` on are
+            divided in halves.
+        halves: How: by the "order" of the rows (the first half is for validation), or by a "hash".
+        validation: Share of rows in the validation set.
+        test: Share of rows in the test set.
     """
 
     column: str
@@ -58,7 +59,7 @@ class TimeSplit(SplitConfig):
         if self.test_from is None:
             return
         if self.validation_from is None:
-            raise ConfigError("test_from needs validation_from beside it")
+            raise ConfigError("test_from needs validation_from: set both")
         if self.test_from <= self.validation_from:
             raise ConfigError(
                 f"test_from must be later than validation_from = {self.validation_from:g}, "
@@ -99,7 +100,7 @@ class _TimeSplitter(Splitter):
 
 
 class _TimeShareSplitter(Splitter):
-    """Counts times as sorted 64-bit keys, coarser ones where there are too many."""
+    """Counts times as sorted 64-bit keys, with coarser keys if there are too many."""
 
     def __init__(self, config: TimeSplit) -> None:
         self._config = config
@@ -128,7 +129,7 @@ class _TimeShareSplitter(Splitter):
         before = np.cumsum(counts) - counts
         total = int(counts.sum())
         shares = (1 - self._config.validation - self._config.test, 1 - self._config.test)
-        # Rows of one time stay together: the nearest gap between two times is the cut.
+        # Rows of equal time stay together: the cut is the nearest gap between two times.
         places = [
             min(int(np.searchsorted(before + counts / 2, total * share)), len(keys) - 1)
             for share in shares
@@ -136,7 +137,7 @@ class _TimeShareSplitter(Splitter):
         self._cut_keys = keys[places]
 
     def _keys(self, rows: Rows) -> NDArray[np.uint64]:
-        """Unsigned integers in the order of the times; rows without a time are left out."""
+        """The times as unsigned integers of the same order; rows without a time are left out."""
         times = rows.numbers[self._config.column]
         return _ordered(times[~np.isnan(times)]) >> self._shift
 

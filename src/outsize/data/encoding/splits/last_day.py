@@ -11,11 +11,11 @@ from outsize.errors import ConfigError
 
 @dataclass(frozen=True)
 class LastDaySplit(SplitConfig):
-    """The last day held out: its first half validates, its second half tests.
+    """Hold out the last day: its first half for validation, its second half for the test.
 
     Attributes:
-        num_days: With one file: the number of equal days its rows are cut into. With several,
-            each is a day.
+        num_days: With one file, the number of days of equal length it is cut into. With several
+            files, each file is a day.
     """
 
     num_days: int = 7

@@ -23,15 +23,16 @@ from outsize.data.encoding.text_keys import text_keys
 
 @dataclass(frozen=True)
 class LastOfEachSplit(SplitConfig):
-    """The last two rows of each group held out, by an order; ties in the order of the file.
+    """Hold out the last two rows of each group by an order; ties are in the order of the file.
 
-    Of a user's last two ratings the earlier validates and the later tests; a group of one row is
-    tested on it, of two has none to train on.
+    The earlier of the two is for validation, the later for the test. A group of one row only has a
+    test row, and a group of two has no training rows.
 
     Attributes:
-        group: The column whose values are the groups.
-        order: A numeric column.
-        held_out: "split" as above, or "validation": both validate, and serve as the test as well.
+        group: The column whose values are the groups, such as users.
+        order: A numeric column that orders the rows of a group.
+        held_out: "split" as above, or "validation" to use both rows for validation and for the
+            test.
     """
 
     group: str
@@ -58,7 +59,7 @@ class LastOfEachSplit(SplitConfig):
 
 
 class _LastOfEachSplitter(Splitter):
-    """Holds two rows for each group it has seen: (group, time, row), sorted."""
+    """Keeps the last two rows of each group, sorted by (group, time, row)."""
 
     def __init__(self, config: LastOfEachSplit) -> None:
         self._config = config
@@ -70,16 +71,20 @@ class _LastOfEachSplitter(Splitter):
         text = rows.texts[self._config.group]
         keys = np.append(text_keys(text.values), np.uint64(0))[text.codes]
         groups = np.concatenate((self._groups, keys))
-        # A row without a time counts as the earliest.
+        # A row without a time sorts first.
         new_times = np.nan_to_num(rows.numbers[self._config.order], nan=-np.inf)
         times = np.concatenate((self._times, new_times))
         numbers = np.concatenate((self._rows, rows.positions))
         order = np.lexsort((numbers, times, groups))
         groups, times, numbers = groups[order], times[order], numbers[order]
-        # The third from here on belongs to the same group: two later rows exist.
-        kept = np.ones(len(groups), bool)
-        kept[:-2] = groups[:-2] != groups[2:]
-        self._groups, self._times, self._rows = groups[kept], times[kept], numbers[kept]
+        # A row is dropped if the second row after it is of the same group: two later rows exist.
+        is_held_out = np.ones(len(groups), bool)
+        is_held_out[:-2] = groups[:-2] != groups[2:]
+        self._groups, self._times, self._rows = (
+            groups[is_held_out],
+            times[is_held_out],
+            numbers[is_held_out],
+        )
 
     def finish(self) -> None:
         is_last = np.append(self._groups[:-1] != self._groups[1:], True)[: len(self._groups)]

@@ -1,1 +1,1 @@
-"""The softmax kernels in Triton, and what launches them."""
+"""The softmax kernels in Triton, and the functions that launch them."""

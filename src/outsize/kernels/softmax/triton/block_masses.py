@@ -1,9 +1,8 @@
 """The pass over all items: the log-sum-exp of every query and block, in Triton.
 
-A tile of queries × items is one matrix product on tensor cores; only the log-sum-exp of each
-block of it is written, so that the pass moves less memory than the bare product, whose result is
-block times as large. The one test per element is the ragged end, and that is folded into the
-log-weights.
+A tile of queries × items is one matrix product on tensor cores. Only the log-sum-exp of each block
+is written, so the pass writes less memory than the product itself by a factor of the block size.
+The only test per element, for items past the end, is folded into the log-weights.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ def tile_logits(
     PRECISION: tl.constexpr,
     DESCRIPTORS: tl.constexpr,
 ):
-    """Logits of a tile as powers of 2, −inf past the last item.
+    """The logits of a tile in units of log 2, −inf past the last item.
 
     `queries` and `vectors` are pointers, or tensor descriptors where `DESCRIPTORS`.
     """
     depth = tl.arange(0, DEPTH)
-    # Past the end the last query or item is loaded again: a mask would slow every load.
+    # Past the end, the last query or item is loaded again: a mask would slow every load.
     of_query = tl.minimum(tl.arange(0, QUERY_TILE), num_queries - 1 - first_query)
     of_item = tl.minimum(tl.arange(0, ITEM_TILE), num_items - 1 - first_item)
     products = tl.zeros((QUERY_TILE, ITEM_TILE), dtype=tl.float32)
@@ -97,9 +96,9 @@ def block_masses_kernel(
     FLATTEN: tl.constexpr,
     DESCRIPTORS: tl.constexpr,
 ):
-    """Write `masses[query, block]`, log-sum-exps in natural units.
+    """Write `masses[query, block]`, the natural log-sum-exps.
 
-    Tiles are taken queries first, so that programs side by side share the items they load.
+    Tiles are ordered with queries first, so that neighbouring programs share the items they load.
     """
     program = tl.program_id(0)
     for turn in tl.range(0, tl.cdiv(num_tiles - program, num_programs), flatten=FLATTEN):

@@ -1,6 +1,6 @@
 """Exact draws from a softmax on CUDA: launching the Triton kernels.
 
-Nothing here waits for the device.
+Nothing here synchronizes the device.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from outsize.kernels.softmax.triton.tree_draws import (
     mask_blocks_kernel,
     pick_groups_kernel,
 )
-from outsize.kernels.softmax.tuning import SoftmaxTuning, default_tuning, queries_at_a_time
+from outsize.kernels.softmax.tuning import SoftmaxTuning, default_tuning, queries_per_pass
 
 _LEAST_GROUP = 64
 _MAX_GROUPS = 2048
-_BLOCKS_OF_A_GROUP_PROGRAM = 1024
-_DRAWS_AT_A_TIME = 16
-_NUMBERS_OF_A_QUERY = 1024
+_BLOCKS_PER_PROGRAM = 1024
+_DRAW_TILE = 16
+_MAX_QUERY_DEPTH = 1024
 
 
 def draw_by_triton(
@@ -39,19 +39,19 @@ def draw_by_triton(
     excluded: Excluded = None,
     tuning: SoftmaxTuning | None = None,
 ) -> SoftmaxDraws:
-    """`draw_from_softmax` for at least one query, number of a vector and item."""
+    """`draw_from_softmax` for at least one query and one item, and dim >= 1."""
     num_queries, dim = queries.shape
     tuning = tuning or default_tuning(
         num_queries, items.num_items, dim, items.vectors.dtype, num, limits(queries.device)
     )
-    at_a_time = queries_at_a_time(items.num_items, tuning)
+    per_pass = queries_per_pass(items.num_items, tuning)
     lists = as_lists(excluded)
     pairs = None if lists is None else lists.pairs(items.num_items)
-    if num_queries <= at_a_time:
+    if num_queries <= per_pass:
         return _draw(queries, items, num, generator, pairs, 0, tuning)
     parts = [
         _draw(
-            queries[start : start + at_a_time],
+            queries[start : start + per_pass],
             items,
             num,
             generator,
@@ -59,7 +59,7 @@ def draw_by_triton(
             start,
             tuning,
         )
-        for start in range(0, num_queries, at_a_time)
+        for start in range(0, num_queries, per_pass)
     ]
     return SoftmaxDraws(
         torch.cat([part.rows for part in parts]),
@@ -77,7 +77,7 @@ def _draw(
     first_query: int,
     tuning: SoftmaxTuning,
 ) -> SoftmaxDraws:
-    """Draws of some queries; `pairs` are of all, numbered from the first of all."""
+    """Draws for a range of queries; `pairs` are the exclusions of all queries."""
     num_queries, device = len(queries), queries.device
     if not items.vectors.is_contiguous():
         items = replace(items, vectors=items.vectors.contiguous())
@@ -86,7 +86,7 @@ def _draw(
     with on_device(queries):
         masses = _block_masses(queries, items, tuning)
         group, num_groups = group_sizes(masses.shape[1])
-        # Nothing is read from these where there are no scales or exclusions.
+        # Without scales or exclusions, these placeholders are not read.
         scales = items.log_weights if items.scales is None else items.scales
         if pairs is None:
             pairs = torch.empty(0, dtype=torch.int64, device=device)
@@ -112,9 +112,9 @@ def _draw(
                 **sizes,
             )
         groups = masses.new_empty(num_queries, num_groups)
-        at_a_time = max(1, _BLOCKS_OF_A_GROUP_PROGRAM // group)
-        group_masses_kernel[(num_queries * triton.cdiv(num_groups, at_a_time),)](
-            masses, groups, masses.shape[1], num_groups, GROUP=group, GROUPS=at_a_time
+        per_program = max(1, _BLOCKS_PER_PROGRAM // group)
+        group_masses_kernel[(num_queries * triton.cdiv(num_groups, per_program),)](
+            masses, groups, masses.shape[1], num_groups, GROUP=group, GROUPS=per_program
         )
         uniforms = torch.rand(
             num_queries, num, 3, dtype=torch.float64, device=device, generator=generator
@@ -130,9 +130,9 @@ def _draw(
             num_groups,
             num,
             DIM=queries.shape[1],
-            DEPTH=min(_NUMBERS_OF_A_QUERY, triton.next_power_of_2(queries.shape[1])),
+            DEPTH=min(_MAX_QUERY_DEPTH, triton.next_power_of_2(queries.shape[1])),
             GROUPS=max(16, triton.next_power_of_2(num_groups)),
-            AT_A_TIME=min(_DRAWS_AT_A_TIME, triton.next_power_of_2(max(1, num))),
+            DRAW_TILE=min(_DRAW_TILE, triton.next_power_of_2(max(1, num))),
         )
         rows = torch.empty(num_queries, num, dtype=torch.int64, device=device)
         drawn = torch.empty(num_queries, num, device=device)
@@ -170,7 +170,7 @@ def _block_masses(
 
 
 def group_sizes(num_blocks: int) -> tuple[int, int]:
-    """Blocks of a group and the number of groups, so that a draw reads few numbers of each."""
+    """Blocks per group and the number of groups, balanced so that a draw reads few of each."""
     group = _LEAST_GROUP
     while num_blocks > group * _MAX_GROUPS:
         group *= 2

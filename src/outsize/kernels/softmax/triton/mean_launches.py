@@ -1,6 +1,6 @@
-"""The mean of the items' vectors under a softmax on CUDA: shares by Triton, then a product.
+"""The mean of the items' vectors under a softmax on CUDA: probabilities by Triton, then a product.
 
-Nothing here waits for the device.
+Nothing here synchronizes the device.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from outsize.kernels.softmax.triton.shares import softmax_shares_kernel
 from outsize.kernels.softmax.triton.tile_launches import launch_over_tiles, limits, on_device
 from outsize.kernels.softmax.tuning import default_tuning
 
-_SHARES_AT_A_TIME = 1 << 25
-_QUERIES_AT_A_TIME = 4096
-_ITEMS_OF_A_STEP = 1024
-_SPARE = 8  # columns; rows of shares stay aligned, and what is not there is written to one of them
+_SHARES_PER_PASS = 1 << 25
+_QUERIES_PER_PASS = 4096
+_ITEMS_PER_STEP = 1024
+_SPARE = 8  # extra columns: keep rows aligned, and receive writes for items of other passes
 
 
 def mean_by_triton(
@@ -34,19 +34,19 @@ def mean_by_triton(
     mean = torch.zeros_like(queries)
     lists = as_lists(excluded)
     with on_device(queries):
-        for start in range(0, len(queries), _QUERIES_AT_A_TIME):
-            some = slice(start, start + _QUERIES_AT_A_TIME)
+        for start in range(0, len(queries), _QUERIES_PER_PASS):
+            some = slice(start, start + _QUERIES_PER_PASS)
             pairs = None if lists is None else _pairs_of(lists, start)
             _add_mean(mean[some], queries[some].bfloat16(), items, log_partition[some], pairs)
     return mean
 
 
 def _pairs_of(excluded: Ragged, start: int) -> tuple[Tensor, Tensor]:
-    """Lines from the first of a part on, and their rows; −1 for those of another part."""
+    """The lines of excluded pairs relative to `start`, and their rows; −1 outside of this pass."""
     lines, rows = excluded.lines(), excluded.values
-    if excluded.num_lines <= _QUERIES_AT_A_TIME:
+    if excluded.num_lines <= _QUERIES_PER_PASS:
         return lines, rows
-    is_here = (lines >= start) & (lines < start + _QUERIES_AT_A_TIME)
+    is_here = (lines >= start) & (lines < start + _QUERIES_PER_PASS)
     return torch.where(is_here, lines - start, 0), torch.where(is_here, rows, -1)
 
 
@@ -61,12 +61,12 @@ def _add_mean(
     tuning = default_tuning(
         num_queries, items.num_items, dim, items.vectors.dtype, 1, limits(queries.device)
     )
-    if tuning.descriptors:  # two programs have room for a tile of shares each
+    if tuning.descriptors:  # shared memory has space for the tiles of shares of two programs
         tuning = replace(tuning, num_stages=2, programs_per_processor=2)
-    # exp(logit − inf) is 0 also where the logit is −inf itself.
+    # exp(logit − inf) is 0, also if the logit is −inf.
     whole = log_partition.masked_fill(log_partition == -torch.inf, torch.inf)
-    steps = max(1, _SHARES_AT_A_TIME // (num_queries * _ITEMS_OF_A_STEP))
-    width = min(steps * _ITEMS_OF_A_STEP, -(-items.num_items // _SPARE) * _SPARE)
+    steps = max(1, _SHARES_PER_PASS // (num_queries * _ITEMS_PER_STEP))
+    width = min(steps * _ITEMS_PER_STEP, -(-items.num_items // _SPARE) * _SPARE)
     coarse, rest = queries.new_empty(2, num_queries, width + _SPARE)
     lines, rows = (None, None) if excluded is None else excluded
     first = None if lines is None else lines * (width + _SPARE)

@@ -1,6 +1,6 @@
-"""The share of every item in each query's softmax, for some items at a time, in Triton.
+"""The probability (share) of each item in each query's softmax, for a range of items, in Triton.
 
-A share is kept as two bfloat16 numbers, so that products on tensor cores see 16 bits of it.
+A share is stored as two bfloat16 numbers, so that products on tensor cores use 16 bits of it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def softmax_shares_kernel(
 ):
     """Write `exp(logit − log_partition)`, times the item's scale, as `coarse + rest`.
 
-    Where `DESCRIPTORS`, these two are tensor descriptors like queries and vectors.
+    With `DESCRIPTORS`, both are tensor descriptors, like queries and vectors.
     """
     program = tl.program_id(0)
     for turn in tl.range(0, tl.cdiv(num_tiles - program, num_programs), flatten=FLATTEN):
@@ -76,7 +76,7 @@ def softmax_shares_kernel(
             coarse.store([first_query, first_item], first)
             rest.store([first_query, first_item], second)
         else:
-            places = query[:, None] * share_stride + item[None, :]  # fewer than 2³¹ at a time
+            places = query[:, None] * share_stride + item[None, :]  # below 2³¹ per pass
             is_inside = is_query[:, None] & is_item[None, :]
             tl.store(coarse + places, first, mask=is_inside)
             tl.store(rest + places, second, mask=is_inside)

@@ -1,4 +1,4 @@
-"""Launching Triton kernels: what the device has, and a kernel over all tiles of queries × items."""
+"""Launching Triton kernels over all tiles of queries × items, and the limits of the device."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from outsize.kernels.softmax.tuning import DeviceLimits, SoftmaxTuning
 
 @cache
 def limits(device: torch.device) -> DeviceLimits:
-    """What the sizes of kernels depend on."""
-    if device.type != "cuda":  # the interpreter has no bound
+    """The limits of a device that the sizes of kernels depend on."""
+    if device.type != "cuda":  # Triton's interpreter has no limit
         return DeviceLimits(shared_bytes=1 << 20, has_descriptors=False)
     properties: Any = torch.cuda.get_device_properties(device)  # torch's stubs lack some
     return DeviceLimits(int(properties.shared_memory_per_block_optin), properties.major >= 9)
 
 
 def on_device(tensor: Tensor) -> contextlib.AbstractContextManager[object]:
-    """Where kernels that read this tensor are to be launched."""
+    """A context in which kernels are launched on the device of a tensor."""
     if not tensor.is_cuda or tensor.device.index == torch.cuda.current_device():
         return contextlib.nullcontext()
     return torch.cuda.device(tensor.device)
@@ -41,17 +41,17 @@ def launch_over_tiles(
     matrices: Sequence[Tensor] = (),
     **constants: Any,
 ) -> None:
-    """Launch a kernel that takes tiles in turns, with what all such kernels take.
+    """Launch a kernel over all tiles, with the arguments that all such kernels share.
 
     Args:
         kernel: Takes queries, vectors, scales, log-weights, others, matrices, and sizes.
-        queries: Rounded as their products need them.
-        items: The vectors must be contiguous.
+        queries: Queries, rounded as the product requires.
+        items: Items with contiguous vectors.
         tuning: Sizes of tiles.
-        others: What else it reads and writes.
-        stride: From a line of what it writes to the next.
-        matrices: What it writes a number to for every query and item.
-        constants: What it is compiled for beside the sizes of tiles.
+        others: Other tensors that it reads and writes.
+        stride: Stride between the lines of its output.
+        matrices: Outputs with one number per query and item.
+        constants: Compile-time constants besides the sizes of tiles.
     """
     num_query_tiles = triton.cdiv(len(queries), tuning.query_tile)
     num_tiles = num_query_tiles * triton.cdiv(items.num_items, tuning.item_tile)
@@ -59,13 +59,13 @@ def launch_over_tiles(
     if tuning.programs_per_processor:
         num_programs = min(num_tiles, tuning.programs_per_processor * _processors(queries.device))
     left, right, written = queries, items.vectors, list(matrices)
-    described = (left, right, *written)
-    descriptors = tuning.descriptors and all(_can_be_described(each) for each in described)
+    matrices_used = (left, right, *written)
+    descriptors = tuning.descriptors and all(map(_has_aligned_rows, matrices_used))
     if descriptors:
         left = _descriptor(left, tuning.query_tile, tuning.depth)
         right = _descriptor(right, tuning.item_tile, tuning.depth)
         written = [_descriptor(each, tuning.query_tile, tuning.item_tile) for each in written]
-    # Nothing is read from these where there are no scales.
+    # Without scales, this placeholder is not read.
     scales = items.log_weights if items.scales is None else items.scales
     kernel[(num_programs,)](
         left,
@@ -93,8 +93,8 @@ def launch_over_tiles(
     )
 
 
-def _can_be_described(matrix: Tensor) -> bool:
-    """Whether rows start where the tensor memory accelerator can load them."""
+def _has_aligned_rows(matrix: Tensor) -> bool:
+    """Whether rows are aligned for the tensor memory accelerator."""
     return matrix.data_ptr() % 16 == 0 and matrix.shape[1] * matrix.element_size() % 16 == 0
 
 

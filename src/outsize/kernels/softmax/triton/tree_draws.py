@@ -1,8 +1,8 @@
-"""What follows the pass over all items, in Triton: exclusions, groups of blocks, and the draws.
+"""The steps after the pass over all items, in Triton: exclusions, groups of blocks, and draws.
 
-A draw goes down a tree, a group of blocks, a block, an item, each by inversion of a running sum in
-float64 (see `inversion`): one random number a level and none per item, so that no noise has a
-tail to be cut. The logits of a block are computed again where they are needed.
+A draw descends a tree: it picks a group of blocks, a block and an item, each by inverting a
+cumulative sum in float64 (see `inversion`). That takes one random number per level and none per
+item, so there is no noise whose tail could be cut. The logits of a drawn block are recomputed.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def _block_logits(
     BLOCK: tl.constexpr,
     SCALED: tl.constexpr,
 ):
-    """The logits of a block, −inf for items that do not count for this query.
+    """The logits of a block, −inf for items that are excluded for this query.
 
-    `excluded` holds query · (num_items + 2) + row + 1 in ascending order, and each item of the
-    block is looked for by halving: it hardly matters how long the list of a query is.
+    `excluded` holds query · (num_items + 2) + row + 1 in ascending order. Each item of the block is
+    found by binary search, so the length of a query's list hardly matters.
     """
     item = block.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     is_item = item < num_items
@@ -69,7 +69,7 @@ def _block_logits(
 @triton.jit
 @no_type_check
 def _masses(log_masses):
-    """Masses in float64, the largest about 1, and the sum up to and with each of them."""
+    """Masses in float64, the largest about 1, and their cumulative sum."""
     masses = tl.exp(log_masses - tl.max(log_masses, axis=0)).to(tl.float64)
     return masses, tl.cumsum(masses, axis=0)
 
@@ -81,8 +81,8 @@ def _pick(log_masses, uniform, LENGTH: tl.constexpr):
     masses, sums = _masses(log_masses)
     place = tl.arange(0, LENGTH)
     has_mass = masses > 0
-    # A parallel sum may grow by rounding where no mass is added, and the total may be rounded to:
-    # hence the tests of mass, and the last one that has any as a bound.
+    # By rounding, a parallel sum may grow where no mass is added, and the target may reach the
+    # total. Hence the tests of mass, and the last index with mass as a bound.
     passed = has_mass & (sums > uniform * tl.sum(masses, axis=0))
     first = tl.min(tl.where(passed, place, LENGTH), axis=0)
     return tl.minimum(first, tl.max(tl.where(has_mass, place, -1), axis=0))
@@ -107,9 +107,9 @@ def mask_blocks_kernel(
     BLOCK: tl.constexpr,
     SCALED: tl.constexpr,
 ):
-    """Compute the mass of the block of one excluded row again, without all that is excluded.
+    """Recompute the mass of the block of one excluded row, without all excluded rows.
 
-    Of several exclusions in a block, which stand together, the first does.
+    If a block has several exclusions, which are adjacent, the program of the first does the work.
     """
     place = tl.program_id(0).to(tl.int64)
     stride = num_items.to(tl.int64) + 2
@@ -148,7 +148,7 @@ def mask_blocks_kernel(
 def group_masses_kernel(
     masses, groups, num_blocks, num_groups, GROUP: tl.constexpr, GROUPS: tl.constexpr
 ):
-    """Write the log-sum-exp of each group of blocks; a program takes some groups of a query."""
+    """Write the log-sum-exp of each group of blocks; a program handles some groups of a query."""
     programs = tl.cdiv(num_groups, GROUPS)
     query = (tl.program_id(0) // programs).to(tl.int64)
     group = (tl.program_id(0) % programs) * GROUPS + tl.arange(0, GROUPS)
@@ -175,18 +175,18 @@ def pick_groups_kernel(
     DIM: tl.constexpr,
     DEPTH: tl.constexpr,
     GROUPS: tl.constexpr,
-    AT_A_TIME: tl.constexpr,
+    DRAW_TILE: tl.constexpr,
 ):
-    """The log-partition of one query, and the group of each of its draws, as `_pick` picks one.
+    """Write the log-partition of one query, and the group of each of its draws, as in `_pick`.
 
-    A query that is not finite has NaN and none.
+    For a non-finite query the log-partition is NaN and the groups are −1.
     """
     query = tl.program_id(0).to(tl.int64)
     nothing = tl.zeros((DEPTH,), dtype=tl.float32)
     for start in range(0, DIM, DEPTH):
         depth = start + tl.arange(0, DEPTH)
         asking = tl.load(queries + query * DIM + depth, mask=depth < DIM, other=0)
-        nothing += asking.to(tl.float32) * 0.0  # NaN where it is not finite
+        nothing += asking.to(tl.float32) * 0.0  # NaN if the query is not finite
     place = tl.arange(0, GROUPS)
     log_masses = tl.load(
         groups + query * num_groups + place, mask=place < num_groups, other=float("-inf")
@@ -199,8 +199,8 @@ def pick_groups_kernel(
     tl.store(log_partition + query, mass)
     has_mass = tl.where(mass == mass, masses, 0.0) > 0
     last = tl.max(tl.where(has_mass, place, -1), axis=0)
-    for start in range(0, num, AT_A_TIME):
-        which = start + tl.arange(0, AT_A_TIME)
+    for start in range(0, num, DRAW_TILE):
+        which = start + tl.arange(0, DRAW_TILE)
         pair = query * num + which
         uniform = tl.load(uniforms + pair * 3, mask=which < num, other=0.0)
         passed = has_mass[None, :] & (sums[None, :] > (uniform * total)[:, None])
@@ -232,7 +232,7 @@ def draw_kernel(
     GROUP: tl.constexpr,
     SCALED: tl.constexpr,
 ):
-    """One draw from a picked group: its row and logit, −1 and −inf where there is none."""
+    """One draw from a picked group: writes its row and logit, or −1 and −inf if there is none."""
     pair = tl.program_id(0).to(tl.int64)
     query = pair // num
     group = tl.load(picked + pair)

@@ -1,4 +1,4 @@
-"""A comparison in words and tables, for the terminal and the page alike."""
+"""Text tables and summary lines of a comparison, for the terminal and the pages."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _MEANINGS: dict[Kind, str] = {
 
 
 @dataclass(frozen=True)
-class Text:
+class TextTable:
     """A table of strings.
 
     Attributes:
-        title: What it shows.
-        columns: Heads of its columns.
-        rows: As many strings each.
+        title: Its title.
+        columns: The column headers.
+        rows: The rows, with one string per column.
     """
 
     title: str
@@ -35,31 +35,31 @@ class Text:
     rows: Sequence[Sequence[str]]
 
 
-def losses_table(comparison: Comparison) -> Text:
-    """Every method at every budget."""
+def losses_table(comparison: Comparison) -> TextTable:
+    """The test metrics of every method at every budget."""
     grid = comparison.grid
     rows = [_point_row(comparison, BASELINE, None, comparison.full)]
     for method, curve in comparison.curves.items():
         points = {point.budget: point for point in curve}
         rows += [_point_row(comparison, method, b, points.get(b)) for b in grid.budgets]
     columns = ("method", "cap", "parameters", "bytes", "BCE", "range", "AUC", "seeds")
-    title = f"Test metrics at the best validation, means over seeds; caps in {grid.unit} a table"
-    return Text(title, columns, rows)
+    title = f"Test metrics at the best validation, means over seeds; caps in {grid.unit} per table"
+    return TextTable(title, columns, rows)
 
 
-def factors_table(factors: Mapping[str, Factors]) -> Text:
+def factors_table(factors: Mapping[str, Factors]) -> TextTable:
     """How many times smaller each method is at the loss of full tables."""
     rows = []
     for method, found in factors.items():
         for name in FITS:
             cap, size = found.by_cap[name], found.by_bytes[name]
-            rows.append([method, name, cap.words(), _largest(cap), size.words()])
+            rows.append([method, name, cap.describe(), _largest(cap), size.describe()])
     columns = ("method", "fit", "by rows", "largest", "by bytes")
-    return Text("Compression at the loss of full tables", columns, rows)
+    return TextTable("Compression at the loss of full tables", columns, rows)
 
 
 def kind_lines(factors: Mapping[str, Factors]) -> list[str]:
-    """What the kinds of factors in the table mean, a line each."""
+    """One line for each kind of factor in the table: what it means."""
     shown = {
         factor.crossing.kind
         for found in factors.values()
@@ -69,11 +69,11 @@ def kind_lines(factors: Mapping[str, Factors]) -> list[str]:
 
 
 def best_lines(comparison: Comparison, best: Sequence[Best]) -> list[str]:
-    """Who is best at each budget, a line each."""
+    """One line per budget: the best method."""
     unit, num_seeds = comparison.grid.unit, comparison.grid.num_seeds
     lines = []
     for entry in best:
-        line = f"at {entry.budget:,} {unit} a table: {entry.method} (BCE {entry.loss.mean:.5f})"
+        line = f"at {entry.budget:,} {unit} per table: {entry.method} (BCE {entry.loss.mean:.5f})"
         if entry.ties:
             line += f", a tie with {', '.join(entry.ties)}: their ranges overlap"
         lines.append(line)
