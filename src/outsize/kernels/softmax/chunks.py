@@ -153,9 +153,9 @@ def _draw_inside_blocks(
         excluded_pairs = torch.unique_consecutive(excluded.pairs(items.num_items))
     for first in range(0, len(blocks), num_pairs):
         pairs = slice(first, first + num_pairs)
-        start, asking = starts[pairs], queries[lines[pairs]]
+        start, their_queries = starts[pairs], queries[lines[pairs]]
         vectors = windows.index_select(0, start).float()
-        logits = vectors.mul_(asking.unsqueeze(1)).sum(dim=2)
+        logits = vectors.mul_(their_queries.unsqueeze(1)).sum(dim=2)
         places = start.unsqueeze(1) + offsets
         if items.scales is not None:
             logits.mul_(items.scales[places])

@@ -75,14 +75,14 @@ def draw_from_softmax(
     else:
         draws = draw_by_chunks(queries, items, num, generator, excluded, with_mean)
     # 0 for a finite query, else NaN; otherwise a query of −inf would look like one without items.
-    nan_if_bad = (items.round_queries(queries) * 0).sum(dim=1)
-    log_partition = draws.log_partition + nan_if_bad
-    is_bad = log_partition.isnan().unsqueeze(1)
+    nan_if_non_finite = (items.round_queries(queries) * 0).sum(dim=1)
+    log_partition = draws.log_partition + nan_if_non_finite
+    is_non_finite = log_partition.isnan().unsqueeze(1)
     return SoftmaxDraws(
-        draws.rows.masked_fill(is_bad, -1),
-        draws.logits.masked_fill(is_bad, -torch.inf),
+        draws.rows.masked_fill(is_non_finite, -1),
+        draws.logits.masked_fill(is_non_finite, -torch.inf),
         log_partition,
-        None if draws.mean is None else draws.mean + nan_if_bad.unsqueeze(1),
+        None if draws.mean is None else draws.mean + nan_if_non_finite.unsqueeze(1),
     )
 
 

@@ -18,7 +18,7 @@ from outsize.kernels.softmax.scored_items import ScoredItems
 _CPU_LOGITS, _CUDA_LOGITS = 1 << 18, 1 << 24
 _CPU_VECTOR_NUMBERS, _CUDA_VECTOR_NUMBERS = 1 << 20, 1 << 26
 _MAX_QUERIES = 1024
-_LEAST_ITEMS = 256
+_MIN_ITEMS = 256
 
 
 @dataclass(frozen=True)
@@ -53,24 +53,24 @@ def logit_tiles(
     space = queries.new_empty(num_queries * min(num_items, items.num_items))
     mask = None if excluded is None else _mask_of(excluded, items.num_items, num_queries, num_items)
     for start in range(0, items.num_items, num_items):
-        some = slice(start, min(start + num_items, items.num_items))
-        vectors = as_factors(items.vectors[some])
+        which_items = slice(start, min(start + num_items, items.num_items))
+        vectors = as_factors(items.vectors[which_items])
         for first in range(0, len(queries), num_queries):
-            asking = slice(first, min(first + num_queries, len(queries)))
-            shape = (asking.stop - asking.start, some.stop - some.start)
+            which_queries = slice(first, min(first + num_queries, len(queries)))
+            shape = (which_queries.stop - which_queries.start, which_items.stop - which_items.start)
             logits = space[: shape[0] * shape[1]].view(shape)
-            weights = items.log_weights[some]
+            weights = items.log_weights[which_items]
             if items.scales is None and vectors.dtype == torch.float32:
-                with _full_precision(logits):  # one pass over the logits less
-                    torch.addmm(weights, queries[asking], vectors.t(), out=logits)
+                with _full_precision(logits):  # saves one pass over the logits
+                    torch.addmm(weights, queries[which_queries], vectors.t(), out=logits)
             else:
-                _multiply(queries[asking], vectors, logits)
+                _multiply(queries[which_queries], vectors, logits)
                 if items.scales is not None:
-                    logits.mul_(items.scales[some])
+                    logits.mul_(items.scales[which_items])
                 logits.add_(weights)
             if mask is not None:
                 mask(logits, first, start)
-            yield LogitTile(asking, some, logits, vectors)
+            yield LogitTile(which_queries, which_items, logits, vectors)
 
 
 def _mask_of(
@@ -159,7 +159,7 @@ def items_of_a_tile(num_queries: int, dim: int, *, on_cuda: bool) -> int:
     logits = _CUDA_LOGITS if on_cuda else _CPU_LOGITS
     numbers = _CUDA_VECTOR_NUMBERS if on_cuda else _CPU_VECTOR_NUMBERS
     num_items = min(logits // max(num_queries, 1), numbers // max(dim, 1))
-    return max(_LEAST_ITEMS, num_items // _LEAST_ITEMS * _LEAST_ITEMS)
+    return max(_MIN_ITEMS, num_items // _MIN_ITEMS * _MIN_ITEMS)
 
 
 @contextmanager

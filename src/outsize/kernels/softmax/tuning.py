@@ -12,7 +12,7 @@ from functools import lru_cache
 import torch
 
 _MAX_MASS_BYTES = 1 << 27
-_LEAST_BLOCK = 32
+_MIN_BLOCK = 32
 _FEW_DRAWS = 2048
 
 
@@ -121,7 +121,7 @@ def _with_descriptors(num_queries: int, dim: int, dtype: torch.dtype) -> Softmax
 def _block(num_items: int, vector_bytes: int, num: int) -> int:
     """Items per block, such that storing blocks costs about as much as reading them in draws."""
     balanced = (10 * num_items / (max(1, num) * vector_bytes)) ** 0.5
-    return 1 << round(math.log2(max(balanced, _LEAST_BLOCK)))
+    return 1 << round(math.log2(max(balanced, _MIN_BLOCK)))
 
 
 def _shared_bytes(tuning: SoftmaxTuning, dtype: torch.dtype) -> int:

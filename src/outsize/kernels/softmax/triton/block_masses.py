@@ -46,21 +46,23 @@ def tile_logits(
     products = tl.zeros((QUERY_TILE, ITEM_TILE), dtype=tl.float32)
     for start in tl.range(0, DIM, DEPTH):
         if DESCRIPTORS:
-            asking = queries.load([first_query, start])
-            some = vectors.load([first_item, start]).T
+            query_part = queries.load([first_query, start])
+            item_part = vectors.load([first_item, start]).T
         else:
             query_start = queries + first_query.to(tl.int64) * DIM + start
             item_start = vectors + first_item.to(tl.int64) * DIM + start
             query_places = query_start + of_query[:, None] * DIM + depth[None, :]
             item_places = item_start + of_item[None, :] * DIM + depth[:, None]
             if DIM % DEPTH == 0:
-                asking = tl.load(query_places)
-                some = tl.load(item_places)
+                query_part = tl.load(query_places)
+                item_part = tl.load(item_places)
             else:
                 inside = depth < DIM - start
-                asking = tl.load(query_places, mask=inside[None, :], other=0)
-                some = tl.load(item_places, mask=inside[:, None], other=0)
-        products = tl.dot(asking, some.to(asking.dtype), products, input_precision=PRECISION)
+                query_part = tl.load(query_places, mask=inside[None, :], other=0)
+                item_part = tl.load(item_places, mask=inside[:, None], other=0)
+        products = tl.dot(
+            query_part, item_part.to(query_part.dtype), products, input_precision=PRECISION
+        )
     item = first_item + tl.arange(0, ITEM_TILE)
     is_item = item < num_items
     weight = tl.load(log_weights + item, mask=is_item, other=float("-inf")) * LOG2_E

@@ -24,7 +24,7 @@ from outsize.kernels.softmax.triton.tree_draws import (
 )
 from outsize.kernels.softmax.tuning import SoftmaxTuning, default_tuning, queries_per_pass
 
-_LEAST_GROUP = 64
+_MIN_GROUP = 64
 _MAX_GROUPS = 2048
 _BLOCKS_PER_PROGRAM = 1024
 _DRAW_TILE = 16
@@ -171,7 +171,7 @@ def _block_masses(
 
 def group_sizes(num_blocks: int) -> tuple[int, int]:
     """Blocks per group and the number of groups, balanced so that a draw reads few of each."""
-    group = _LEAST_GROUP
+    group = _MIN_GROUP
     while num_blocks > group * _MAX_GROUPS:
         group *= 2
     return group, -(-num_blocks // group)

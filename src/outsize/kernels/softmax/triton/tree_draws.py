@@ -42,10 +42,10 @@ def _block_logits(
     for start in range(0, DIM, DEPTH):
         depth = start + tl.arange(0, DEPTH)
         inside = depth < DIM
-        asking = tl.load(queries + query * DIM + depth, mask=inside, other=0).to(tl.float32)
+        query_part = tl.load(queries + query * DIM + depth, mask=inside, other=0).to(tl.float32)
         places = vectors + item[:, None] * DIM + depth[None, :]
-        some = tl.load(places, mask=is_item[:, None] & inside[None, :], other=0).to(tl.float32)
-        products += tl.sum(some * asking[None, :], axis=1)
+        item_part = tl.load(places, mask=is_item[:, None] & inside[None, :], other=0).to(tl.float32)
+        products += tl.sum(item_part * query_part[None, :], axis=1)
     if SCALED:
         products *= tl.load(scales + item, mask=is_item, other=0.0)
     logits = products + tl.load(log_weights + item, mask=is_item, other=float("-inf"))
@@ -185,8 +185,8 @@ def pick_groups_kernel(
     nothing = tl.zeros((DEPTH,), dtype=tl.float32)
     for start in range(0, DIM, DEPTH):
         depth = start + tl.arange(0, DEPTH)
-        asking = tl.load(queries + query * DIM + depth, mask=depth < DIM, other=0)
-        nothing += asking.to(tl.float32) * 0.0  # NaN if the query is not finite
+        query_part = tl.load(queries + query * DIM + depth, mask=depth < DIM, other=0)
+        nothing += query_part.to(tl.float32) * 0.0  # NaN if the query is not finite
     place = tl.arange(0, GROUPS)
     log_masses = tl.load(
         groups + query * num_groups + place, mask=place < num_groups, other=float("-inf")
