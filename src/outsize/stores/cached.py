@@ -112,6 +112,7 @@ class CachedStore(RowStore):
                 f"eviction must be one of {', '.join(EVICTION)}, but got {eviction!r}"
             )
         self.inner = inner
+        self.is_shared, self.is_asynchronous = inner.is_shared, inner.is_asynchronous
         self.read_staleness = read_staleness
         self.write_staleness = write_staleness
         self.copies = nn.ModuleList()
@@ -186,6 +187,12 @@ class CachedStore(RowStore):
 
     def fail(self) -> None:  # noqa: D102
         self.inner.fail()
+
+    def close(self) -> None:  # noqa: D102
+        self.inner.close()
+
+    def leave(self) -> None:  # noqa: D102
+        self.inner.leave()
 
     @torch.no_grad()
     @_within("a flush")
