@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 import outsize
+from outsize import user_modules
+from outsize.cli import main
 from outsize.errors import ConfigError
 from outsize.registries import ByTask, name_of
 from outsize.stores import store_classes
@@ -76,22 +78,41 @@ def test_every_rank_imports_the_module(folder):
     ("name", "content", "words"),
     [
         ("nowhere", None, "--import nowhere: there is no module 'nowhere' in"),
-        ("mine.nowhere", "", "--import mine.nowhere:"),
+        (
+            "plain.nowhere",
+            "",
+            "there is no module 'plain.nowhere' in",
+        ),
         ("mine.py", "", "the module of my_module.py is my_module"),
         ("broken", "\n\n1 / 0", "ZeroDivisionError: division by zero (broken.py, line 3)"),
         ("typo", "\nx = = 1", "SyntaxError: invalid syntax (typo.py, line 2)"),
         ("lacking", "import nothing_here", "ModuleNotFoundError: No module named 'nothing_here'"),
     ],
 )
-def test_a_module_that_cannot_be_imported_is_one_line(tmp_path, name, content, words):
+def test_a_module_that_cannot_be_imported_is_one_line(
+    tmp_path, monkeypatch, capfd, name, content, words
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
     if content is not None:
-        (tmp_path / f"{name.partition('.')[0]}.py").write_text(content)
-    (tmp_path / "run.toml").write_text("seed = 1\n")
-    done = call(tmp_path, "train", "run.toml", "--import", name)
-    assert done.returncode == 2
-    (line,) = done.stderr.strip().splitlines()
+        Path(f"{name.partition('.')[0]}.py").write_text(content)
+    Path("run.toml").write_text("seed = 1\n")
+    with pytest.raises(SystemExit) as caught:
+        main(["train", "run.toml", "--import", name])
+    assert caught.value.code == 2
+    (line,) = capfd.readouterr().err.strip().splitlines()
     assert line.startswith(f"outsize: --import {name}")
     assert words in line
+
+
+def test_a_module_is_imported_once_and_remembered_for_other_processes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(user_modules, "_imported", [])
+    Path("counted_once.py").write_text("print('imported')")
+    user_modules.import_modules(["counted_once", "counted_once"])
+    assert user_modules.imported_modules() == ("counted_once",)
+    assert sys.modules["counted_once"].__file__ == str(tmp_path / "counted_once.py")
 
 
 @pytest.mark.parametrize(

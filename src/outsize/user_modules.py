@@ -27,7 +27,7 @@ def imported_modules() -> tuple[str, ...]:
 
 
 def _import(name: str) -> None:
-    if not all(part.isidentifier() for part in name.split(".")):
+    if name.endswith(".py") or not all(part.isidentifier() for part in name.split(".")):
         raise ConfigError(
             f"--import {name}: that is no name of a module; the module of my_module.py is my_module"
         )
@@ -48,10 +48,10 @@ def _import(name: str) -> None:
 
 def _failed(name: str, error: Exception) -> ConfigError:
     """The error of a module as one line, with the place in it."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    place = f"{os.path.basename(last.filename)}, line {last.lineno}"
-    if isinstance(error, SyntaxError) and error.filename:
-        place = f"{os.path.basename(error.filename)}, line {error.lineno}"
+    place = ""
+    if not isinstance(error, SyntaxError):  # which says where it is
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        place = f" ({os.path.basename(last.filename)}, line {last.lineno})"
     return ConfigError(
-        f"--import {name}: the module cannot be imported: {type(error).__name__}: {error} ({place})"
+        f"--import {name}: the module cannot be imported: {type(error).__name__}: {error}{place}"
     )
