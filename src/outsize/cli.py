@@ -29,6 +29,7 @@ from outsize.launched import (
     report_failure,
     wait_for_first,
 )
+from outsize.user_modules import import_modules
 
 _ABOUT = "Train embedding models that outsize your memory."
 _OF_THE_MACHINE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
@@ -37,6 +38,14 @@ _OF_THE_MACHINE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.E
 RunFile = Annotated[Path, typer.Argument(help="The run, a TOML file.", metavar="RUN.toml")]
 Settings = Annotated[
     list[str], typer.Option("--set", help="Override a setting: section.key=value. Repeatable.")
+]
+Imports = Annotated[
+    list[str],
+    typer.Option(
+        "--import",
+        metavar="MODULE",
+        help="Import a module that registers models, tables or data of yours. Repeatable.",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
 
@@ -48,6 +57,7 @@ def train(
         Path | None, typer.Option(help="Folder of the run. Default: runs/<name of RUN.toml>.")
     ] = None,
     resume: Annotated[bool, typer.Option(help="Continue the run in --out.")] = False,
+    imports: Imports = [],  # noqa: B006
     as_json: AsJson = False,
 ) -> dict[str, Any]:
     """Train a model and write a run folder with its log, checkpoints and report."""
@@ -55,6 +65,7 @@ def train(
     from outsize.training import train as train_run
     from outsize.training.metric_names import in_words
 
+    import_modules(imports)
     config = load_config(run, settings)
     folder = out or Path("runs") / run.stem
     summary = train_run(config, folder, resume=resume, quiet=as_json).summary()
@@ -85,6 +96,7 @@ def compare(
         int | None,
         typer.Option(help="Cells at once; 0: in this process. Default: one for two cores, or GPU."),
     ] = None,
+    imports: Imports = [],  # noqa: B006
     as_json: AsJson = False,
 ) -> dict[str, Any]:
     """Compare table methods with full tables at several budgets; a second call goes on."""
@@ -92,6 +104,7 @@ def compare(
     from outsize.compare import compare as compare_tables
     from outsize.training import load_config
 
+    import_modules(imports)
     grid = Grid(
         load_config(run, settings),
         read_methods(tables),
@@ -106,11 +119,13 @@ def compare(
 def export(
     run: Annotated[Path, typer.Argument(help="The folder of a run.", metavar="RUN")],
     out: Annotated[Path, typer.Argument(help="Folder to write; new or empty.", metavar="DIR")],
+    imports: Imports = [],  # noqa: B006
     as_json: AsJson = False,
 ) -> dict[str, Any]:
     """Write the trained model of a run for use without its training."""
     from outsize.training import export_run
 
+    import_modules(imports)
     summary = export_run(run, out)
     if not as_json:
         say(

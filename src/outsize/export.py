@@ -22,6 +22,7 @@ from outsize.errors import ConfigError, ExportError
 from outsize.files import flaw_of, reason_of, whole_folder, write_json, write_tensors
 from outsize.json_files import FILE_FACTS, OneOf, SchemaError, Whole, check, read_json
 from outsize.models import CLICK_MODELS, ClickModel, ClickModelConfig
+from outsize.registries import name_of
 from outsize.spec import FeatureSpec, Init, TableSpec
 from outsize.tables import build_table
 from outsize.version import __version__
@@ -65,7 +66,7 @@ def write_exported(
     """
     folder = Path(folder)
     require_free(folder)
-    kinds = {kind: name for name, kind in CLICK_MODELS.items()}
+    kind = name_of(CLICK_MODELS, config)
     rows = {table: _all_rows(model.embeddings, table) for table in _tables_read(model.embeddings)}
     state = {
         name: value
@@ -86,7 +87,7 @@ def write_exported(
             content = {
                 "format": FORMAT,
                 "outsize": __version__,
-                "model": {"kind": kinds[type(config)], **dataclasses.asdict(config)},  # type: ignore[call-overload]
+                "model": {"kind": kind, **dataclasses.asdict(config)},  # type: ignore[call-overload]
                 "num_dense": model.num_dense,
                 "features": [dataclasses.asdict(f) for f in model.embeddings.features],
                 "tables": [_describe(table, weight) for table, weight in rows.items()],
@@ -101,7 +102,7 @@ def write_exported(
     num_parameters = sum(tensor.numel() for tensor in state.values())
     return {
         "out": str(folder),
-        "model": kinds[type(config)],
+        "model": kind,
         "num_parameters": num_parameters,
         "bytes": facts["bytes"],
     }
@@ -208,7 +209,10 @@ def _build(config: Mapping[str, Any]) -> ClickModel:
     }
     kind = shape.pop("kind")
     if kind not in CLICK_MODELS:
-        raise ConfigError(f"no model {kind!r}; there are {', '.join(CLICK_MODELS)}")
+        raise ConfigError(
+            f"no model {kind!r}; there are {', '.join(CLICK_MODELS)}: if it is your own, import "
+            "its module first"
+        )
     tables = {}
     for table in config["tables"]:
         dtype = getattr(torch, table["dtype"], None)

@@ -11,8 +11,13 @@ _MAX_COMPARED, _MAX_LETTERS = 10_000, 40
 def suggestion(word: str, known: Iterable[str]) -> str:
     """The known name nearest to a misspelt one, or all known names; begins with a space."""
     known = list(known)
-    close = difflib.get_close_matches(word[: 2 * _MAX_LETTERS], known, n=1)
-    return f" Did you mean {close[0]!r}?" if close else f" Known: {', '.join(sorted(known))}."
+    return closest(word, known) or f" Known: {', '.join(sorted(known))}."
+
+
+def closest(word: str, known: Iterable[str]) -> str:
+    """What a misspelt word may have meant, if anything; begins with a space where it does."""
+    close = difflib.get_close_matches(word[: 2 * _MAX_LETTERS], list(known), n=1)
+    return f" Did you mean {close[0]!r}?" if close else ""
 
 
 def few(names: Iterable[str], near: str = "", most: int = 5) -> str:

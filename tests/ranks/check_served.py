@@ -203,6 +203,16 @@ def check_refusals_reach_the_asker_and_harm_nobody_else():
     refused(lambda: store.read(torch.arange(50), "wide"), "closed")
 
 
+def check_a_cache_closes_the_store_behind_it_and_closing_twice_is_fine():
+    inner = counting_store()
+    with CachedStore(inner, num_rows=20) as store:
+        store.exchange(None, torch.arange(61))
+    refused(lambda: inner.read(torch.arange(50), "wide"), "closed")
+    store.close()
+    store.leave()
+    inner.close()
+
+
 def refused(request, *words):
     message = refusal(OwnerError, request)
     assert all(word in message for word in words), message
@@ -217,5 +227,6 @@ with process_group(torch.device("cpu")):
     check_a_cache_in_front()
     check_evaluation_shows_waiting_updates_and_applies_none()
     check_refusals_reach_the_asker_and_harm_nobody_else()
+    check_a_cache_closes_the_store_behind_it_and_closing_twice_is_fine()
     print(f"rank {rank()} of {world_size()} is content", flush=True)
 os._exit(0)

@@ -130,10 +130,10 @@ def keys_of(kind: type, tree: Mapping[str, Any], path: str = "") -> Iterator[str
         if kinds := field.metadata.get("kinds"):
             if "kind" not in inner and field.default is None:
                 continue  # a section of the other task
-            default = field.default_factory
-            chosen = kinds[inner["kind"]] if "kind" in inner else default
+            default = typing.cast(typing.Any, field.default_factory)
+            chosen = kinds[inner["kind"]] if "kind" in inner else type(default())
             yield f"{key}.kind"
-            yield from keys_of(typing.cast(type, chosen), inner, key)
+            yield from keys_of(chosen, inner, key)
         else:
             for part in (hints[field.name], *typing.get_args(hints[field.name])):
                 if isinstance(part, type) and dataclasses.is_dataclass(part):

@@ -14,7 +14,7 @@ from outsize.data import SyntheticConfig
 from outsize.errors import NotEnoughMemoryError
 from outsize.models import CLICK_MODELS
 from outsize.optimizers import ROW_OPTIMIZERS
-from outsize.training.build import build_model, build_store
+from outsize.training.build import build_model
 from outsize.training.config import OptimizerConfig, RunConfig, load_config
 from outsize.training.embeddings_config import RowOptimizerConfig, StoreConfig
 from outsize.training.memory_needs import (
@@ -107,7 +107,7 @@ def test_what_is_expected_of_rows_is_what_they_take(kind):
     config = RunConfig(data=SMALL, embeddings=wanted)
     data = SMALL.build()
     specs = specs_of(config, data.features, data.vocabularies)
-    store = build_store(wanted, specs, seed=0)
+    store = wanted.build_store(specs, seed=0)
     ROW_OPTIMIZERS[kind](store)
 
     (expected,) = embedding_needs(config, specs).values()

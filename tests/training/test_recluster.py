@@ -21,7 +21,7 @@ from outsize.checkpoint import latest_checkpoint, load_checkpoint
 from outsize.clustering import kmeans
 from outsize.errors import ConfigError
 from outsize.tables import reclustering
-from outsize.training.embeddings_config import ReclusterConfig, TablesConfig, recluster_steps
+from outsize.training.embeddings_config import ReclusterConfig, TablesConfig
 from outsize.training.loop_state import LoopState
 from outsize.training.run import _determinism
 from outsize.training.run_folder import RunFolder
@@ -53,7 +53,7 @@ CCE = (
     ],
 )
 def test_clusterings_are_spread_over_what_is_not_rest(config, total, expected):
-    assert config.steps(total, steps_an_epoch=300_000) == expected
+    assert config.steps(total, steps_per_epoch=300_000) == expected
 
 
 def test_clusterings_that_leave_no_rest_are_refused():
@@ -75,9 +75,9 @@ def test_impossible_schedules_are_refused(settings, message):
 
 
 def test_only_tables_that_can_recluster_have_a_schedule():
-    assert recluster_steps(TablesConfig(method="cce", max_params=9), 100, 50)
+    assert TablesConfig(method="cce", max_params=9).recluster_steps(100, 50)
     late = TablesConfig(method="hash", max_params=9, recluster=ReclusterConfig(9, every=99))
-    assert not recluster_steps(late, 100, 50)
+    assert not late.recluster_steps(100, 50)
 
 
 def test_a_run_reclusters_when_it_is_due_and_says_so():

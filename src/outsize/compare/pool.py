@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 
@@ -18,6 +18,7 @@ from outsize.compare.cell_progress import GridProgress
 from outsize.compare.grid import Cell
 from outsize.compare.outcome import Outcome
 from outsize.compare.run_cell import run_cell
+from outsize.user_modules import import_modules, imported_modules
 
 
 def num_cores() -> int:
@@ -93,12 +94,14 @@ def _run_in_processes(
 
 def _new_worker(threads: int) -> ProcessPoolExecutor:
     spawn = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
-    return ProcessPoolExecutor(1, spawn, initializer=_begin_worker, initargs=(threads,))
+    known = (threads, imported_modules())
+    return ProcessPoolExecutor(1, spawn, initializer=_begin_worker, initargs=known)
 
 
-def _begin_worker(threads: int) -> None:
+def _begin_worker(threads: int, modules: Sequence[str]) -> None:
     """Ignore Ctrl-C, which the parent forwards once, and exit if the parent dies."""
     os.setpgrp()
+    import_modules(modules)
     torch.set_num_threads(threads)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import TypeVar
 
 import torch
 from jaxtyping import Float, Int64
@@ -24,6 +26,8 @@ from outsize.errors import ConfigError, DataError, NonFiniteError
 from outsize.kernels.rows.updates import UpdateRule
 from outsize.spec import MemoryUse, TableSpec
 from outsize.suggestions import few
+
+Store = TypeVar("Store", bound="RowStore")
 
 
 class RowStore(nn.Module, ABC):
@@ -50,7 +54,12 @@ class RowStore(nn.Module, ABC):
         rule: How updates are applied; set by a row optimizer.
         transport: How rows travel to and from their owners.
         seed: Of first values, and of the rounding of half-precision rows.
+        is_shared: Whether each rank keeps a part of the rows, instead of all of them.
+        is_asynchronous: Whether each rank trains at its own pace, instead of in step with others.
     """
+
+    is_shared: bool = False
+    is_asynchronous: bool = False
 
     def __init__(self, specs: Sequence[TableSpec], seed: int = 0) -> None:
         super().__init__()
@@ -128,6 +137,31 @@ class RowStore(nn.Module, ABC):
 
     def flush(self) -> None:
         """Bring every update that is still held back to the rows; nothing where none can be."""
+
+    def close(self) -> None:
+        """Release what the store holds besides memory, such as a server; by default nothing.
+
+        A store that wraps another closes it. Entered by all ranks together; nothing is flushed, and
+        after it only `parts` is sure to work. Closing twice is fine.
+        """
+
+    def leave(self) -> None:
+        """Close without waiting for other ranks, as after an error; by default nothing."""
+
+    def __enter__(self: Store) -> Store:
+        """A store is a context: it closes at its end, or leaves on an error."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.leave()
 
     @torch.no_grad()
     def preview(

@@ -1,5 +1,7 @@
 """Data for each kind of task: logs read from files, and data made on the fly."""
 
+from collections.abc import MutableMapping
+
 from outsize.data.avazu import AvazuConfig
 from outsize.data.click_data import ClickBatch, ClickData, ClickDataConfig
 from outsize.data.criteo import CriteoConfig
@@ -11,6 +13,7 @@ from outsize.data.retrieval_data import Entities, PairBatch, RetrievalData, Retr
 from outsize.data.synthetic import SyntheticClicks, SyntheticConfig
 from outsize.data.synthetic_interactions import SyntheticInteractionsConfig
 from outsize.data.tabular import TabularConfig
+from outsize.registries import ByTask
 
 CLICK_DATA: dict[str, type[ClickDataConfig]] = {
     "synthetic": SyntheticConfig,
@@ -23,10 +26,9 @@ RETRIEVAL_DATA: dict[str, type[RetrievalDataConfig]] = {
     "interactions": InteractionsConfig,
     "synthetic-interactions": SyntheticInteractionsConfig,
 }
-DATA: dict[str, type[ClickDataConfig] | type[RetrievalDataConfig]] = {
-    **CLICK_DATA,
-    **RETRIEVAL_DATA,
-}
+DATA: MutableMapping[str, type[ClickDataConfig] | type[RetrievalDataConfig]] = ByTask(
+    click=CLICK_DATA, retrieval=RETRIEVAL_DATA
+)
 
 __all__ = [
     "CLICK_DATA",

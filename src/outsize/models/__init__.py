@@ -1,5 +1,7 @@
 """Models that read an `EmbeddingCollection`, whatever its rows are made of."""
 
+from collections.abc import MutableMapping
+
 from outsize.models.click_model import ClickModel, ClickModelConfig
 from outsize.models.dcn import DCN, DCNConfig
 from outsize.models.dcnv2 import DCNv2, DCNv2Config
@@ -10,6 +12,7 @@ from outsize.models.logistic import Logistic, LogisticConfig
 from outsize.models.retrieval_model import RetrievalModel, RetrievalModelConfig
 from outsize.models.two_tower import TwoTower, TwoTowerConfig
 from outsize.models.wide_deep import WideDeep, WideDeepConfig
+from outsize.registries import ByTask
 
 CLICK_MODELS: dict[str, type[ClickModelConfig]] = {
     "logistic": LogisticConfig,
@@ -21,10 +24,9 @@ CLICK_MODELS: dict[str, type[ClickModelConfig]] = {
     "gmf": GMFConfig,
 }
 RETRIEVAL_MODELS: dict[str, type[RetrievalModelConfig]] = {"two-tower": TwoTowerConfig}
-MODELS: dict[str, type[ClickModelConfig] | type[RetrievalModelConfig]] = {
-    **CLICK_MODELS,
-    **RETRIEVAL_MODELS,
-}
+MODELS: MutableMapping[str, type[ClickModelConfig] | type[RetrievalModelConfig]] = ByTask(
+    click=CLICK_MODELS, retrieval=RETRIEVAL_MODELS
+)
 
 __all__ = [
     "CLICK_MODELS",

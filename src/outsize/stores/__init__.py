@@ -30,6 +30,17 @@ STORES: dict[str, Callable[..., RowStore]] = {
     "cached": cached_sharded_store,
     "served": ServedStore,
 }
+"""Name → what makes a store of `(specs, seed=…)`; one that is shared also takes `wire=`.
+
+Run files name the classes. The others are compositions, which a run makes itself: a store that is
+not shared is replicated over the ranks, and `[embeddings.cache]` puts a cache before one that is.
+"""
+
+
+def store_classes() -> dict[str, type[RowStore]]:
+    """The stores that a run file may name: the classes in `STORES`."""
+    return {name: kind for name, kind in STORES.items() if isinstance(kind, type)}
+
 
 __all__ = [
     "EVICTION",
@@ -42,4 +53,5 @@ __all__ = [
     "ShardedStore",
     "cached_sharded_store",
     "replicated_local_store",
+    "store_classes",
 ]

@@ -92,6 +92,7 @@ class CachedStore(RowStore):
             )
         self.inner = inner
         self.transport = inner.transport
+        self.is_shared, self.is_asynchronous = inner.is_shared, inner.is_asynchronous
         self.read_staleness = read_staleness
         self.write_staleness = write_staleness
         self.copies = nn.ModuleList()
@@ -163,6 +164,12 @@ class CachedStore(RowStore):
 
     def fail(self) -> None:  # noqa: D102
         self.inner.fail()
+
+    def close(self) -> None:  # noqa: D102
+        self.inner.close()
+
+    def leave(self) -> None:  # noqa: D102
+        self.inner.leave()
 
     @torch.no_grad()
     def flush(self) -> None:

@@ -82,6 +82,12 @@ class ReplicatedStore(RowStore):
         super().forget_pending()
         self._pending_is_reduced = False
 
+    def close(self) -> None:  # noqa: D102
+        self.inner.close()
+
+    def leave(self) -> None:  # noqa: D102
+        self.inner.leave()
+
     def state_dict(  # type: ignore[override]
         self, *args: Any, prefix: str = "", **kwargs: Any
     ) -> dict[str, Any]:

@@ -50,6 +50,8 @@ class ShardedStore(RowStore):
         wire: How rows and gradients travel: "float32", "bfloat16" or "int8".
     """
 
+    is_shared = True
+
     def __init__(
         self,
         specs: Sequence[TableSpec],

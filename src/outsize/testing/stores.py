@@ -225,6 +225,34 @@ def memory_use_counts_every_byte(make: MakeStore) -> None:
     assert sum(part.total_bytes for part in store.memory_by_table().values()) <= use.total_bytes
 
 
+def closing_twice_is_fine(make: MakeStore) -> None:
+    """`close` may be called again, also after `with store`; rows can still be saved."""
+    store = _store(make)
+    store.add(torch.tensor([1]), torch.ones(1, 4), "wide")
+    store.flush()
+    with store as entered:
+        assert entered is store
+        expected = [part.tensors["rows"].clone() for part in store.parts()]
+    store.close()
+    assert all(
+        torch.equal(part.tensors["rows"], rows)
+        for part, rows in zip(store.parts(), expected, strict=True)
+    )
+
+
+def leaving_after_an_error_raises_nothing_else(make: MakeStore) -> None:
+    """An error inside `with store` comes out as it is; after it the store can be closed."""
+    store = _store(make)
+    try:
+        with store:
+            raise KeyError("the user's own")
+    except KeyError:
+        store.leave()
+        store.close()
+    else:
+        raise AssertionError("the error was swallowed")
+
+
 def _trained(
     make: MakeStore, rule: UpdateRule, evaluates: bool
 ) -> tuple[list[Tensor], RowCounts | None]:
@@ -283,4 +311,6 @@ STORE_CHECKS: tuple[Callable[[MakeStore], None], ...] = (
     state_dict_brings_everything_back,
     half_destroys_nothing,
     memory_use_counts_every_byte,
+    closing_twice_is_fine,
+    leaving_after_an_error_raises_nothing_else,
 )

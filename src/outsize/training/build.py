@@ -20,20 +20,11 @@ from outsize.models import (
     RetrievalModel,
     RetrievalModelConfig,
 )
-from outsize.optimizers import ROW_OPTIMIZERS, RowOptimizer
+from outsize.optimizers import RowOptimizer
 from outsize.ranks.collectives import first_rank_first, local_rank, world_size
 from outsize.spec import FeatureSpec, Init, TableSpec
-from outsize.stores import (
-    CachedStore,
-    LocalStore,
-    ServedStore,
-    ShardedStore,
-    replicated_local_store,
-)
 from outsize.suggestions import few
-from outsize.tables.build import build_tables, options_of
 from outsize.training.config import OptimizerConfig, RunConfig
-from outsize.training.embeddings_config import StoreConfig
 from outsize.training.memory_needs import (
     EmbeddingShapes,
     click_model_needs,
@@ -45,13 +36,15 @@ from outsize.training.memory_needs import (
 from outsize.training.served_weights import ServedWeights
 
 
-def data_parallel(model: nn.Module) -> nn.Module:
-    """Wrap a model so that its dense gradients are averaged over ranks, where there are several.
+def data_parallel(config: RunConfig, model: nn.Module) -> nn.Module:
+    """Wrap a model so that its dense gradients are averaged over ranks that train in step.
 
     Without weights there is nothing to average, and DDP would refuse. Buffers are none of DDP's
     business: rows belong to a store, and the rest are constants.
     """
-    if world_size() == 1 or not any(weight.requires_grad for weight in model.parameters()):
+    if world_size() == 1 or config.is_asynchronous:
+        return model
+    if not any(weight.requires_grad for weight in model.parameters()):
         return model
     buffers = [name for name, _ in model.named_buffers()]
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, buffers)
@@ -100,37 +93,7 @@ def build_embeddings(
     wanted = config.embeddings
     init = Init() if wanted.init_std is None else Init(std=wanted.init_std)
     specs = [TableSpec(f.table, vocabularies[f.name], wanted.dim, init) for f in features]
-    if isinstance(wanted, StoreConfig):
-        return EmbeddingCollection(features, build_store(wanted, specs, config.seed))
-    asked = {
-        "columns": wanted.columns,
-        "shared": wanted.shared,
-        "papers_init": wanted.papers_init or None,
-    }
-    known = options_of(wanted.method)
-    tables = build_tables(
-        wanted.method,
-        specs,
-        max_params=wanted.max_params,
-        max_bytes=wanted.max_bytes,
-        seed=config.seed,
-        **{name: value for name, value in asked.items() if value is not None and name in known},
-    )
-    return EmbeddingCollection(features, tables)
-
-
-def build_store(wanted: StoreConfig, specs: Sequence[TableSpec], seed: int) -> RowStore:
-    """Where the rows of a run live."""
-    if wanted.store == "local":
-        return (replicated_local_store if world_size() > 1 else LocalStore)(specs, seed=seed)
-    kind = ServedStore if wanted.store == "served" else ShardedStore
-    store: RowStore = kind(specs, seed=seed, wire=wanted.wire)
-    cache = wanted.cache
-    if cache.share:
-        num_rows = max(len(store.layout.groups), round(cache.share * store.layout.num_rows))
-        bounds = (cache.read_staleness, cache.write_staleness)
-        store = CachedStore(store, num_rows, *bounds, cache.eviction)
-    return store
+    return wanted.build(features, specs, config.seed)
 
 
 def build_model(config: RunConfig, data: ClickData) -> ClickModel:
@@ -199,7 +162,4 @@ def build_optimizer(config: RunConfig, model: nn.Module) -> Optimizer:
 
 def build_row_optimizer(config: RunConfig, store: RowStore | None) -> RowOptimizer | None:
     """The optimizer of the rows, where they live in a store."""
-    if store is None or not isinstance(config.embeddings, StoreConfig):
-        return None
-    wanted = config.embeddings.optimizer
-    return ROW_OPTIMIZERS[wanted.kind](store, learning_rate=wanted.learning_rate)
+    return config.embeddings.build_row_optimizer(store)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 from outsize.bounds import MAX_RATE, require_at_least, require_between
@@ -12,7 +13,8 @@ from outsize.data import DATA, ClickDataConfig, RetrievalDataConfig
 from outsize.errors import ConfigError
 from outsize.models import MODELS, ClickModelConfig, RetrievalModelConfig
 from outsize.negatives import NEGATIVES, NegativesConfig
-from outsize.training.embeddings_config import StoreConfig, TablesConfig
+from outsize.registries import name_of
+from outsize.training.embeddings_config import EmbeddingsConfig, StoreConfig, TablesConfig
 from outsize.training.retrieval_config import RetrievalConfig
 from outsize.training.schedule import ScheduleConfig
 from outsize.training.served_weights import require_served
@@ -23,6 +25,10 @@ from outsize.training.strict_toml import (
     optional_choice,
     override,
     read_toml,
+)
+
+EMBEDDINGS: Mapping[str, type[EmbeddingsConfig]] = MappingProxyType(
+    {"store": StoreConfig, "tables": TablesConfig}
 )
 
 
@@ -124,9 +130,7 @@ class RunConfig:
     seed: int = 0
     data: ClickDataConfig | RetrievalDataConfig = choice(DATA, "synthetic")
     model: ClickModelConfig | RetrievalModelConfig = choice(MODELS, "dlrm")
-    embeddings: StoreConfig | TablesConfig = choice(
-        {"store": StoreConfig, "tables": TablesConfig}, "store"
-    )
+    embeddings: EmbeddingsConfig = choice(EMBEDDINGS, "store")
     negatives: NegativesConfig | None = optional_choice(NEGATIVES, "cache")
     retrieval: RetrievalConfig | None = None
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
@@ -156,8 +160,8 @@ class RunConfig:
         if self.data.task != self.model.task:
             fitting = [name for name, kind in DATA.items() if kind.task == self.model.task]
             raise ConfigError(
-                f"model.kind = {_name(MODELS, self.model)!r} is for {self.model.task} data, but "
-                f"data.kind = {_name(DATA, self.data)!r} is {self.data.task} data: choose "
+                f"model.kind = {name_of(MODELS, self.model)!r} is for {self.model.task} data, but "
+                f"data.kind = {name_of(DATA, self.data)!r} is {self.data.task} data: choose "
                 f"data.kind from {', '.join(fitting)}, or another model"
             )
         if self.task == "retrieval":
@@ -172,13 +176,14 @@ class RunConfig:
             if getattr(self, name) is not None:
                 raise ConfigError(
                     f"[{name}] belongs to a retrieval model, but model.kind = "
-                    f"{_name(MODELS, self.model)!r}: leave it out, or set model.kind = 'two-tower'"
+                    f"{name_of(MODELS, self.model)!r}: leave it out, or set model.kind = "
+                    "'two-tower'"
                 )
 
     @property
     def is_asynchronous(self) -> bool:
         """Whether each rank trains at its own pace, all parameters being served."""
-        return isinstance(self.embeddings, StoreConfig) and self.embeddings.store == "served"
+        return self.embeddings.is_asynchronous
 
 
 def load_config(path: str | Path, settings: Sequence[str] = ()) -> RunConfig:
@@ -189,7 +194,3 @@ def load_config(path: str | Path, settings: Sequence[str] = ()) -> RunConfig:
         if any("\x00" in str(part) for part in (value if isinstance(value, list) else [value])):
             raise ConfigError(f"{path}: {key} holds a NUL character, which no name or path has")
     return decode(RunConfig, tree, str(path))
-
-
-def _name(kinds: Mapping[str, type], config: object) -> str:
-    return next(name for name, kind in kinds.items() if kind is type(config))

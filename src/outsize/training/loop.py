@@ -33,7 +33,6 @@ from outsize.ranks.collectives import (
 from outsize.row_files import load_rows, rows_writer
 from outsize.training.callbacks import Callbacks
 from outsize.training.config import RunConfig
-from outsize.training.embeddings_config import recluster_steps
 from outsize.training.gradient_norm import joint_norm, norm_over_ranks, values_of
 from outsize.training.loop_state import (
     LoopState,
@@ -90,11 +89,12 @@ class Loop:
         self._log_started = 0.0
         self._num_examples = 0
         self._is_ready = False
+        self._in_step = not config.is_asynchronous
         self._saved: tuple[int, str] | None = None
         total = task.num_batches() * config.train.epochs
         self.total_steps = min(total, config.train.steps or total)
-        self._recluster_steps = recluster_steps(
-            config.embeddings, self.total_steps, task.num_batches()
+        self._recluster_steps = config.embeddings.recluster_steps(
+            self.total_steps, task.num_batches()
         )
 
     def fit(self) -> None:
@@ -179,8 +179,8 @@ class Loop:
     def _norm(self, dense: list[Tensor], rows: list[Tensor]) -> Tensor:
         """What gradients are clipped by and checked with; the same on all ranks where they clip."""
         num_workers = 1 if self._store is None else self._store.num_workers
-        clips = self.config.train.clip_norm is not None and not self.config.is_asynchronous
-        if clips and num_workers > 1:
+        clips = self.config.train.clip_norm is not None
+        if clips and self._in_step and num_workers > 1:
             return norm_over_ranks(dense, rows, num_workers, self.device)
         return joint_norm(dense, rows)
 
@@ -270,7 +270,7 @@ class Loop:
 
     def _synchronizes(self) -> bool:
         """Whether ranks synchronize after this step; in asynchronous training they rarely do."""
-        return not self.config.is_asynchronous or self.state.step % self.config.train.log_every == 0
+        return self._in_step or self.state.step % self.config.train.log_every == 0
 
     def _flush(self) -> None:
         """Apply updates that are held back, so that what is measured is what is saved."""

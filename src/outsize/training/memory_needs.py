@@ -16,13 +16,10 @@ from torch import nn
 from outsize.collection import EmbeddingCollection
 from outsize.errors import NotEnoughMemoryError, OutsizeError
 from outsize.models import ClickModelConfig, RetrievalModel
-from outsize.optimizers import ROW_OPTIMIZERS
-from outsize.ranks.collectives import failing_together, world_size
-from outsize.spec import Budget, FeatureSpec, TableSpec
-from outsize.stores import LocalStore
+from outsize.ranks.collectives import failing_together
+from outsize.spec import FeatureSpec, TableSpec
 from outsize.training.available_memory import available_bytes
 from outsize.training.config import RunConfig
-from outsize.training.embeddings_config import StoreConfig
 
 Needs = Mapping[str, int]
 _FLOAT, _ID = 4, 8
@@ -86,19 +83,8 @@ def embedding_needs(config: RunConfig, specs: Iterable[TableSpec]) -> dict[str, 
     """What the embeddings of a rank take, with what their optimizer keeps."""
     wanted, specs = config.embeddings, list(specs)
     num_rows = sum(spec.num_rows for spec in specs)
-    if isinstance(wanted, StoreConfig):
-        optimizer = ROW_OPTIMIZERS[wanted.optimizer.kind](LocalStore([TableSpec("rows", 1, 1)]))
-        widths = optimizer.rule().state_widths(wanted.dim)
-        per_row = (wanted.dim + sum(widths.values()) + 1) * _FLOAT
-        share = 1 if wanted.store == "local" else world_size()
-        cached = wanted.cache.share if wanted.store != "local" else 0.0
-        num_bytes = num_rows * per_row // share + int(cached * num_rows * per_row)
-    else:
-        budget = Budget(wanted.max_params, wanted.max_bytes)
-        num_bytes = sum(_table_params(spec, budget) for spec in specs)
-        num_bytes *= _FLOAT * (1 + _state_numbers(config))
     name = f"embeddings.dim = {wanted.dim:,} for {num_rows:,} ids in {len(specs):,} tables"
-    return {name: num_bytes}
+    return {name: wanted.num_bytes(specs, _state_numbers(config))}
 
 
 def click_model_needs(
@@ -206,13 +192,6 @@ def _model_shape(build: Callable[[], nn.Module]) -> _ModelShape:
     layers = [part for part in model.modules() if isinstance(part, nn.Linear)]
     num_weights = sum(weight.numel() for weight in model.parameters())
     return _ModelShape(num_weights, sum(layer.out_features for layer in layers))
-
-
-def _table_params(spec: TableSpec, budget: Budget) -> int:
-    full = spec.num_rows * spec.dim
-    if budget.max_params is not None:
-        return min(full, budget.max_params)
-    return full if budget.max_bytes is None else min(full, budget.max_bytes // _FLOAT)
 
 
 def _state_numbers(config: RunConfig) -> int:

@@ -26,7 +26,6 @@ from outsize.ranks.collectives import (
     value_of_first,
 )
 from outsize.spec import MemoryUse
-from outsize.stores import CachedStore, ServedStore
 from outsize.training.build import build_device, build_optimizer
 from outsize.training.callbacks import Callbacks
 from outsize.training.config import RunConfig, load_config
@@ -104,75 +103,135 @@ def train(
     if resume and out is None:
         raise ConfigError("resuming needs the folder of the run: give out=")
     started = time.perf_counter()
-    folder = None if out is None else RunFolder(Path(out))
     with contextlib.ExitStack() as stack:
-        stack.enter_context(refusing_what_memory_cannot_hold())
-        stopping = threading.Event()
-        stack.enter_context(torch.random.fork_rng())
-        torch.manual_seed(config.seed)
-        stack.enter_context(_determinism(config.train.deterministic))
-        stack.enter_context(process_group(build_device(config.train.device)))
-        is_writer = folder is not None and rank() == 0
-        restarted = (
-            folder is not None
-            and any(gather_values(is_restarted()))
-            and bool(value_of_first(folder.holds_run()))
-        )
-        resume = resume or restarted
-        if folder is not None and resume:
-            # A rank's batch follows the number of ranks; the loop compares the batch of all.
-            with failing_together(ConfigError):
-                folder.require_same_run(config, "train.batch_size")
-        task = TASKS[config.task](config)
-        optimizer = build_optimizer(config, task.trained)
-        for store in (task.embeddings.store, getattr(optimizer, "store", None)):
-            while isinstance(store, CachedStore):
-                store = store.inner
-            if isinstance(store, ServedStore):
-                stack.enter_context(store)
-        callbacks = _FolderAndProgress(folder if is_writer else None)
-        checkpoints = None if folder is None else folder.checkpoints
-        loop = Loop(task, config, optimizer, callbacks, checkpoints, stopping.is_set)
-        with failing_together(ConfigError):
-            if folder is not None and is_writer:
-                if not resume:
-                    folder.begin(config)
-                stack.enter_context(folder.lock())
-        checkpoint = latest_checkpoint(checkpoints) if checkpoints and resume else None
-        logged = loop.load(checkpoint) if checkpoint is not None else None
-        with failing_together(DataError):
-            if folder is not None and is_writer:
-                if checkpoint is not None:
-                    folder.truncate_metrics(loop.state.step, logged)
-                else:
-                    folder.begin_anew(config)
+        _enter_surroundings(stack, config)
+        start = _decide_start(config, None if out is None else RunFolder(Path(out)), resume)
+        callbacks, stopping = _FolderAndProgress(start.written), threading.Event()
+        loop = _build_loop(stack, config, start, callbacks, stopping)
+        checkpoint = _begin(stack, loop, start)
         callbacks.progress = stack.enter_context(
             TrainingProgress(loop.total_steps, loop.state.step, quiet or rank() > 0)
         )
-        if folder is not None and restarted:
-            callbacks.say(f"torchrun restarted the ranks: going on with the run in {folder.path}")
-        if checkpoint is not None:
-            callbacks.say(f"resumed at step {loop.state.step:,} from {checkpoint}")
-        elif resume:
-            callbacks.say("no checkpoint was written yet: beginning with the first step")
+        _say_where_it_begins(callbacks, loop, start, checkpoint)
         with _setting_on_signal(stopping):
             loop.fit()
-        memory, memory_by_table = memory_of_all_ranks(task.embeddings, task.extra_memory())
-    result = RunResult(
-        out=None if folder is None else folder.path,
-        steps=loop.state.step,
-        stopped=loop.state.stopped,
-        best=loop.state.best,
-        test=loop.state.test,
-        memory=memory,
-        elapsed_s=time.perf_counter() - started,
-        model=task.model,
-    )
-    if folder is not None and is_writer:
+        memory, memory_by_table = memory_of_all_ranks(
+            loop.task.embeddings, loop.task.extra_memory()
+        )
+    result = _result(loop, start, memory, time.perf_counter() - started)
+    if start.written is not None:
         from outsize.training.report import write_report  # matplotlib is slow to import
 
-        write_report(folder, config, result.summary(), memory_by_table)
+        write_report(start.written, config, result.summary(), memory_by_table)
     return result
+
+
+@dataclass(frozen=True)
+class _Start:
+    """Where a run is written, and whether it goes on with one that is there.
+
+    Attributes:
+        folder: The run folder, if there is one.
+        written: The same on the rank that writes it, `None` on the others.
+        resumes: Whether the run in it is continued.
+        was_restarted: Whether that is because torchrun has restarted the ranks.
+    """
+
+    folder: RunFolder | None
+    written: RunFolder | None
+    resumes: bool
+    was_restarted: bool
+
+    @property
+    def checkpoints(self) -> Path | None:
+        """Where checkpoints are."""
+        return None if self.folder is None else self.folder.checkpoints
+
+
+def _enter_surroundings(stack: contextlib.ExitStack, config: RunConfig) -> None:
+    """Seeds, kernels and ranks of a run, until the stack is left."""
+    stack.enter_context(refusing_what_memory_cannot_hold())
+    stack.enter_context(torch.random.fork_rng())
+    torch.manual_seed(config.seed)
+    stack.enter_context(_determinism(config.train.deterministic))
+    stack.enter_context(process_group(build_device(config.train.device)))
+
+
+def _decide_start(config: RunConfig, folder: RunFolder | None, resume: bool) -> _Start:
+    """Whether to resume, and the run that is resumed compared with this one; by all ranks."""
+    if folder is None:
+        return _Start(None, None, resumes=False, was_restarted=False)
+    restarted = any(gather_values(is_restarted())) and bool(value_of_first(folder.holds_run()))
+    resume = resume or restarted
+    if resume:
+        # A rank's batch follows the number of ranks; the loop compares the batch of all.
+        with failing_together(ConfigError):
+            folder.require_same_run(config, "train.batch_size")
+    return _Start(folder, folder if rank() == 0 else None, resume, restarted)
+
+
+def _build_loop(
+    stack: contextlib.ExitStack,
+    config: RunConfig,
+    start: _Start,
+    callbacks: Callbacks,
+    stopping: threading.Event,
+) -> Loop:
+    """The task with its optimizers; its stores are closed when the stack is left."""
+    task = TASKS[config.task](config)
+    optimizer = build_optimizer(config, task.trained)
+    for store in (task.embeddings.store, getattr(optimizer, "store", None)):
+        if store is not None:
+            stack.enter_context(store)
+    return Loop(task, config, optimizer, callbacks, start.checkpoints, stopping.is_set)
+
+
+def _begin(stack: contextlib.ExitStack, loop: Loop, start: _Start) -> Path | None:
+    """Take the folder, and the state of the last checkpoint if the run goes on; by all ranks.
+
+    Returns:
+        That checkpoint, if there is one.
+    """
+    with failing_together(ConfigError):
+        if start.written is not None:
+            if not start.resumes:
+                start.written.begin(loop.config)
+            stack.enter_context(start.written.lock())
+    resumable = start.checkpoints if start.resumes else None
+    checkpoint = None if resumable is None else latest_checkpoint(resumable)
+    logged = None if checkpoint is None else loop.load(checkpoint)
+    with failing_together(DataError):
+        if start.written is not None:
+            if checkpoint is not None:
+                start.written.truncate_metrics(loop.state.step, logged)
+            else:
+                start.written.begin_anew(loop.config)
+    return checkpoint
+
+
+def _say_where_it_begins(
+    callbacks: Callbacks, loop: Loop, start: _Start, checkpoint: Path | None
+) -> None:
+    if start.folder is not None and start.was_restarted:
+        callbacks.say(f"torchrun restarted the ranks: going on with the run in {start.folder.path}")
+    if checkpoint is not None:
+        callbacks.say(f"resumed at step {loop.state.step:,} from {checkpoint}")
+    elif start.resumes:
+        callbacks.say("no checkpoint was written yet: beginning with the first step")
+
+
+def _result(loop: Loop, start: _Start, memory: MemoryUse, elapsed_s: float) -> RunResult:
+    state = loop.state
+    return RunResult(
+        out=None if start.folder is None else start.folder.path,
+        steps=state.step,
+        stopped=state.stopped,
+        best=state.best,
+        test=state.test,
+        memory=memory,
+        elapsed_s=elapsed_s,
+        model=loop.task.model,
+    )
 
 
 class _FolderAndProgress(Callbacks):

@@ -16,11 +16,12 @@ import math
 import tomllib
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from outsize.errors import ConfigError
+from outsize.registries import OWN_NAMES, name_of
 from outsize.suggestions import suggestion
 from outsize.training.toml_text import MAX_DEPTH, parse_toml
 
@@ -31,8 +32,16 @@ _SHOWN_CHARACTERS = 60
 
 
 def choice(kinds: Mapping[str, type], default: str) -> Any:
-    """A dataclass field that holds one of several dataclasses, by name."""
-    return dataclasses.field(default_factory=kinds[default], metadata={"kinds": kinds})
+    """A dataclass field that holds one of several dataclasses, by name.
+
+    Args:
+        kinds: Name → dataclass, looked up when a section is read; one that can be changed is a
+            registry, and errors say so.
+        default: The name of a section that gives none.
+    """
+    return dataclasses.field(
+        default_factory=lambda: kinds[default](), metadata={"kinds": kinds, "default": default}
+    )
 
 
 def optional_choice(kinds: Mapping[str, type], default: str) -> Any:
@@ -127,8 +136,8 @@ def encode(config: Any) -> dict[str, Any]:
             continue
         if dataclasses.is_dataclass(value):
             kinds = field.metadata.get("kinds")
-            name = {kind: key for key, kind in kinds.items()}[type(value)] if kinds else None
-            tree[field.name] = {**({"kind": name} if name else {}), **encode(value)}
+            kind = {"kind": name_of(kinds, value)} if kinds else {}
+            tree[field.name] = {**kind, **encode(value)}
         else:
             tree[field.name] = list(value) if isinstance(value, tuple) else value
     return tree
@@ -172,9 +181,10 @@ def _decode_field(
         )
         kind = rest.pop("kind", default)
         if not isinstance(kind, str) or kind not in kinds:
+            own = f". {OWN_NAMES}" if isinstance(kinds, MutableMapping) else ""
             raise ConfigError(
                 f"{source}: {path}.kind = {shown(kind)} is unknown.{suggestion(str(kind), kinds)} "
-                f"There are: {', '.join(kinds)}"
+                f"There are: {', '.join(kinds)}{own}"
             )
         return decode(kinds[kind], rest, source, path)
     parts = [part for part in typing.get_args(hint) if part is not type(None)]

@@ -165,6 +165,11 @@ class RequestChannel:
         self._is_closed = True
         atexit.unregister(self.leave)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether this rank has closed the channel, or left it."""
+        return self._is_closed
+
     def leave(self) -> None:
         """Stop without waiting for other ranks to be done: the way out after an error."""
         if self._is_closed:

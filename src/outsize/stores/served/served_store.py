@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
 
 import torch
 from jaxtyping import Float, Int64, UInt8
@@ -44,7 +43,7 @@ class ServedStore(RowStore):
     is bound there at the time. `submit` does not wait: an owner's refusal is told by the next call.
 
     All ranks enter together: making the store, the first `bind`, `flush` and `close`. With one
-    process it is a local store. A store is a context: it closes at its end, or leaves on an error.
+    process it is a local store.
 
     Args:
         specs: The tables; the same on all ranks.
@@ -53,6 +52,9 @@ class ServedStore(RowStore):
         wire: How rows and gradients travel: "float32", "bfloat16" or "int8"; those that stay in
             their rank are not rounded.
     """
+
+    is_shared = True
+    is_asynchronous = True
 
     def __init__(
         self,
@@ -72,20 +74,6 @@ class ServedStore(RowStore):
         self.register_load_state_dict_pre_hook(refuse_rows_of_others)
         require_alike(f"{self.layout.facts()}; wire {wire}")
         self._channel = RequestChannel(self._serve) if self.size > 1 else None
-
-    def __enter__(self) -> ServedStore:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._channel is not None and error is not None:
-            self._channel.leave()
-        else:
-            self.close()
 
     @property
     def num_workers(self) -> int:
@@ -137,9 +125,14 @@ class ServedStore(RowStore):
 
         After it, only this rank's own rows are within reach: by `parts`.
         """
-        self._collect()
-        if self._channel is not None:
+        if self._channel is not None and not self._channel.is_closed:
+            self._collect()
             self._channel.close()
+
+    def leave(self) -> None:
+        """Stop serving at once, and tell the other ranks."""
+        if self._channel is not None:
+            self._channel.leave()
 
     def parts(self) -> list[TablePart]:  # noqa: D102
         return self.owned.parts()

@@ -27,7 +27,6 @@ from outsize.training.build import (
     data_parallel,
 )
 from outsize.training.config import RunConfig
-from outsize.training.embeddings_config import TablesConfig
 from outsize.training.metric_names import Metrics
 from outsize.training.tasks.base import Task
 
@@ -49,13 +48,11 @@ class ClickTask(Task[ClickBatch]):
         self.data: ClickData = build_click_data(config).to(self.device)
         self.model = build_model(config, self.data).to(self.device)
         self.rows = build_row_optimizer(config, self.model.embeddings.store)
-        is_alone = config.is_asynchronous  # no rank waits for the gradients of another
-        self._forward = self.model if is_alone else data_parallel(self.model)
+        self._forward = data_parallel(config, self.model)
         self._batch_size = config.train.batch_size * world_size()
         self._eval_batch_size = config.train.eval_batch_size * world_size()
         self._half = config.train.precision == "bfloat16"
-        wanted = config.embeddings
-        self._weighted = isinstance(wanted, TablesConfig) and wanted.recluster.weighted
+        self._weighted = config.embeddings.weighs_ids
         self._best_possible: dict[Split, Metrics] = {}
         for split in SPLITS:
             if not self.data.num_examples(split):

@@ -41,7 +41,6 @@ from outsize.training.build import (
     data_parallel,
 )
 from outsize.training.config import RunConfig
-from outsize.training.embeddings_config import StoreConfig, TablesConfig
 from outsize.training.metric_names import Metrics
 from outsize.training.retrieval_evaluation import encode_corpus, evaluate_retrieval
 from outsize.training.saved_state import fitting, require_weights
@@ -74,8 +73,7 @@ class RetrievalTask(Task[PairBatch]):
         self._half = config.train.precision == "bfloat16"
         self._batch_size = config.train.batch_size * world_size()
         self._eval_queries = min(config.train.eval_batch_size, _QUERIES_PER_CHUNK)
-        wanted = config.embeddings
-        self._weighted = isinstance(wanted, TablesConfig) and wanted.recluster.weighted
+        self._weighted = config.embeddings.weighs_ids
         self._require_possible(config)
         chunk_size = config.negatives.chunk_size
         self._encode_queries = in_chunks(self.model.encode_queries, chunk_size)
@@ -90,7 +88,7 @@ class RetrievalTask(Task[PairBatch]):
         seed = derive_seed(config.seed, "negatives", rank())
         self.negatives: NegativesLoss = config.negatives.build(source, seed).to(self.device)
         self._trained = _Trained(self.model, self.negatives, self._encode_items)
-        self._forward = data_parallel(self._trained)
+        self._forward = data_parallel(config, self._trained)
         self._report: LossReport | None = None
         self._sums: dict[str, Tensor] = {}
         self._counts: dict[str, int] = {}
@@ -275,9 +273,7 @@ class RetrievalTask(Task[PairBatch]):
                 f"train.precision = 'bfloat16' is for CUDA, but the device is {self.device}"
             )
         assert config.negatives is not None
-        wanted = config.embeddings
-        is_shared = isinstance(wanted, StoreConfig) and wanted.store != "local"
-        if config.negatives.chunk_size and is_shared and world_size() > 1:
+        if config.negatives.chunk_size and config.embeddings.is_shared and world_size() > 1:
             raise ConfigError(
                 "negatives.chunk_size reads rows chunk by chunk, and ranks that share rows must "
                 "read together: leave it out, or set embeddings.store = 'local'"
