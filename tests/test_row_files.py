@@ -213,7 +213,7 @@ MISFITS = {
     ),
     "no optimizer": (SPECS, None, "make the optimizer that trained these rows"),
     "a new table": ([*SPECS, TableSpec("new", 3, 4)], RULE, "table 'new' is not in"),
-    "a table less": (SPECS[:2], RULE, "table 'other', which this store has not"),
+    "a table less": (SPECS[:2], RULE, "table 'other', which this store does not have"),
 }  # fmt: skip
 
 
@@ -438,7 +438,7 @@ def test_a_file_with_other_tensors_than_the_index_says_is_refused(saved):
     manifest["files"][path.name] = write_tensors(path, tensors)
     (saved / "manifest.json").write_text(json.dumps(manifest))
 
-    assert "'wide/clocks' is not of the type and shape" in refusal(
+    assert "'wide/clocks' does not have the type and shape" in refusal(
         CheckpointError, fresh(SPECS), saved
     )
 
@@ -447,7 +447,7 @@ def test_a_file_with_other_tensors_than_the_index_says_is_refused(saved):
     ("damage", "expected"),
     [
         (lambda index: index.pop("ranks"), "ranks is missing"),
-        (lambda index: index["ranks"].pop(), "it tells of 3 ranks where num_ranks is 4"),
+        (lambda index: index["ranks"].pop(), "it lists 3 ranks, but num_ranks is 4"),
         (lambda index: index["tables"]["wide"].update(num_rows="13"), "tables.wide.num_rows"),
     ],
 )

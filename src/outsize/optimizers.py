@@ -77,7 +77,7 @@ class RowOptimizer(Optimizer, ABC):
         self.store.reduce_pending()
         is_finite = self.store.pending.is_finite()
         if self.store.any_rank(not is_finite) and is_finite:
-            self.store.pending.spoil(self.store._device())
+            self.store.pending.add_infinity(self.store._device())
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Discard the pending gradients, as for a step that is skipped."""

@@ -1,7 +1,7 @@
-"""Files of which each rank writes one: `rows-00001-of-00004.safetensors` is that of rank 1 of 4.
+"""Folders with one file per rank: `rows-00001-of-00004.safetensors` is that of rank 1 of 4.
 
-A folder of them is whole or absent (`outsize.checkpoint.write_together`), and its manifest has the
-checksum of each.
+A folder is complete or absent (`outsize.checkpoint.write_together`), and its manifest has the
+checksum of each file.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ def write_rank_file(
     tensors: Mapping[str, Tensor],
     metadata: Mapping[str, str] | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Write the file of one rank; its name, with its size and SHA-256."""
+    """Write the file of one rank; return its name with its size and SHA-256."""
     return {name: write_tensors(folder / name, tensors, metadata)}
 
 
 def verified_rank_file(folder: Path, name: str, files: Mapping[str, Any]) -> Path:
-    """A file that the manifest lists, once its checksum is verified.
+    """The path of a file in the manifest, after its checksum is verified.
 
     Args:
         folder: The checkpoint.
         name: The name of the file.
-        files: What its manifest says.
+        files: The files in its manifest.
     """
     if name not in files:
         raise CheckpointError(f"checkpoint {folder} does not list {name}")
@@ -54,11 +54,11 @@ def verified_rank_file(folder: Path, name: str, files: Mapping[str, Any]) -> Pat
 
 
 def require_new_folder(folder: str | Path, what: str) -> Path:
-    """The folder, resolved, if it is new or empty; entered by all ranks.
+    """Resolve a folder; raise unless it is new or empty. All ranks call it.
 
     Args:
-        folder: The same folder for all ranks.
-        what: What is to be saved there, for the error.
+        folder: The folder; the same on all ranks.
+        what: What will be saved there, for the error.
     """
     final = Path(folder).resolve()
     if value_of_first(final.exists() and (not final.is_dir() or any(final.iterdir()))):
@@ -67,12 +67,12 @@ def require_new_folder(folder: str | Path, what: str) -> Path:
 
 
 def write_folder(final: Path, write: WriteFiles) -> None:
-    """Write a folder of files, complete or absent; entered by all ranks."""
-    write_together(final, write, "nothing is left there: make room and save again")
+    """Write a folder that is complete or absent; all ranks call it."""
+    write_together(final, write, "nothing is left there: free some space and save again")
 
 
 def read_tensors(path: Path, names: Sequence[str] | None = None) -> dict[str, Tensor]:
-    """Tensors of a file by name; all of them by default."""
+    """Read tensors from a file by name; by default all."""
     with open_tensors(path) as tensors:
         return {name: tensors.get_tensor(name) for name in names or tensors.keys()}
 
@@ -86,10 +86,10 @@ def copy_lines(
     """Copy lines of a saved tensor into a tensor, in chunks of bounded size.
 
     Args:
-        source: A slice of `safetensors`.
-        lines: Which lines, ascending.
-        target: Where to.
-        rows: The row of `target` for each line, ascending if a range.
+        source: A `safetensors` slice.
+        lines: Lines to copy, ascending.
+        target: The tensor to copy into.
+        rows: The row of `target` for each line; ascending if a range.
     """
     line_bytes = max(1, math.prod(target.shape[1:])) * target.element_size()
     for span, chosen, part in _spans(lines, max(1, _CHUNK_BYTES // line_bytes)):
@@ -104,7 +104,11 @@ def copy_lines(
 def _spans(
     lines: range | Int64[Tensor, " n"], length: int
 ) -> Iterator[tuple[slice, slice | Tensor, slice]]:
-    """Runs of at most `length` lines of a file: the run, which of it, and which of `lines`."""
+    """Split `lines` into runs of a file of at most `length` lines.
+
+    Yields:
+        The run, the chosen lines within it, and their positions in `lines`.
+    """
     if not len(lines):
         return
     first, last = int(lines[0]), int(lines[-1])

@@ -1,10 +1,10 @@
-"""Rows of a store as files: each rank writes those it keeps, any number of ranks reads them.
+"""Saves and loads the rows of a store; each rank writes one file, any number of ranks reads them.
 
-`rows-00001-of-00004.safetensors` holds what rank 1 of 4 keeps: for each table `<table>/rows`,
-`<table>/clocks` and `<table>/state.<name>` (names of tables escaped as in RFC 6901), and under
-`/rank/<name>` what that rank alone knows. `rows.json` says how large the tables are and which rows
-each rank has: every n-th from a first one on. A rank that loads finds the rows it keeps in
-whichever files have them, so neither the number of ranks nor the kind of store has to be the same.
+`rows-00001-of-00004.safetensors` holds the rows of rank 1 of 4: for each table `<table>/rows`,
+`<table>/clocks` and `<table>/state.<name>` (names of tables escaped as in RFC 6901). It also holds
+the rank's own state as `/rank/<name>`. `rows.json` lists the sizes of the tables and the rows of
+each rank: a first row and a stride. On loading, each rank reads its rows from the files that hold
+them, so the number of ranks and the kind of store may differ.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from outsize.row_index import (
     common_rows,
     rank_name,
     read_index,
-    require_indexed,
+    require_matches_index,
     rows_of,
     tensor_name,
 )
 
 
 def save_rows(store: RowStore, folder: str | Path) -> None:
-    """Write all rows of a store, with their clocks and optimizer state; entered by all ranks.
+    """Save all rows of a store, with their clocks and optimizer state; all ranks call it.
 
-    Updates that are still held back are applied first. The folder is complete or absent.
+    The store is flushed first. Afterwards the folder is either complete or absent.
 
     Args:
-        store: What to write.
-        folder: Where to; new, or empty, and the same folder for all ranks.
+        store: The store to save.
+        folder: A new or empty folder; the same on all ranks.
     """
     final = require_new_folder(folder, "the rows")
     store.flush()
@@ -63,52 +63,52 @@ def load_rows(
     allow_new: bool = False,
     allow_dropped: bool = False,
 ) -> dict[str, int]:
-    """Bring back rows that any number of ranks saved, into any store; entered by all ranks.
+    """Load rows that any number of ranks saved, into any store; all ranks call it.
 
-    Every file a rank reads is verified first, and nothing is changed on any rank where something
-    does not fit: a table that has fewer rows than were saved, another width or type, or an
-    optimizer with other state. A table may have grown: its new rows keep what they have, which for
-    a store just made are fresh values, clock 0 and fresh optimizer state. What ranks alone know
-    besides rows, such as which rows have copies in a cache, comes back if as many ranks saved it
-    with the same tables, the same rows on each rank and caches of the same size and policy; it is
-    left out otherwise, on all ranks, and caches begin empty.
+    Each rank verifies every file it reads before anything is changed. If something does not fit,
+    all ranks raise and none changes: a table that has fewer rows than were saved, another width or
+    type, or an optimizer with other state. A table may have grown: its new rows keep their values,
+    which in a new store are the initial ones, with clock 0. The state of each rank besides rows,
+    such as which rows have copies in a cache, is loaded if the number of ranks, the tables, the
+    rows of each rank and the size and policy of its cache are those that were saved. Otherwise no
+    rank loads it, and caches start empty.
 
     Args:
-        store: Where to; its optimizer has to be made before.
-        folder: What `save_rows` wrote, or a checkpoint of a run.
-        allow_new: Let tables that were not saved keep what they have.
-        allow_dropped: Leave out saved tables that the store has not.
+        store: The store to load into; create its optimizer first.
+        folder: A folder that `save_rows` wrote, or a checkpoint of a run.
+        allow_new: Let tables that were not saved keep their values.
+        allow_dropped: Ignore saved tables that the store does not have.
 
     Returns:
-        For each table how many of its rows were not saved.
+        For each table, the number of its rows that were not saved.
     """
     folder = Path(folder)
     with failing_together(CheckpointError):
         files = read_manifest(folder, INDEX)
         index = read_index(folder, files)
         _require_fit(index, store, folder, allow_new, allow_dropped)
-        known = _rank_state(index, store, folder, files)
-        for source in _needed(index, store.parts()):
-            require_indexed(_verified(folder, source, index, files), index, source)
-        fits = known is not None and store.fits_rank_state(known)
+        state = _rank_state(index, store, folder, files)
+        for source in _sources(index, store.parts()):
+            require_matches_index(_verified(folder, source, index, files), index, source)
+        fits = state is not None and store.fits_rank_state(state)
     fits = all(gather_values(fits))
     store.flush()
     with failing_together(CheckpointError):
         parts = store.parts()
-        for source in _needed(index, parts):
+        for source in _sources(index, parts):
             with open_tensors(folder / _file_name(source, index["num_ranks"])) as tensors:
                 for part in parts:
                     saved = index["ranks"][source]["tables"].get(part.table)
                     if saved is not None:
                         _copy_rows(tensors, rows_of(saved), part)
-        if fits and known:
-            store.load_rank_state(known)
+        if fits and state:
+            store.load_rank_state(state)
     saved_rows = {name: table["num_rows"] for name, table in index["tables"].items()}
     return {s.name: s.num_rows - saved_rows.get(s.name, 0) for s in store.layout.specs}
 
 
 def rows_writer(store: RowStore) -> WriteFiles:
-    """What writes a store's rows into a checkpoint; `flush` before. Entered by all ranks."""
+    """A function that writes rows into a checkpoint; flush the store first. All ranks call it."""
     index = make_index(store, gather_values(describe_rank(store)))
 
     def write(folder: Path) -> Mapping[str, Mapping[str, Any]]:
@@ -121,7 +121,7 @@ def rows_writer(store: RowStore) -> WriteFiles:
 
 
 def describe_rank(store: RowStore) -> dict[str, Any]:
-    """Which rows a rank saves, and the names of what it alone knows."""
+    """Which rows this rank saves, and the names of its own state."""
     tables = {
         part.table: {"first": part.first, "every": part.every, "num_rows": part.num_rows}
         for part in _saved_parts(store)
@@ -130,11 +130,11 @@ def describe_rank(store: RowStore) -> dict[str, Any]:
 
 
 def make_index(store: RowStore, ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What `rows.json` holds: the tables, and which rows each rank saves.
+    """The content of `rows.json`: the tables, and which rows each rank saves.
 
     Args:
-        store: Any rank's.
-        ranks: What `describe_rank` says on each.
+        store: The store of any rank.
+        ranks: The result of `describe_rank` on each rank.
     """
     tables: dict[str, Any] = {}
     for part in store.parts():
@@ -152,7 +152,7 @@ def make_index(store: RowStore, ranks: Sequence[Mapping[str, Any]]) -> dict[str,
 
 
 def write_rank(folder: Path, store: RowStore, index: int, count: int) -> dict[str, dict[str, Any]]:
-    """Write the file of one of `count` ranks, if it has something to save; its size and SHA-256."""
+    """Write the file of rank `index` of `count`, unless it is empty; return size and SHA-256."""
     tensors = {
         tensor_name(part.table, name): tensor
         for part in _saved_parts(store)
@@ -167,14 +167,14 @@ def write_rank(folder: Path, store: RowStore, index: int, count: int) -> dict[st
 def _verified(
     folder: Path, source: int, index: Mapping[str, Any], files: Mapping[str, Any]
 ) -> Path:
-    """The file of one rank, which must be the one that was written."""
+    """The file of one rank, after its checksum is verified."""
     return verified_rank_file(folder, _file_name(source, index["num_ranks"]), files)
 
 
 def _rank_state(
     index: Mapping[str, Any], store: RowStore, folder: Path, files: Mapping[str, Any]
 ) -> dict[str, Tensor] | None:
-    """What this rank alone knew, if it had the same rows of the same tables; `None` if not."""
+    """The saved state of this rank; `None` if it had other tables or other rows of them."""
     tables = [(name, table["num_rows"]) for name, table in index["tables"].items()]
     if index["num_ranks"] != world_size() or tables != [
         (spec.name, spec.num_rows) for spec in store.layout.specs
@@ -197,25 +197,25 @@ def _require_fit(
     allow_new: bool,
     allow_dropped: bool,
 ) -> None:
-    """Refuse what cannot be loaded, naming the table and the way out."""
+    """Raise if the saved tables cannot be loaded into this store."""
     here, saved = {part.table: part for part in store.parts()}, index["tables"]
     new, dropped = sorted(here.keys() - saved.keys()), sorted(saved.keys() - here.keys())
     if new and not allow_new:
         raise CheckpointError(
             f"table {new[0]!r} is not in {folder}, which holds {', '.join(map(repr, saved))}: "
-            "pass allow_new=True to let it keep fresh rows"
+            "pass allow_new=True to keep its initial rows"
         )
     if dropped and not allow_dropped:
         raise CheckpointError(
-            f"{folder} holds table {dropped[0]!r}, which this store has not: "
-            "pass allow_dropped=True to leave it out"
+            f"{folder} holds table {dropped[0]!r}, which this store does not have: "
+            "pass allow_dropped=True to ignore it"
         )
     for table in sorted(here.keys() & saved.keys()):
         num_rows = store.layout.spec(table).num_rows
         if num_rows < saved[table]["num_rows"]:
             raise CheckpointError(
                 f"table {table!r} has {num_rows:,} rows, but {saved[table]['num_rows']:,} are in "
-                f"{folder}: a table may grow and not shrink; make it as large"
+                f"{folder}: a table may grow but not shrink; make it at least as large"
             )
         _require_same_kinds(table, _kinds(here[table]), saved[table]["tensors"], folder)
 
@@ -230,15 +230,15 @@ def _require_same_kinds(
         way_out = (
             "make the optimizer that trained these rows, with its settings, before loading"
             if name.startswith("state.")
-            else "make the table as it was"
+            else "make the table as it was saved"
         )
         raise CheckpointError(
-            f"table {table!r}: {name} {_in_words(found)} in this store, but {_in_words(expected)} "
+            f"table {table!r}: {name} {_describe(found)} in this store, but {_describe(expected)} "
             f"in {folder}: {way_out}"
         )
 
 
-def _in_words(kind: Sequence[Any] | None) -> str:
+def _describe(kind: Sequence[Any] | None) -> str:
     if kind is None:
         return "is absent"
     dtype, *shape = kind
@@ -246,15 +246,15 @@ def _in_words(kind: Sequence[Any] | None) -> str:
 
 
 def _kinds(part: TablePart) -> dict[str, list[Any]]:
-    """For each tensor of a table its type and the shape of a line."""
+    """For each tensor of a table, its type and the shape of one line."""
     return {
         name: [str(tensor.dtype).removeprefix("torch."), *tensor.shape[1:]]
         for name, tensor in part.tensors.items()
     }
 
 
-def _needed(index: Mapping[str, Any], parts: Sequence[TablePart]) -> Iterator[int]:
-    """The ranks whose files hold rows of these parts."""
+def _sources(index: Mapping[str, Any], parts: Sequence[TablePart]) -> Iterator[int]:
+    """The saved ranks whose files hold rows of these parts."""
     for source, saved in enumerate(index["ranks"]):
         if any(
             common_rows(rows_of(saved["tables"][part.table]), _range_of(part))
@@ -265,18 +265,18 @@ def _needed(index: Mapping[str, Any], parts: Sequence[TablePart]) -> Iterator[in
 
 
 def _copy_rows(tensors: Any, saved: range, part: TablePart) -> None:
-    """Copy the rows of a part that a file has."""
+    """Copy the rows of a part that are in a file."""
     here = _range_of(part)
     common = common_rows(saved, here)
     if not common:
         return
-    lines, rows = _places(common, saved), _places(common, here)
+    lines, rows = _positions(common, saved), _positions(common, here)
     for name, target in part.tensors.items():
         copy_lines(tensors.get_slice(tensor_name(part.table, name)), lines, target, rows)
 
 
-def _places(some: range, rows: range) -> range:
-    """Where some of the rows stand among them."""
+def _positions(some: range, rows: range) -> range:
+    """The positions of some rows within a range that contains them."""
     return range(rows.index(some[0]), rows.index(some[-1]) + 1, some.step // rows.step)
 
 

@@ -1,7 +1,7 @@
-"""`rows.json`: how large saved tables are and which rows each rank has, checked before it is used.
+"""`rows.json`: the sizes of saved tables and the rows of each rank, checked before use.
 
-Ranks must share the rows of every table without overlap or gap, and a file of rows must hold the
-tensors that the index says, of those types and shapes, and nothing else.
+The shares of the ranks must cover every table without overlap or gap. A file of rows must hold
+exactly the tensors in the index, with their types and shapes.
 """
 
 from __future__ import annotations
@@ -30,34 +30,34 @@ def read_index(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> dict[str
 
     Args:
         folder: The checkpoint.
-        files: What its manifest says.
+        files: The files in its manifest.
     """
     path = folder / INDEX
     require_whole(path, files[INDEX])
     index: dict[str, Any] = read_verified(path, _SCHEMA)
     if len(index["ranks"]) != index["num_ranks"]:
-        fact = f"it tells of {len(index['ranks'])} ranks where num_ranks is {index['num_ranks']}"
+        fact = f"it lists {len(index['ranks'])} ranks, but num_ranks is {index['num_ranks']}"
         raise damaged(path, fact)
     for table, facts in index["tables"].items():
         shares = [r["tables"][table] for r in index["ranks"] if table in r["tables"]]
-        if not _is_shared_out([rows_of(share) for share in shares], facts["num_rows"]):
-            raise damaged(path, f"its ranks do not share the rows of table {table!r}")
+        if not _is_partition([rows_of(share) for share in shares], facts["num_rows"]):
+            raise damaged(path, f"its ranks do not cover the rows of table {table!r} once each")
         for name, kind in facts["tensors"].items():
             if not kind or kind[0] not in _TYPES or any(isinstance(n, str) for n in kind[1:]):
-                raise damaged(path, f"it gives {name} of table {table!r} no type and shape")
+                raise damaged(path, f"{name} of table {table!r} has no type and shape in it")
     for saved in index["ranks"]:
-        if strange := sorted(saved["tables"].keys() - index["tables"].keys()):
-            raise damaged(path, f"it says nothing of table {strange[0]!r}, which a rank saved")
+        if unknown := sorted(saved["tables"].keys() - index["tables"].keys()):
+            raise damaged(path, f"it does not list table {unknown[0]!r}, which a rank saved")
     return index
 
 
-def require_indexed(path: Path, index: Mapping[str, Any], source: int) -> None:
-    """Refuse a file of rows that does not hold what the index says of it.
+def require_matches_index(path: Path, index: Mapping[str, Any], source: int) -> None:
+    """Raise unless a file of rows holds exactly the tensors in the index.
 
     Args:
         path: The file of the rank `source`.
-        index: What `read_index` gave.
-        source: Which rank saved it.
+        index: The result of `read_index`.
+        source: The rank that saved it.
     """
     saved = index["ranks"][source]
     expected: dict[str, tuple[str, list[int]] | None] = {
@@ -73,7 +73,7 @@ def require_indexed(path: Path, index: Mapping[str, Any], source: int) -> None:
                 raise damaged(path, f"it and {INDEX} disagree about {name!r}")
             found = tensors.get_slice(name)
             if expected[name] not in (None, (found.get_dtype(), found.get_shape())):
-                raise damaged(path, f"{name!r} is not of the type and shape that {INDEX} says")
+                raise damaged(path, f"{name!r} does not have the type and shape in {INDEX}")
 
 
 def rows_of(share: Mapping[str, int]) -> range:
@@ -97,11 +97,11 @@ def tensor_name(table: str, tensor: str) -> str:
 
 
 def rank_name(name: str) -> str:
-    """The name in a file of rows of what its rank alone knows."""
+    """The name of a tensor of the rank's own state in a file of rows."""
     return f"/rank/{escape(name)}"
 
 
-def _is_shared_out(shares: Sequence[range], num_rows: int) -> bool:
+def _is_partition(shares: Sequence[range], num_rows: int) -> bool:
     """Whether every row of a table is in exactly one of several ranges."""
     shares = [rows for rows in shares if rows.start < rows.stop]
     sizes = [(rows.stop - rows.start) // rows.step for rows in shares]

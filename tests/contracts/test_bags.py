@@ -184,8 +184,8 @@ def test_rows_keep_their_type_whatever_that_of_the_weights():
     [
         ([1, 2], "the first offset must be 0, but got 1"),
         ([-1, 2], "the first offset must be 0, but got -1"),
-        ([0, 3, 2], "offsets must not decrease nor pass the 4 ids they cut"),
-        ([0, 5], "offsets must not decrease nor pass the 4 ids they cut"),
+        ([0, 3, 2], "offsets must not decrease or exceed the number of ids, 4"),
+        ([0, 5], "offsets must not decrease or exceed the number of ids, 4"),
         ([], "4 ids but no offsets: they belong to no bag"),
     ],
 )
@@ -212,7 +212,7 @@ def test_offsets_go_with_flat_ids_only():
 
 @pytest.mark.parametrize("shape", [(), (2, 2, 2)])
 def test_ids_of_other_shapes_are_no_bags(shape):
-    with pytest.raises(DataError, match="are no bags"):
+    with pytest.raises(DataError, match="are not bags"):
         Bag(torch.zeros(shape, dtype=torch.int64))
 
 

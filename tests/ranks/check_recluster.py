@@ -78,7 +78,7 @@ def check_if_any_rank_raises_all_raise(table, optimizer):
 
 def check_if_any_rank_is_asked_to_stop_all_stop(table, optimizer):
     """Whoever is asked: ranks that wait are heard in the middle of a clustering."""
-    first_rank._SECONDS_BETWEEN_MEETINGS = 0.0
+    first_rank._SYNC_INTERVAL_S = 0.0
     for asked in range(world_size()):
         before = snapshot(table, optimizer)
         calls = []
@@ -93,7 +93,7 @@ def check_if_any_rank_is_asked_to_stop_all_stop(table, optimizer):
         assert_unchanged(table, optimizer, before)
     table.recluster(optimizer)
     assert equal_on_all_ranks(table.pointers)
-    first_rank._SECONDS_BETWEEN_MEETINGS = 0.5
+    first_rank._SYNC_INTERVAL_S = 0.5
 
 
 with process_group(torch.device("cpu")):

@@ -15,7 +15,7 @@ folder, number = Path(sys.argv[1]), int(sys.argv[2])
 dist.init_process_group("gloo", init_method=f"file://{folder / 'store'}", rank=number, world_size=3)
 channel = RequestChannel(lambda source, request: request.content)
 if number == 2:
-    channel.meet()
+    channel.barrier()
     channel._server.join()  # it has ended: both others have said goodbye
     os.kill(os.getpid(), signal.SIGKILL)
 print(f"rank {number} was told: {refusal(OwnerError, channel.close)}", flush=True)

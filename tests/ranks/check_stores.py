@@ -12,10 +12,10 @@ from outsize.contracts import RowUpdate
 from outsize.kernels.rows.updates import AdagradRule, AdamRule, SGDRule
 from outsize.ranks.collectives import ProcessRanks, gather_rows, process_group, rank, world_size
 from outsize.testing.ranks import (
-    evaluation_reads_leave_training_as_it_is,
-    nothing_is_lost_and_no_read_misses_more_than_its_bounds,
-    owners_make_no_difference,
-    without_staleness_a_cache_changes_no_bit,
+    cache_without_staleness_changes_no_bit,
+    evaluation_reads_do_not_change_training,
+    no_update_is_lost_and_staleness_is_bounded,
+    number_of_owners_changes_no_bit,
 )
 
 
@@ -30,7 +30,7 @@ from outsize.testing.ranks import (
     num_owners=st.sampled_from([1, 2, 4]),
 )
 def check_traces(seed, read, write, eviction, num_slots, num_owners):
-    nothing_is_lost_and_no_read_misses_more_than_its_bounds(
+    no_update_is_lost_and_staleness_is_bounded(
         ProcessRanks(), seed, read, write, eviction, num_slots, num_owners
     )
 
@@ -43,11 +43,9 @@ def check_no_bit_changes():
         (AdamRule(0.3), "light-lfu"),
     ]
     for rule, eviction in rules:
-        without_staleness_a_cache_changes_no_bit(ProcessRanks(), rule, eviction)
-        owners_make_no_difference(ProcessRanks(), rule)
-        evaluation_reads_leave_training_as_it_is(
-            ProcessRanks(), rule, "int8", (20, 10, 0, eviction)
-        )
+        cache_without_staleness_changes_no_bit(ProcessRanks(), rule, eviction)
+        number_of_owners_changes_no_bit(ProcessRanks(), rule)
+        evaluation_reads_do_not_change_training(ProcessRanks(), rule, "int8", (20, 10, 0, eviction))
 
 
 def check_only_remote_bytes_are_counted():

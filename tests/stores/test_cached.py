@@ -15,11 +15,11 @@ from outsize.ranks.thread_ranks import run_as_ranks
 from outsize.stores import EVICTION, WIRES, CachedStore, LocalStore, ShardedStore
 from outsize.testing import STORE_CHECKS
 from outsize.testing.ranks import (
-    evaluation_reads_leave_training_as_it_is,
-    nothing_is_lost_and_no_read_misses_more_than_its_bounds,
-    owners_make_no_difference,
+    cache_without_staleness_changes_no_bit,
+    evaluation_reads_do_not_change_training,
+    no_update_is_lost_and_staleness_is_bounded,
+    number_of_owners_changes_no_bit,
     trained_rows,
-    without_staleness_a_cache_changes_no_bit,
 )
 
 SPEC = outsize.TableSpec("rows", 20, 3)
@@ -54,7 +54,7 @@ def test_a_cache_keeps_the_contract_of_a_store(num_rows, read, write, eviction, 
 def test_nothing_is_lost_and_no_read_misses_more_than_its_bounds(
     seed, size, read, write, eviction, num_slots
 ):
-    check = nothing_is_lost_and_no_read_misses_more_than_its_bounds
+    check = no_update_is_lost_and_staleness_is_bounded
     run_as_ranks(size, lambda ranks: check(ranks, seed, read, write, eviction, num_slots))
 
 
@@ -68,7 +68,7 @@ def test_nothing_is_lost_and_no_read_misses_more_than_its_bounds(
     ],
 )
 def test_without_staleness_a_cache_changes_no_bit(rule, eviction):
-    run_as_ranks(3, lambda ranks: without_staleness_a_cache_changes_no_bit(ranks, rule, eviction))
+    run_as_ranks(3, lambda ranks: cache_without_staleness_changes_no_bit(ranks, rule, eviction))
 
 
 @pytest.mark.parametrize("wire", WIRES)
@@ -78,13 +78,13 @@ def test_evaluation_reads_leave_training_as_it_is(rule, wire, unchecked_shapes):
     write = 3 if rule.merges_batches else 0
     caches = [None, (20, 0, 0, "lru"), (20, 10, write, "fading-lfu")]
     cache = caches[(RULES.index(rule) + list(WIRES).index(wire)) % 3]
-    check = evaluation_reads_leave_training_as_it_is
+    check = evaluation_reads_do_not_change_training
     run_as_ranks(2, lambda ranks: check(ranks, rule, wire, cache))
 
 
 @pytest.mark.parametrize("rule", [SGDRule(0.3), AdagradRule(0.3, row_wise=True)])
 def test_owners_make_no_difference(rule):
-    run_as_ranks(4, lambda ranks: owners_make_no_difference(ranks, rule))
+    run_as_ranks(4, lambda ranks: number_of_owners_changes_no_bit(ranks, rule))
 
 
 def push(store, row, value, ticks=1):

@@ -10,8 +10,8 @@ from outsize.kernels.rows.updates import AdagradRule, AdamRule, SGDRule
 from outsize.ranks.thread_ranks import run_as_ranks
 from outsize.stores import STORES, CachedStore, LocalStore, ShardedStore
 from outsize.testing.ranks import (
-    owners_make_no_difference,
-    without_staleness_a_cache_changes_no_bit,
+    cache_without_staleness_changes_no_bit,
+    number_of_owners_changes_no_bit,
 )
 
 HALF = [torch.bfloat16, torch.float16]
@@ -40,13 +40,13 @@ def test_small_updates_of_half_precision_rows_add_up(kind, dtype):
 
 @pytest.mark.parametrize("rule", [SGDRule(0.003), AdamRule(0.003)])
 def test_without_staleness_a_cache_changes_no_bit(rule, unchecked_shapes):
-    check = without_staleness_a_cache_changes_no_bit
+    check = cache_without_staleness_changes_no_bit
     run_as_ranks(2, lambda ranks: check(ranks, rule, "lru", torch.bfloat16))
 
 
 def test_owners_make_no_difference(unchecked_shapes):
     rule = AdagradRule(0.01, row_wise=True)
-    run_as_ranks(2, lambda ranks: owners_make_no_difference(ranks, rule, torch.float16))
+    run_as_ranks(2, lambda ranks: number_of_owners_changes_no_bit(ranks, rule, torch.float16))
 
 
 def draw_updates(num_steps, ids, dim=8):

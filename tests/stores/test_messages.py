@@ -11,7 +11,7 @@ from outsize.errors import ConfigError
 from outsize.kernels.rows.updates import AdagradRule, SGDRule
 from outsize.ranks.sections import MessageReader, MessageWriter
 from outsize.spec import TableSpec
-from outsize.stores.merging import average_over_workers, merge_updates, no_update
+from outsize.stores.merging import average_over_workers, empty_update, merge_updates
 from outsize.stores.packing import Packing, RowRequest
 from outsize.stores.wire import WIRES, wire_named
 
@@ -84,7 +84,7 @@ def test_ids_beyond_32_bits_arrive_whole():
     layout = RowLayout([TableSpec("huge", 1 << 40, 2)])
     ids = torch.tensor([5, (1 << 33) + 5, (1 << 40) - 3]) // 3 * 3 + 1
     packing = Packing(layout, 3)
-    nothing = no_update(layout, torch.device("cpu"))
+    nothing = empty_update(layout, torch.device("cpu"))
     rule = SGDRule(0.1)
     message, numbers = packing.write_request(RowRequest(nothing, ids, None), WIRES["int8"], rule)
     found = packing.read_request(message.content, numbers, 1, False, WIRES["int8"], rule)

@@ -1,4 +1,4 @@
-"""What a table and a store promise; everything above relies on these and nothing more."""
+"""The contracts of tables and stores, on which all higher layers rely."""
 
 from outsize.contracts.bags import Bag, Codes, pool_rows
 from outsize.contracts.features import FeatureInput, FeatureSelection

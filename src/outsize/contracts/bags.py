@@ -1,4 +1,4 @@
-"""Inputs of a feature: bags of ids, pooled as `nn.EmbeddingBag` does, and codes in place of ids."""
+"""Inputs of a feature: bags of ids, pooled as `nn.EmbeddingBag` does, or codes instead of ids."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ class Bag:
     """The ids of one feature for a batch.
 
     Attributes:
-        values: `(B,)` one id each, `(B, L)` bags of equal length, or `(N,)` with `offsets`.
-        offsets: `(B,)` start of each bag in a flat `values`; bag i ends where bag i+1 begins.
-        weights: A weight for each id, of the shape of `values`; for sum pooling only.
+        values: `(B,)` for one id per bag, `(B, L)` for bags of equal length, or `(N,)` with
+            `offsets`.
+        offsets: `(B,)` start of each bag in flat `values`; bag i ends where bag i+1 starts.
+        weights: One weight per id, in the shape of `values`; for sum pooling only.
     """
 
     values: Int64[Tensor, "..."]
@@ -31,12 +32,12 @@ class Bag:
         if self.weights is not None and self.weights.shape != self.values.shape:
             raise DataError(
                 f"weights of shape {tuple(self.weights.shape)} do not fit ids of shape "
-                f"{tuple(self.values.shape)}: give one weight for each id"
+                f"{tuple(self.values.shape)}: give one weight per id"
             )
         if self.offsets is None:
             if self.values.dim() not in (1, 2):
                 raise DataError(
-                    f"ids of shape {tuple(self.values.shape)} are no bags: give (B,), (B, L), "
+                    f"ids of shape {tuple(self.values.shape)} are not bags: give (B,), (B, L), "
                     "or flat values with offsets"
                 )
         elif self.values.dim() != 1 or self.offsets.dim() != 1:
@@ -55,7 +56,7 @@ class Bag:
             raise DataError(f"the first offset must be 0, but got {int(offsets[0])}")
         elif bool((offsets.diff() < 0).any()) or int(offsets[-1]) > self.values.numel():
             raise DataError(
-                f"offsets must not decrease nor pass the {self.values.numel()} ids they cut"
+                f"offsets must not decrease or exceed the number of ids, {self.values.numel()}"
             )
 
     @property
@@ -65,11 +66,11 @@ class Bag:
 
     @property
     def is_one_id_each(self) -> bool:
-        """Whether every bag is a single id of weight 1, so that nothing needs pooling."""
+        """Whether every bag is a single id without a weight, so that pooling is not needed."""
         return self.values.dim() == 1 and self.offsets is None and self.weights is None
 
     def flat(self, padding_id: int | None = None) -> Bag:
-        """The same bags as flat values with offsets, padding taken out."""
+        """The same bags as flat values with offsets, without padding."""
         values, weights, offsets = self.values, self.weights, self.offsets
         if offsets is None:
             length = values.shape[1] if values.dim() == 2 else 1
@@ -77,11 +78,11 @@ class Bag:
             values = values.flatten()
             weights = None if weights is None else weights.flatten()
         if padding_id is not None:
-            keep = values != padding_id
-            kept_before = torch.cat((keep.new_zeros(1, dtype=torch.int64), keep.cumsum(0)))
-            offsets = kept_before[offsets]
-            values = values[keep]
-            weights = None if weights is None else weights[keep]
+            is_real = values != padding_id
+            num_before = torch.cat((is_real.new_zeros(1, dtype=torch.int64), is_real.cumsum(0)))
+            offsets = num_before[offsets]
+            values = values[is_real]
+            weights = None if weights is None else weights[is_real]
         return Bag(values, offsets, weights)
 
 
@@ -91,13 +92,13 @@ def pool_rows(
     pooling: Pooling,
     weights: Float[Tensor, " n"] | None = None,
 ) -> Float[Tensor, "batch dim"]:
-    """Reduce each run of rows to one vector; an empty bag gives zeros.
+    """Pool each bag of rows to one vector; an empty bag gives zeros.
 
     Args:
         rows: One row per id, in the order of the bags.
         offsets: Start of each bag.
         pooling: "sum", "mean" or "max".
-        weights: A factor for each row; only with "sum".
+        weights: One factor per row; only with "sum".
     """
     require_poolable(pooling, weights)
     if rows.shape[0] == 0:
@@ -113,7 +114,7 @@ def pool_rows(
 
 
 def require_poolable(pooling: Pooling, weights: Tensor | None) -> None:
-    """Refuse weights where `nn.EmbeddingBag` does: they have one meaning only, in a sum."""
+    """Raise if weights are given without sum pooling, as `nn.EmbeddingBag` does."""
     if weights is not None and pooling != "sum":
         raise ConfigError(
             f"weights need sum pooling, but the pooling is {pooling!r}; "
@@ -123,14 +124,14 @@ def require_poolable(pooling: Pooling, weights: Tensor | None) -> None:
 
 @dataclass(frozen=True)
 class Codes:
-    """Encoded ids, as `EmbeddingTable.encode` gives them; flat ones stand in a batch for a feature.
+    """Encoded ids from `EmbeddingTable.encode`; flat codes can replace the ids of a feature.
 
     Attributes:
         values: The pointers of each id.
-        offsets: Start of each bag among flat ids; without offsets every bag is one id.
-        weights: A weight for each id; for sum pooling only.
-        version: Which pointers of the table these are, its `codes_version` when they were made.
-            A table decodes codes of its own version only.
+        offsets: Start of each bag in flat codes; without offsets every bag is one id.
+        weights: One weight per id; for sum pooling only.
+        version: The table's `codes_version` when the codes were made. A table decodes only codes of
+            its current version.
     """
 
     values: Integer[Tensor, "*shape pointers"]
@@ -143,7 +144,7 @@ class Codes:
             self.require_flat("codes")
 
     def require_flat(self, name: str) -> None:
-        """Refuse codes that are not (N, pointers), which no batch can have."""
+        """Raise unless the codes have the shape (N, pointers), as a batch needs."""
         if self.values.dim() != 2:
             raise DataError(
                 f"{name} must be (N, pointers), but got the shape {tuple(self.values.shape)}: "

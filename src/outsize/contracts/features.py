@@ -1,4 +1,4 @@
-"""Some features of a collection, and what it takes to look them up together."""
+"""Features of a collection that are looked up together."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ FeatureInput = Tensor | tuple[Tensor, Tensor] | Bag | Codes
 
 
 class FeatureSelection:
-    """Features that are read in one call, with the guard of their ids.
+    """Features that are looked up in one call, with the guard of their ids.
 
     Args:
-        features: Which, in the order of the result.
+        features: The features, in the order of the result.
         specs: Table name → table.
     """
 
@@ -32,11 +32,11 @@ class FeatureSelection:
         self._offsets: Int64[Tensor, " features"] | None = None
 
     def bags(self, inputs: Mapping[str, FeatureInput], *, allow_codes: bool) -> list[Bag | Codes]:
-        """What a batch has for these features, each of as many examples.
+        """The inputs of these features in a batch, checked to have equally many examples.
 
         Args:
-            inputs: The batch; it may have other features too.
-            allow_codes: Whether pointers may stand in the place of ids.
+            inputs: The batch; it may have other features, too.
+            allow_codes: Whether codes may replace ids.
         """
         bags: list[Bag | Codes] = []
         for feature in self.features:
@@ -64,7 +64,7 @@ class FeatureSelection:
         return bags
 
     def offsets(self, layout: RowLayout, device: torch.device) -> Int64[Tensor, " features"]:
-        """Where the table of each feature begins in a store; made once for a device."""
+        """The store id of row 0 of each feature's table; computed once per device."""
         if self._offsets is None or self._offsets.device != device:
             starts = [layout.offsets[f.table] for f in self.features]
             self._offsets = torch.tensor(starts, device=device)

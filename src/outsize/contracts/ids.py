@@ -1,10 +1,9 @@
-"""Ids are int64 and checked against their table.
+"""Checks that ids are int64 and within their table.
 
-On the CPU a bad id raises where it is used. On CUDA that would cost a synchronisation per look-up
-(or a device assert that poisons the process), so a bad id is replaced by row 0 and remembered in
-a flag; `raise_if_bad`, called once at a step's end, reports it before the step is kept.
-`torch.compile` sees the check as one operator, which it can neither look into nor leave out. On the
-meta device, where ids have no values, there is nothing to check.
+On the CPU a bad id raises at once. On CUDA that would cost one synchronization per look-up (or a
+device assert, after which the process cannot use CUDA). So a bad id reads row 0 and sets a flag;
+`raise_if_bad`, called at the end of a step, reports it before anything is saved. `torch.compile`
+sees the check as one opaque operator. On the meta device ids have no values, and are not checked.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class IdGuard:
     """Checks columns of ids, each against the number of rows of its table.
 
     Args:
-        num_rows: What to call each column in an error → how many rows its ids may name.
+        num_rows: Name of each column, for errors → number of rows of its table.
     """
 
     def __init__(self, num_rows: Mapping[str, int]) -> None:
@@ -41,7 +40,7 @@ class IdGuard:
         _GUARDS[self._number] = self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy is a guard of its own, with nothing flagged."""
+        """A copy is an independent guard without flagged ids."""
         return IdGuard, (dict(zip(self._names, self._limits, strict=True)),)
 
     def __call__(self, ids: Int64[Tensor, "n columns"]) -> Int64[Tensor, "n columns"]:
@@ -56,10 +55,10 @@ class IdGuard:
         return self._check(ids)
 
     def prepare(self, device: torch.device) -> Int64[Tensor, " columns"]:
-        """Make what a check on CUDA writes to, at an address that captured graphs may know.
+        """Allocate the buffers of the check, at an address that captured CUDA graphs can use.
 
         Returns:
-            How many rows ids of each column may name, on that device.
+            The number of rows of each column's table, on that device.
         """
         if self._bounds is None or self._bounds.device != device:
             self._bounds = torch.tensor(self._limits, dtype=torch.int64, device=device)
@@ -83,7 +82,7 @@ class IdGuard:
         return ids.masked_fill(bad, 0)
 
     def raise_if_bad(self) -> None:
-        """Report ids flagged on CUDA since the last call (one synchronisation)."""
+        """Raise if an id was flagged on CUDA since the last call (one synchronization)."""
         if self._worst is None:
             return
         worst = self._worst.tolist()
@@ -95,7 +94,7 @@ class IdGuard:
     def _raise(self, column: int, bad_id: int) -> None:
         raise IdError(
             f"{self._names[column]}: id {bad_id} is outside 0 … {self._limits[column] - 1}; "
-            "enlarge num_rows, or map unknown ids to a row of their own"
+            "increase num_rows, or map unknown ids to a row of their own"
         )
 
 
@@ -103,7 +102,7 @@ class IdGuard:
     "outsize::check_ids", mutates_args=(), schema="(Tensor ids, int guard) -> Tensor"
 )
 def _check_compiled(ids: Tensor, guard: int) -> Tensor:
-    """`IdGuard` as an operator of a compiled graph; its result must be a tensor of its own."""
+    """`IdGuard` as an operator; its result must not be one of its inputs."""
     safe = _GUARDS[guard]._check(ids)
     return safe.clone() if safe is ids else safe
 

@@ -1,9 +1,9 @@
 """One id space for all tables of a store.
 
-A row has a *store id*: the offset of its table plus its own id. Tables of equal width and type
-are neighbours and form a *group*, whose rows can lie in one tensor. Store ids in ascending order
-therefore come group by group, and whatever has one number a row (ids, clocks, ticks) is one flat
-tensor over all tables, while vectors are one tensor a group. Most models have a single group.
+A row has a *store id*: the offset of its table plus its id in the table. Tables of equal width and
+type are adjacent and form a *group*, whose rows fit into one tensor. Ascending store ids therefore
+come group by group. Whatever has one number per row (ids, clocks, ticks) is one flat tensor over
+all tables; vectors are one tensor per group. Most models have a single group.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ class RowGroup:
 
     @property
     def num_rows(self) -> int:
-        """Rows of all its tables."""
+        """Number of rows of all its tables."""
         return self.stop - self.start
 
 
 class RowLayout:
-    """Where each table lies among the rows of a store.
+    """Maps tables to ranges of store ids.
 
     Attributes:
         specs: The tables in the order of their store ids.
         offsets: Table name → store id of its row 0.
         groups: Runs of tables with equal width and type, in the order of store ids.
-        num_rows: Rows of all tables.
+        num_rows: Number of rows of all tables.
     """
 
     def __init__(self, specs: Sequence[TableSpec]) -> None:
@@ -66,7 +66,7 @@ class RowLayout:
         self.num_rows = next_id
 
     def facts(self) -> str:
-        """The tables in words, in their order: what ranks that share them must have alike."""
+        """A description of the tables, which must be equal on all ranks that share them."""
         return "; ".join(
             f"table {spec.name!r} of {spec.num_rows} rows of {spec.dim} "
             f"{str(spec.dtype).removeprefix('torch.')}"
@@ -74,7 +74,7 @@ class RowLayout:
         )
 
     def spec(self, table: str) -> TableSpec:
-        """The spec of a table, or an error that names those there are."""
+        """The spec of a table; the error lists the tables of the store."""
         for spec in self.specs:
             if spec.name == table:
                 return spec
@@ -88,13 +88,13 @@ class RowLayout:
         return next(i for i, group in enumerate(self.groups) if group.start <= offset < group.stop)
 
     def split(self, ids: Int64[Tensor, " n"]) -> list[Int64[Tensor, " _"]]:
-        """Cut ascending store ids into one run per group, still as store ids."""
+        """Split ascending store ids into one run per group; they stay store ids."""
         if len(self.groups) == 1:
             return [ids]
         return list(ids.split(self.group_sizes(ids)))
 
     def group_sizes(self, ids: Int64[Tensor, " n"]) -> list[int]:
-        """How many of these ascending store ids fall into each group."""
+        """How many of these ascending store ids are in each group."""
         if len(self.groups) == 1:
             return [ids.shape[0]]
         stops = torch.tensor([group.stop for group in self.groups], device=ids.device)
@@ -108,9 +108,9 @@ class TablePart:
 
     Attributes:
         table: Name of the table.
-        first: The table's row that comes first here.
-        every: How far apart neighbours here are in the table.
-        tensors: "rows", "clocks" and "state.<name>" → one line for each row kept here.
+        first: The first row, as an id of the table.
+        every: Stride.
+        tensors: "rows", "clocks" and "state.<name>" → one line per row.
     """
 
     table: str
@@ -120,5 +120,5 @@ class TablePart:
 
     @property
     def num_rows(self) -> int:
-        """How many rows of the table are here."""
+        """Number of rows in this part."""
         return self.tensors["rows"].shape[0]

@@ -1,4 +1,4 @@
-"""What travels between a worker and the owner of rows, and what that costs."""
+"""Messages between workers and owners of rows, and counts of what they cost."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class RowUpdate:
 
     Attributes:
         ids: Store ids, ascending, each once.
-        gradients: Σg for those rows, one tensor a group.
-        ticks: How many batches each sum covers; the row's clock moves by as much.
-        squares: The sum of the rule's `square(g)` over those batches, one tensor a group;
-            `None` where every sum covers one batch.
-        exact: Rows whose sum must travel as exactly as can be, because nobody keeps what rounding
-            leaves out; `None` for none. Without a meaning where nothing is rounded on the way.
+        gradients: Σg of those rows, one tensor per group.
+        ticks: Number of batches in each sum; the row's clock advances by as much.
+        squares: The rule's `square(g)` summed over those batches, one tensor per group; `None` if
+            every sum covers one batch.
+        exact: Rows to send by the finer wire, because they have no error feedback; `None` for
+            none. Ignored if nothing is rounded.
     """
 
     ids: Int64[Tensor, " n"]
@@ -31,10 +31,10 @@ class RowUpdate:
     exact: Bool[Tensor, " n"] | None = None
 
     def take(self, index: Int64[Tensor, " k"]) -> RowUpdate:
-        """The part for some of its rows.
+        """The update of some of its rows.
 
         Args:
-            index: Which of them, counted from 0, ascending.
+            index: Positions of those rows in `ids`, ascending.
         """
         if index.shape[0] == self.ids.shape[0]:
             return self
@@ -46,15 +46,17 @@ class RowUpdate:
 
 @dataclass(frozen=True)
 class RowReply:
-    """Rows that were asked for and are newer than what the asker holds.
+    """The requested rows whose clock is greater than the asked clock.
 
     Attributes:
-        stale: Which of the asked ids follow; in the order asked.
-        rows: Their values, one tensor a group, in the type they are kept in.
-        clocks: Their clocks: updates applied so far, ticks counted.
-        state: Their optimizer state, one mapping a group; empty for a plain read.
-        behind: Of the rows that do not follow, the greatest clock, counted from the one asked with
-            (so 0 at most); `None` where there are none.
+        stale: row clock > asked clock, for each requested id: the rows that are sent. All rows, if
+            the request had no clocks.
+        rows: Values of the sent rows, one tensor per group, in the type of the table.
+        clocks: Clocks of the sent rows.
+        state: Optimizer state of the sent rows, one mapping per group; empty if the request had no
+            clocks.
+        behind: max(row clock − asked clock) over the rows that were not sent; ≤ 0. `None` if all
+            were sent.
     """
 
     stale: Bool[Tensor, " n"]
@@ -67,11 +69,11 @@ class RowReply:
 def take_lines(
     groups: tuple[Float[Tensor, "_ _"], ...], index: Int64[Tensor, " k"]
 ) -> tuple[Float[Tensor, "_ _"], ...]:
-    """Some lines of tensors that hold one line a row, group by group.
+    """Select lines from tensors with one line per row and one tensor per group.
 
     Args:
-        groups: One tensor a group; lines are counted through all of them.
-        index: Which lines, ascending.
+        groups: One tensor per group.
+        index: Lines to select, ascending, numbered over all groups.
     """
     if len(groups) == 1:
         return (groups[0].index_select(0, index),)
@@ -91,18 +93,18 @@ BYTE_KINDS = ("ids", "clocks", "rows", "gradients")
 
 @dataclass
 class RowCounts:
-    """Counts of one rank over some time.
+    """Counts of one rank since they were last taken.
 
     Attributes:
-        sent_bytes: Bytes sent to other ranks, by kind: "ids", "clocks" (with ticks, and flags of
+        sent_bytes: Bytes sent to other ranks, by kind: "ids", "clocks" (with ticks and the flags of
             stale rows), "rows" (with optimizer state) and "gradients" (with their squares).
-        reads: Distinct rows asked for by training steps.
-        local: Of those, rows that this rank owns.
-        hits: Of those, rows read from a valid copy.
+        reads: Distinct rows read by training steps.
+        local: How many of these reads were of rows that this rank owns.
+        hits: How many of these reads were served by a valid copy.
         pushes: Rows pushed to their owner.
-        evictions: Copies that gave way.
-        largest_lag: The most updates of others a copy was behind its owner when it was read;
-            `None` where no copy was read, or nobody asked its owner.
+        evictions: Copies that were evicted.
+        largest_lag: max(owner's clock − copy's clock) over the copies that were read; `None` if no
+            copy was read, or no copy was checked with its owner.
         exchange_s: Seconds spent in rounds with other ranks.
     """
 
@@ -116,5 +118,5 @@ class RowCounts:
     exchange_s: float = 0.0
 
     def see_lag(self, lag: int) -> None:
-        """Note how far behind a copy was."""
+        """Record the lag of a copy that was read."""
         self.largest_lag = lag if self.largest_lag is None else max(self.largest_lag, lag)

@@ -1,4 +1,4 @@
-"""Moves of a module to another device that leave every type as it is."""
+"""Device moves of a module that keep the type of every tensor."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def keeping_types(move: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """What `nn.Module._apply` does to a tensor, but for a change of its type, as by `.half()`."""
+    """Wrap a function for `nn.Module._apply` so that it moves tensors but keeps their type."""
 
     def moved(tensor: Tensor) -> Tensor:
         result = move(tensor)

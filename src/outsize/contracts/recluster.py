@@ -1,4 +1,4 @@
-"""What a reclustering is before it changes a table, and what it reports of itself."""
+"""A planned reclustering of a table, and its report."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ReclusterReport:
-    """One reclustering of a table.
+    """Report of one reclustering of a table.
 
     Attributes:
-        mse: Mean squared distance between the vectors of ids before and after it.
-        variance: The same distance to the mean vector: what one cluster would have left.
-        num_clusters: Clusters of each column, or of the pool that all columns share.
-        num_empty: Clusters that no id was nearest to, over all columns.
+        mse: Mean squared distance between the vectors of ids before and after.
+        variance: Mean squared distance to the mean vector: the error of a single cluster.
+        num_clusters: Clusters per column, or of the pool that all columns share.
+        num_empty: Empty clusters, over all columns.
         entropies: H₁ … H_c of the new pointers (see `pointer_entropies`), in nats.
-        warning: What is wrong with them, in plain words; empty if nothing is.
-        seconds: How long it took.
+        warning: A problem with the new pointers; empty if there is none.
+        seconds: Elapsed time.
     """
 
     mse: float
@@ -31,23 +31,23 @@ class ReclusterReport:
     seconds: float
 
     def as_metrics(self) -> dict[str, Any]:
-        """Plain values for a line of metrics."""
+        """The report as JSON values, for a line of metrics."""
         return {**asdict(self), "entropies": list(self.entropies)}
 
     @classmethod
     def from_metrics(cls, values: Mapping[str, Any]) -> ReclusterReport:
-        """Read back what `as_metrics` gave."""
+        """The report from what `as_metrics` returned."""
         return cls(**{**values, "entropies": tuple(values["entropies"])})
 
 
 @dataclass(frozen=True)
 class PlannedRecluster:
-    """A reclustering that is ready, of a table that it has not changed yet.
+    """A reclustering that is computed but not applied yet.
 
     Attributes:
         table: Name of the table.
-        report: What it comes to.
-        write: Changes the table and the moments of its optimizer; entered by all ranks.
+        report: Its report.
+        write: Changes the table and the moments of its optimizer; all ranks call it.
     """
 
     table: str
@@ -55,7 +55,7 @@ class PlannedRecluster:
     write: Callable[[], None]
 
     def apply(self) -> ReclusterReport:
-        """Change the table on all ranks, and warn of what is wrong with its pointers."""
+        """Change the table on all ranks; warn if there is a problem with its pointers."""
         self.write()
         if self.report.warning:
             warnings.warn(f"table {self.table!r}: {self.report.warning}", stacklevel=3)

@@ -1,8 +1,8 @@
-"""The contract of a store: where rows live, and the one way in and out.
+"""The contract of a store, which holds rows and applies updates to them.
 
-`exchange` is the primitive: push an update, then ask for rows given the clocks already held.
-Everything else (`read`, `add`, `checkout`, `submit`) is derived from it, and a cache is a store
-that wraps a store.
+`exchange` is the primitive: push an update, then request the rows that are newer than given clocks.
+Everything else (`read`, `add`, `checkout`, `submit`) is derived from it. A cache is a store that
+wraps a store.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ Store = TypeVar("Store", bound="RowStore")
 class RowStore(nn.Module, ABC):
     """Holds the rows of several tables and applies updates to them.
 
-    Training goes `checkout` → backward → `submit(pending.merge())`: the rows of a batch are leaf
-    tensors, and nothing in the store changes before the update is submitted.
+    Training is `checkout` → backward → `submit(pending.merge())`. The rows of a batch are leaf
+    tensors, and nothing in the store changes until the update is submitted.
 
-    Evaluation goes through `peek` and `read`, and moves nothing: no clock, no row, no update that
-    is held back, no copy, no count. Training with any number of evaluation reads in between is, bit
-    for bit, training without. They show every update submitted so far, also those that wait for a
-    later exchange, and are entered by all ranks together where `exchange` is.
+    Evaluation uses `peek` and `read`, which change nothing: no clock, row, pending update, copy or
+    count. Training with any number of evaluation reads equals training without them, bit for bit.
+    They include every update submitted so far, even if it is held for a later exchange. If
+    `exchange` is collective, so are they: all ranks call them.
 
-    Rows of bfloat16 and float16 are updated in float32 and rounded at random, right in the mean
+    Rows of bfloat16 and float16 are updated in float32 and rounded stochastically, without bias
     (`outsize.kernels.rows.rounding`); every draw is a function of (seed, row, its clock, column).
 
-    A store is a module: its rows, clocks and optimizer state are buffers. Moving it between
-    devices moves them; a change of floating-point type leaves them as they are, because a
-    half-precision optimizer state would be a silent loss.
+    A store is a module: its rows, clocks and optimizer state are buffers. `.to(device)` moves them.
+    A change of floating-point type, as by `.half()`, leaves them unchanged, because optimizer state
+    in half precision would silently lose small values.
 
     Attributes:
-        layout: Where each table lies in the store's id space.
-        pending: Gradients that backward has left and no optimizer has used yet.
-        rule: How updates are applied; set by a row optimizer.
+        layout: Maps tables to store ids.
+        pending: Gradients from backward that no optimizer has used yet.
+        rule: The rule by which updates are applied; set by a row optimizer.
         transport: How rows travel to and from their owners.
-        seed: Of first values, and of the rounding of half-precision rows.
-        is_shared: Whether each rank keeps a part of the rows, instead of all of them.
-        is_asynchronous: Whether each rank trains at its own pace, instead of in step with others.
+        seed: Seed of initial values and of the rounding of half-precision rows.
+        is_shared: Whether each rank keeps a part of the rows instead of all of them.
+        is_asynchronous: Whether ranks train at their own pace instead of in lockstep.
     """
 
     is_shared: bool = False
@@ -79,64 +79,64 @@ class RowStore(nn.Module, ABC):
         ids: Int64[Tensor, " n"],
         clocks: Int64[Tensor, " n"] | None = None,
     ) -> RowReply:
-        """Apply an update, then answer for `ids`.
+        """Apply an update, then return the requested rows.
 
         Args:
-            update: What to apply first; `None` for nothing.
-            ids: Store ids to ask for, ascending, each once; may be empty.
-            clocks: For each id the newest clock the asker is content with: a row comes back only
-                if its own clock is greater. `None` asks for every row, and for no state.
+            update: The update to apply first, if any.
+            ids: Store ids to request, ascending, each once; may be empty.
+            clocks: One asked clock per id: a row is sent only if its own clock is greater. `None`
+                requests every row, without optimizer state.
         """
 
     @abstractmethod
     def bind(self, rule: UpdateRule) -> None:
         """Apply updates by this rule from now on.
 
-        The first rule makes the state it needs. A later one must be of the same kind: it brings
-        new settings (a learning rate), not a new meaning for the state already there.
+        The first rule allocates its state. A later one must be of the same type with the same
+        state: it may only change settings such as the learning rate.
         """
 
     @abstractmethod
     def memory_by_table(self) -> dict[str, MemoryUse]:
-        """What each table costs here: its rows, clocks (as an index) and optimizer state."""
+        """Memory of each table on this rank: rows, clocks (as an index) and optimizer state."""
 
     @abstractmethod
     def parts(self) -> list[TablePart]:
-        """Rows, clocks and optimizer state kept by this rank, in place; `flush` before saving."""
+        """Rows, clocks and optimizer state of this rank, in place; call `flush` before saving."""
 
     def saves_parts(self) -> bool:
-        """Whether this rank's parts belong in a checkpoint: not those that another rank has too."""
+        """Whether this rank saves its parts; false if another rank saves the same rows."""
         return True
 
     def rank_state(self) -> dict[str, Tensor]:
-        """What this rank alone knows besides rows, and a resumed run of as many ranks needs."""
+        """State of this rank besides rows, for a resumed run with as many ranks."""
         return {}
 
     def fits_rank_state(self, state: Mapping[str, Tensor]) -> bool:
-        """Whether `load_rank_state` can take over this; asked before anything is changed.
+        """Whether `load_rank_state` can load this; called before anything is changed.
 
-        The tables, and the rows that this rank keeps of them, are the same as when it was saved.
+        The caller checks that the tables, and this rank's rows of them, are those that were saved.
         """
         return True
 
     def load_rank_state(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what `rank_state` gave."""
+        """Load what `rank_state` returned."""
 
     def memory_use(self) -> MemoryUse:
-        """What the store costs, all tables and any cached copies together."""
+        """Memory of the store: all tables, and cached copies if there are any."""
         return sum(self.memory_by_table().values(), MemoryUse())
 
     @property
     def num_workers(self) -> int:
-        """How many ranks' gradients are averaged into one update of a row."""
+        """Number of ranks whose gradients are averaged into one update of a row."""
         return 1
 
     def take_counts(self) -> RowCounts | None:
-        """What has been read, sent and evicted here since the last call; `None` if not counted."""
+        """Return and reset the counts of this rank; `None` if the store does not count."""
         return None
 
     def flush(self) -> None:
-        """Bring every update that is still held back to the rows; nothing where none can be."""
+        """Apply all pending updates to their rows; does nothing if the store holds none."""
 
     def close(self) -> None:
         """Release what the store holds besides memory, such as a server; by default nothing.
@@ -167,13 +167,13 @@ class RowStore(nn.Module, ABC):
     def preview(
         self, update: RowUpdate | None, ids: Int64[Tensor, " n"]
     ) -> tuple[Float[Tensor, "_ _"], ...]:
-        """The rows that `exchange(update, ids)` would give, one tensor a group, without any effect.
+        """The rows that `exchange(update, ids)` would return, without side effects.
 
-        As this is written, it is right for a store whose `exchange` has no effect without an
-        update, holds nothing back and rounds nothing; any other store has its own.
+        This default is for stores whose `exchange` without an update has no side effects, holds no
+        updates and rounds nothing. Other stores override it.
 
         Args:
-            update: What to show beside all that was submitted; `None` for nothing.
+            update: An update to include, besides all that were submitted; `None` for none.
             ids: As for `exchange`.
         """
         if update is None or not update.ids.numel():
@@ -183,11 +183,11 @@ class RowStore(nn.Module, ABC):
         return rows_after(update, ids, reply, self.layout, self.rule, self.seed)
 
     def peek(self, ids: Int64[Tensor, " n"]) -> tuple[Float[Tensor, "_ _"], ...]:
-        """Rows for evaluation, one tensor a group. `ids` as for `exchange`."""
+        """Rows for evaluation, one tensor per group; `ids` as for `exchange`."""
         return self.preview(None, ids)
 
     def checkout(self, ids: Int64[Tensor, " n"]) -> tuple[Float[Tensor, "_ _"], ...]:
-        """Rows for training: one float32 leaf a group, whose gradients become `pending`."""
+        """Rows for training: one float32 leaf per group, whose gradients become `pending`."""
         reply = self.exchange(None, ids)
         runs = self.layout.split(ids)
         return tuple(
@@ -196,24 +196,24 @@ class RowStore(nn.Module, ABC):
         )
 
     def reduce_pending(self) -> None:
-        """Average pending gradients over ranks that train together; nothing where there is one.
+        """Average pending gradients over ranks, if the store is replicated.
 
-        Called after backward and before clipping, by all ranks; `RowOptimizer.step` calls it too.
+        All ranks call it, after backward and before clipping; `RowOptimizer.step` calls it, too.
         """
 
     def any_rank(self, flag: bool) -> bool:
-        """Whether a flag is set on any rank that this one trains in step with; all ranks enter."""
+        """Whether a flag is set on any rank that trains synchronously with this one; collective."""
         return flag
 
     def fail(self) -> None:
-        """Let other ranks raise that wait for this one in a read: it cannot take part."""
+        """Make other ranks raise instead of waiting for this one, which has failed."""
 
     def forget_pending(self) -> None:
-        """Drop pending gradients: they have been applied, or are to be skipped."""
+        """Drop pending gradients, after they were applied or to skip them."""
         self.pending.clear()
 
     def submit(self, update: RowUpdate | None) -> None:
-        """Hand in the update of one step; a store may hold it back for its next exchange."""
+        """Submit the update of one step; a store may hold it for its next exchange."""
         self.exchange(update, torch.empty(0, dtype=torch.int64, device=self._device()))
 
     def guard(self, table: str, ids: Int64[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
@@ -221,7 +221,7 @@ class RowStore(nn.Module, ABC):
         return self._guards[self.layout.spec(table).name](ids.reshape(-1, 1)).view(ids.shape)
 
     def raise_if_bad_ids(self) -> None:
-        """Report ids out of range that were flagged on CUDA; call once a step."""
+        """Raise if an id out of range was flagged on CUDA; call it once per step."""
         for guard in self._guards.values():
             guard.raise_if_bad()
 
@@ -229,11 +229,11 @@ class RowStore(nn.Module, ABC):
     def read(
         self, ids: Int64[Tensor, "*shape"], table: str | None = None
     ) -> Float[Tensor, "*shape dim"]:
-        """Current values of rows, without any effect on the store.
+        """Current values of rows, without side effects.
 
         Args:
-            ids: Row numbers within the table, of any shape, repeats allowed.
-            table: Its name; may be left out if the store has one table.
+            ids: Ids of the table, of any shape; repeats are allowed.
+            table: Name of the table; optional if the store has one table.
         """
         spec = self._table(table)
         unique, inverse = torch.unique(
@@ -248,12 +248,12 @@ class RowStore(nn.Module, ABC):
         gradients: Float[Tensor, "*shape dim"],
         table: str | None = None,
     ) -> None:
-        """Apply gradients to rows by the bound rule, as one batch: repeats are summed, one tick.
+        """Apply gradients to rows as one batch: repeated ids are summed and count one tick.
 
         Args:
-            ids: Row numbers within the table.
-            gradients: One gradient for each id.
-            table: Its name; may be left out if the store has one table.
+            ids: Ids of the table, of any shape.
+            gradients: One gradient per id.
+            table: Name of the table; optional if the store has one table.
         """
         spec = self._table(table)
         if gradients.shape != (*ids.shape, spec.dim):
@@ -282,7 +282,7 @@ class RowStore(nn.Module, ABC):
             return self.layout.spec(table)
         if len(self.layout.specs) > 1:
             raise ConfigError(
-                f"this store holds {few(sorted(self.layout.offsets))}: say which with table="
+                f"this store holds {few(sorted(self.layout.offsets))}: name one with table="
             )
         return self.layout.specs[0]
 
@@ -290,6 +290,6 @@ class RowStore(nn.Module, ABC):
         return next(self.buffers()).device
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> RowStore:
-        """Follow a move to another device; keep every type (see the class's text)."""
+        """Move to another device; keep the type of every tensor (see the class docstring)."""
         super()._apply(keeping_types(fn), recurse)
         return self

@@ -1,4 +1,4 @@
-"""The contract of a table: ids to vectors, however the rows are represented."""
+"""The contract of a table: a module that maps ids to vectors."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from outsize.errors import ConfigError
 from outsize.spec import Budget, MemoryUse, Pooling, TableSpec
 
 _MATERIALIZE_ROWS = 1 << 16
-_NO_POINTERS = "its method keeps no pointers that could stand for ids: give it the ids"
+_NO_POINTERS = "its method keeps no pointers that could replace ids: give it the ids"
 
 
 class EmbeddingTable(nn.Module, ABC):
     """Maps ids to vectors.
 
-    A representation implements `within` and `lookup`; shapes, bags, checks, cost and export are
-    derived here. Trainable numbers are parameters, index
-    maps are buffers, so `.to()`, `state_dict` and torch's optimizers work as for any module.
+    A subclass implements `within` and `lookup`; shapes, bags, checks, memory use and export are
+    derived from them. Trainable numbers are parameters and index maps are buffers, so `.to()`,
+    `state_dict` and torch optimizers work as for any module.
 
     Attributes:
-        spec: What the model asked for.
-        can_recluster: Whether the method has a `recluster` of its own.
-        can_encode: Whether it has pointers that can stand for ids: `encode` and `decode`.
+        spec: Name, size and initialization of the table.
+        can_recluster: Whether the method implements `plan_recluster`.
+        can_encode: Whether the method implements `encode` and `decode`.
     """
 
     can_recluster: ClassVar[bool] = False
@@ -47,14 +47,14 @@ class EmbeddingTable(nn.Module, ABC):
     def within(
         cls, spec: TableSpec, budget: Budget, *, seed: int = 0, **options: Any
     ) -> EmbeddingTable:
-        """The largest table of this kind that a budget allows, sized without building any.
+        """The largest table of this kind within a budget; sized without building one.
 
-        Raises `ConfigError` where even the smallest is too large.
+        Raises `ConfigError` if even the smallest table exceeds the budget.
         """
 
     @abstractmethod
     def lookup(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "n dim"]:
-        """The vectors of flat ids that are known to be in range."""
+        """The vectors of flat ids; all ids are in range."""
 
     def recluster(
         self,
@@ -63,14 +63,14 @@ class EmbeddingTable(nn.Module, ABC):
         *,
         progress: bool = False,
     ) -> ReclusterReport | None:
-        """Find better rows for ids to share, where the method can; by default there are none.
+        """Reassign ids to shared rows by clustering, if the method can; otherwise do nothing.
 
-        It changes the table on all ranks, or fails and changes it on none.
+        If any rank raises, all raise, and no table changes.
 
         Args:
-            optimizer: What trains this table; it forgets the moments of what is rewritten.
-            counts: How often each id occurs, where that is known.
-            progress: Show a bar on standard error.
+            optimizer: The optimizer of this table; the moments of rewritten rows are reset.
+            counts: How often each id occurs, if known.
+            progress: Whether to show a progress bar on standard error.
         """
         plan = self.plan_recluster(optimizer, counts, progress=progress)
         return None if plan is None else plan.apply()
@@ -82,27 +82,27 @@ class EmbeddingTable(nn.Module, ABC):
         *,
         progress: bool = False,
     ) -> PlannedRecluster | None:
-        """All of `recluster` but the change, so that several tables change together or not at all.
+        """Compute a reclustering without applying it, so that several tables can change together.
 
-        A method that can recluster implements this, with the arguments of `recluster`.
+        A method that can recluster implements this. Arguments as for `recluster`.
         """
         return None
 
     @property
     def codes_version(self) -> int:
-        """Changes whenever codes that were made before would decode to other vectors."""
+        """A number that changes when the pointers change: older codes are then invalid."""
         raise ConfigError(f"table {self.spec.name!r}: {_NO_POINTERS}")
 
     def encode(self, ids: Int64[Tensor, "*shape"]) -> Codes:
-        """What can stand in data in the place of ids: small integers, several for each id."""
+        """Encode ids as pointers: several small integers per id, which can replace ids in data."""
         raise ConfigError(f"table {self.spec.name!r}: {_NO_POINTERS}")
 
     def decode(self, codes: Codes) -> Float[Tensor, "*shape dim"]:
-        """The vectors of encoded ids, whatever their bags; codes of another version are refused."""
+        """The vectors of codes, without pooling; codes of another version raise."""
         raise ConfigError(f"table {self.spec.name!r}: {_NO_POINTERS}")
 
     def memory_use(self) -> MemoryUse:
-        """What this table costs: its parameters, and every buffer as an index map."""
+        """Memory of this table: its parameters, and all buffers as index maps."""
         return MemoryUse.of({"parameters": self.parameters(), "index": self.buffers()})
 
     def forward(self, ids: Int64[Tensor, "*shape"]) -> Float[Tensor, "*shape dim"]:
@@ -123,9 +123,9 @@ class EmbeddingTable(nn.Module, ABC):
         Args:
             values: `(B, L)`, `(N,)` with `offsets`, or `(B,)` for bags of one id.
             offsets: `(B,)` start of each bag in flat values.
-            weights: A factor for each id; sum pooling only.
+            weights: One factor per id; for sum pooling only.
             pooling: "sum", "mean" or "max".
-            padding_id: An id to leave out of every bag.
+            padding_id: An id that is ignored in every bag.
         """
         require_poolable(pooling, weights)
         bag = Bag(values, offsets, weights).flat(padding_id)
@@ -133,12 +133,12 @@ class EmbeddingTable(nn.Module, ABC):
         return pool_rows(self(bag.values), bag.offsets, pooling, bag.weights)
 
     def raise_if_bad_ids(self) -> None:
-        """Report ids out of range that were flagged on CUDA; call once a step."""
+        """Raise if an id out of range was flagged on CUDA; call it once per step."""
         self._guard.raise_if_bad()
 
     @torch.no_grad()
     def materialize(self) -> nn.Embedding:
-        """The same vectors as a plain, trainable `nn.Embedding` of all rows."""
+        """The vectors of all rows as a trainable `nn.Embedding`."""
         device = next(iter([*self.parameters(), *self.buffers()])).device
         pieces = [
             self.lookup(ids)
@@ -149,7 +149,7 @@ class EmbeddingTable(nn.Module, ABC):
         return embedding
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> EmbeddingTable:
-        """Move or convert all tensors, or none: what fails midway leaves the table as it was."""
+        """Move or convert all tensors; if one fails, the table is unchanged."""
         tensors = [*self.parameters(recurse), *self.buffers(recurse)]
         tensors += [tensor.grad for tensor in tensors if tensor.grad is not None]
         with torch.no_grad():

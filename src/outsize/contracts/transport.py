@@ -1,4 +1,4 @@
-"""How rows travel between a worker and their owners: what a cache needs to know of it."""
+"""How rows travel between workers and owners, as far as a cache needs to know."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from torch import Tensor
 
 
 class Transport:
-    """Every row travels, as float32; stores with owners on other ranks have their own."""
+    """The default: every row is remote and travels as float32. Sharded stores override it."""
 
     def is_remote(self, ids: Int64[Tensor, " n"]) -> Bool[Tensor, " n"]:
-        """Which rows are worth a copy here: those that travel to be read."""
+        """Which rows are remote, and so worth a copy here."""
         return torch.ones_like(ids, dtype=torch.bool)
 
     def bytes_per_row(self, dim: int) -> int:
-        """Bytes per row or gradient of this width on its way to or from its owner."""
+        """Bytes per row, or per gradient, of this width in a message."""
         return 4 * dim
 
     def as_sent(self, vectors: Float[Tensor, "n dim"]) -> Float[Tensor, "n dim"]:
-        """Gradients as they arrive at their owner, rounded as the wire rounds them."""
+        """Gradients as their owner receives them, rounded by the wire."""
         return vectors

@@ -1,9 +1,8 @@
-"""Gradients on their way from backward to the store.
+"""Gradients between the backward pass and the store.
 
-A training read hands out rows as leaf tensors. A leaf in which backward has left a gradient
-becomes *pending*: it is what a row optimizer sees as its parameters, so clipping and loss scaling
-reach it, and `merge` turns all pending leaves into one update. A leaf that never gets a gradient
-is forgotten with the graph it belongs to.
+A training read returns rows as leaf tensors. A leaf becomes *pending* when backward writes its
+gradient. Pending leaves are the parameters of a row optimizer, so clipping and loss scaling apply
+to them; `merge` turns them into one update. A leaf without a gradient is freed with its graph.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ class PendingGradients:
     """The leaves of one store that hold a gradient.
 
     Attributes:
-        tensors: Those leaves, oldest first. The list object never changes, so that an optimizer
-            can share it.
+        tensors: These leaves, oldest first. It is always the same list object, which an optimizer
+            can share.
     """
 
     def __init__(self, layout: RowLayout) -> None:
@@ -35,7 +34,7 @@ class PendingGradients:
     def leaf(
         self, rows: Float[Tensor, "n dim"], ids: Int64[Tensor, " n"], group: int
     ) -> Float[Tensor, "n dim"]:
-        """Make rows a float32 leaf that becomes pending once it has a gradient."""
+        """Make a float32 leaf of rows; it becomes pending when it gets a gradient."""
         leaf = rows.detach().to(torch.float32).requires_grad_()
 
         def note(tensor: Tensor) -> None:
@@ -48,7 +47,7 @@ class PendingGradients:
         return leaf
 
     def clear(self) -> None:
-        """Forget every pending gradient."""
+        """Drop all pending gradients."""
         for tensor in self.tensors:
             tensor.grad = None
         self.tensors.clear()
@@ -56,7 +55,7 @@ class PendingGradients:
         self._groups.clear()
 
     def replace(self, update: RowUpdate) -> None:
-        """Put merged gradients in the place of all pending ones."""
+        """Replace all pending gradients by merged ones."""
         self.clear()
         runs = self._layout.split(update.ids)
         for group, (ids, gradient) in enumerate(zip(runs, update.gradients, strict=True)):
@@ -70,8 +69,8 @@ class PendingGradients:
         """Whether no gradient holds NaN or infinity."""
         return all(bool(torch.isfinite(_gradient(leaf)).all()) for leaf in self.tensors)
 
-    def spoil(self, device: torch.device) -> None:
-        """Put an infinite gradient of one row beside the others, so that no step applies any."""
+    def add_infinity(self, device: torch.device) -> None:
+        """Add an infinite gradient for one row, so that no step applies any gradient."""
         leaf = torch.zeros(1, self._layout.groups[0].dim, device=device, requires_grad=True)
         leaf.grad = torch.full_like(leaf, torch.inf)
         self.tensors.append(leaf)
@@ -79,7 +78,7 @@ class PendingGradients:
         self._groups.append(0)
 
     def merge(self) -> RowUpdate | None:
-        """All pending gradients as one update: a row read several times gets one sum, one tick."""
+        """Merge all pending gradients into one update with one sum and one tick per row."""
         if not self.tensors:
             return None
         ids: list[Tensor] = []
@@ -116,15 +115,15 @@ def rows_after(
     rule: UpdateRule,
     seed: int,
 ) -> tuple[Float[Tensor, "_ _"], ...]:
-    """What an owner's rows become with an update, bit for bit; the reply stays as it is.
+    """An owner's rows after an update, bit for bit; the reply is not changed.
 
     Args:
-        update: What the owner would apply; may have rows that were not asked for.
+        update: The update that the owner would apply; it may have rows that are not in `ids`.
         ids: Store ids, ascending, each once.
-        reply: The owner's answer for all of them, with state.
-        layout: Of the store.
-        rule: How the owner applies updates.
-        seed: The store's.
+        reply: The owner's reply for all of `ids`, with state.
+        layout: The layout of the store.
+        rule: The rule by which the owner applies updates.
+        seed: The store's seed.
     """
     update = update.take(torch.isin(update.ids, ids).nonzero().flatten())
     places = torch.searchsorted(ids, update.ids)

@@ -1,12 +1,12 @@
-"""Whether ranks that meet do the same: every round of messages begins with what it is for.
+"""Checks that all ranks are in the same operation with the same settings.
 
-The counts with which ranks begin a round say besides which operation it belongs to, and a digest of
-what all must have alike (tables, widths, types, how vectors travel). All ranks see those of all, so
-if any differs, all raise, with the same words. A rank that cannot take part says so in the same
-place, and all raise.
+Every round of messages starts with a header: the operation, a digest of the facts that must be
+equal on all ranks (tables, widths, types, wire), and the counts of the round. Each rank receives
+the headers of all ranks. If any of them differs, all raise the same message. A rank that has failed
+sends a failure header, and all raise.
 
-What cannot be seen here: a rank that enters no round at all, for which the others wait until it
-ends or the timeout of the backend passes, or one that is in a collective of torch instead.
+What this cannot detect: a rank that enters no round, for which the others wait until it ends or the
+backend's timeout passes, or a rank that is in a torch collective instead.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ OPERATIONS = (
     "a draw of items",
     "a fetch of drawn items",
     "a gathering of lines",
-    "a look for infinities",
+    "a check for infinities",
 )
-_WIDTH = 16  # of a header, so that any two operations can meet
+_WIDTH = 16  # of every header, so that headers of different operations can be compared
 
 
 def digest_of(facts: str) -> int:
-    """A number that differs where facts do."""
+    """A hash of facts: equal facts have equal digests."""
     content = hashlib.blake2b(facts.encode(), digest_size=7).digest()
     return int.from_bytes(content, "little")
 
@@ -52,17 +52,17 @@ def swap_headers(
     lines: Sequence[Sequence[int]],
     device: torch.device | None = None,
 ) -> list[list[int]]:
-    """Give rank i the numbers of line i, and get a line from each rank; all must do the same.
+    """Send line i to rank i and receive one line from each rank; all must be in the same operation.
 
     Args:
-        ranks: Who takes part.
-        operation: What for; one of `OPERATIONS`.
-        facts: What all ranks must have alike, in words.
-        lines: As many numbers for each rank.
-        device: Where messages are made.
+        ranks: The ranks that take part.
+        operation: One of `OPERATIONS`.
+        facts: A description of what must be equal on all ranks, in parts separated by "; ".
+        lines: One line of integers per rank, all of equal length.
+        device: Where to create the messages.
 
     Raises:
-        RanksError: On all ranks, where one has failed, is in another operation or has other facts.
+        RanksError: On all ranks, if any has failed, is in another operation or has other facts.
     """
     if ranks.size == 1:
         return [list(line) for line in lines]
@@ -73,19 +73,19 @@ def swap_headers(
     codes, digests = [line[0] for line in theirs], [line[1] for line in theirs]
     _require_one_operation(ranks, operation, codes)
     if len(set(digests)) > 1:
-        raise RanksError(_difference(_gather_words(ranks, facts, header)))
+        raise RanksError(_describe_difference(_gather_texts(ranks, facts, header)))
     return [line[2 : 2 + num] for line in theirs]
 
 
-def require_alike(facts: str) -> None:
-    """Raise a `RanksError` on all ranks of the launch where they differ; entered by all ranks."""
-    words = gather_values(facts)
-    if len(set(words)) > 1:
-        raise RanksError(_difference(words))
+def require_same_on_all_ranks(facts: str) -> None:
+    """Raise a `RanksError` on all ranks unless facts are equal; all ranks call it."""
+    facts_by_rank = gather_values(facts)
+    if len(set(facts_by_rank)) > 1:
+        raise RanksError(_describe_difference(facts_by_rank))
 
 
-def tell_failure(ranks: RankGroup, device: torch.device | None = None) -> None:
-    """Let the ranks that have entered a round, or will, raise: this one cannot take part."""
+def announce_failure(ranks: RankGroup, device: torch.device | None = None) -> None:
+    """Make the other ranks raise in their current or next round: this rank has failed."""
     if ranks.size > 1:
         line = [OPERATIONS.index(FAILURE), *[0] * (_WIDTH - 1)]
         ranks.swap_counts(torch.tensor([line] * ranks.size, device=device))
@@ -106,21 +106,21 @@ def _require_one_operation(ranks: RankGroup, operation: str, codes: Sequence[int
         )
 
 
-def _gather_words(ranks: RankGroup, words: str, like: Tensor) -> list[str]:
-    content = torch.frombuffer(bytearray(words.encode()), dtype=torch.uint8).to(like.device)
+def _gather_texts(ranks: RankGroup, text: str, like: Tensor) -> list[str]:
+    content = torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8).to(like.device)
     sizes = ranks.swap_counts(like.new_full((ranks.size, 1), len(content))).flatten().tolist()
     received = ranks.swap_bytes([content] * ranks.size, sizes)
     return [bytes(part.tolist()).decode() for part in received]
 
 
-def _difference(words: Sequence[str]) -> str:
-    """Where the facts of two ranks first differ."""
-    other = next(rank for rank, facts in enumerate(words) if facts != words[0])
-    first, second = (words[rank].split("; ") for rank in (0, other))
+def _describe_difference(facts_by_rank: Sequence[str]) -> str:
+    """An error message that names the first difference between the facts of two ranks."""
+    other = next(rank for rank, facts in enumerate(facts_by_rank) if facts != facts_by_rank[0])
+    first, second = (facts_by_rank[rank].split("; ") for rank in (0, other))
     length = max(len(first), len(second))
     padded = [facts + ["nothing"] * (length - len(facts)) for facts in (first, second)]
     here, there = next(pair for pair in zip(*padded, strict=True) if pair[0] != pair[1])
     return (
-        f"rank 0 has {here}, but rank {other} has {there}: make it alike on all ranks, in the same "
-        "order"
+        f"rank 0 has {here}, but rank {other} has {there}: all ranks must have the same, in the "
+        "same order"
     )

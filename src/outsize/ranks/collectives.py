@@ -1,6 +1,6 @@
-"""What ranks do together, in words that mean something for one process too.
+"""Collective operations that also work in a single process.
 
-Without a process group everything here is what a single rank would do: nothing is sent.
+Without a process group there is one rank, and nothing is sent.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.distributed.rendezvous import rendezvous
 from outsize.errors import LostRanksError
 from outsize.interrupts import StopRequested, stop_requested
 
-_LOST = (
+_LOST_RANK_TEXTS = (
     "Connection closed by peer",
     "Connection reset by peer",
     "Connection refused",
@@ -44,31 +44,31 @@ def is_restarted() -> bool:
 
 @contextmanager
 def process_group(device: torch.device) -> Iterator[None]:
-    """Join the other ranks of a launch, where there are any, for as long as the context lasts.
+    """Initialize the process group for the block if a launcher started several ranks.
 
-    Where another rank is lost meanwhile, what its backend says of it becomes a `LostRanksError`.
+    If another rank is lost, the backend's error is raised as a `LostRanksError`.
     """
     if not is_launched_as_rank() or dist.is_initialized():
         yield
         return
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    with _telling_of_lost_ranks():
+    with _as_lost_ranks_error():
         _join("nccl" if device.type == "cuda" else "gloo")
         try:
             yield
-            dist.barrier()  # no rank leaves while another still needs it
+            dist.barrier()  # no rank leaves while another needs it
         finally:
             dist.destroy_process_group()
 
 
 @contextmanager
-def _telling_of_lost_ranks() -> Iterator[None]:
-    """Say in one line what a backend reports where other ranks are gone."""
+def _as_lost_ranks_error() -> Iterator[None]:
+    """Raise a backend's error about lost ranks as a `LostRanksError` of one line."""
     try:
         yield
     except RuntimeError as error:
-        fact = next((word for word in _LOST if word in str(error)), None)
+        fact = next((text for text in _LOST_RANK_TEXTS if text in str(error)), None)
         if fact is None:
             raise
         raise LostRanksError(
@@ -78,11 +78,11 @@ def _telling_of_lost_ranks() -> Iterator[None]:
 
 
 def _join(backend: str) -> None:
-    """Join the other ranks, and not those of an attempt before this one.
+    """Initialize the process group, without addresses from before a restart.
 
-    torchrun may keep its store over restarts, with the addresses of processes that are gone. Names
-    of this attempt's own lead past them. Machines count restarts each for itself, so this is for
-    ranks of one machine only.
+    torchrun may keep its store over restarts, with the addresses of processes that are gone. A
+    prefix per attempt avoids them. Each machine counts restarts on its own, so this is done only if
+    all ranks are on one machine.
     """
     on_one_machine = os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]
     if not (is_restarted() and on_one_machine):
@@ -94,23 +94,23 @@ def _join(backend: str) -> None:
 
 
 def world_size() -> int:
-    """How many ranks work together."""
+    """The number of ranks."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
 def rank() -> int:
-    """Which of them this is."""
+    """The number of this rank, from 0."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def local_rank() -> int:
-    """Which of the ranks on this machine this is, as the launcher counts them."""
+    """The number of this rank on its machine, as the launcher counts."""
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 
 @contextmanager
 def first_rank_first() -> Iterator[None]:
-    """Let one rank of each machine do something before the others do, such as fill a cache."""
+    """Run the block on one rank per machine first, for example to fill a cache on disk."""
     if local_rank() > 0:
         barrier()
     yield
@@ -119,7 +119,7 @@ def first_rank_first() -> Iterator[None]:
 
 
 def barrier() -> None:
-    """Wait until every rank is here."""
+    """Wait until all ranks call this."""
     if dist.is_initialized():
         dist.barrier()
 
@@ -141,17 +141,17 @@ def any_rank(flag: bool, device: torch.device) -> bool:
 
 
 def check_stop_together(device: torch.device) -> None:
-    """Raise `StopRequested` on all ranks if any is asked to stop; entered by all ranks."""
+    """Raise `StopRequested` on all ranks if any is asked to stop; all ranks call it."""
     if any_rank(stop_requested(), device):
         raise StopRequested
 
 
 def broadcast_first(tensors: Iterable[Tensor]) -> None:
-    """Give every rank the first rank's values, in place."""
+    """Copy the first rank's values to every rank, in place."""
     if world_size() == 1:
         return
     for tensor in tensors:
-        # As bytes: no backend sends every type. NCCL sends what is on its device only.
+        # As bytes: no backend sends every type. NCCL sends only tensors on its device.
         content = tensor.detach().view(-1).view(torch.uint8)
         sent = content.cuda() if dist.get_backend() == "nccl" else content
         dist.broadcast(sent, 0)
@@ -160,7 +160,7 @@ def broadcast_first(tensors: Iterable[Tensor]) -> None:
 
 
 def gather_rows(rows: Tensor) -> list[Tensor]:
-    """The rows of every rank, in the order of ranks; each rank may have another number of them."""
+    """The rows of every rank, in the order of ranks; their numbers may differ."""
     if world_size() == 1:
         return [rows]
     mine = torch.tensor([rows.shape[0]], device=rows.device)
@@ -175,7 +175,7 @@ def gather_rows(rows: Tensor) -> list[Tensor]:
 
 
 def gather_values(value: Any) -> list[Any]:
-    """What every rank has, in the order of ranks: anything that JSON can hold."""
+    """The value of every rank, in the order of ranks; any JSON value."""
     if world_size() == 1:
         return [value]
     device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
@@ -185,65 +185,65 @@ def gather_values(value: Any) -> list[Any]:
 
 
 def value_of_first(value: Any) -> Any:
-    """What the first rank has, on every rank: anything that JSON can hold."""
+    """The first rank's value, on every rank; any JSON value."""
     return gather_values(value if rank() == 0 else None)[0]
 
 
 @contextmanager
 def failing_together(kind: type[Exception]) -> Iterator[None]:
-    """If any rank raises inside, all raise, so that none waits for it in vain.
+    """If any rank raises inside the block, all raise.
 
     Args:
-        kind: What the other ranks raise, with that rank's number and words; `StopRequested` where
-            that rank was asked to stop.
+        kind: The error that the other ranks raise, with the number and the message of the rank that
+            failed. If that rank was asked to stop, they raise `StopRequested`.
     """
-    met: Exception | None = None
+    error: Exception | None = None
     try:
         yield
-    except Exception as error:
-        met = error
-    words = None if met is None else str(met) or type(met).__name__
-    facts = gather_values([words, isinstance(met, StopRequested)])
-    if met is not None:
-        raise met
-    for other, (fact, is_stop) in enumerate(facts):
-        if fact is not None:
-            raise StopRequested if is_stop else kind(f"rank {other}: {fact}")
+    except Exception as raised:
+        error = raised
+    message = None if error is None else str(error) or type(error).__name__
+    outcomes = gather_values([message, isinstance(error, StopRequested)])
+    if error is not None:
+        raise error
+    for other, (text, is_stop) in enumerate(outcomes):
+        if text is not None:
+            raise StopRequested if is_stop else kind(f"rank {other}: {text}")
 
 
 @runtime_checkable
 class RankGroup(Protocol):
-    """Ranks that send each other messages, all at once.
+    """A group of ranks that swap messages in collective calls.
 
     Attributes:
-        rank: Which of them this is.
-        size: How many there are.
+        rank: The number of this rank.
+        size: The number of ranks.
     """
 
     rank: int
     size: int
 
     def swap_counts(self, counts: Int64[Tensor, "size k"]) -> Int64[Tensor, "size k"]:
-        """Give line i to rank i, and get a line from each rank, in the order of ranks."""
+        """Send line i to rank i; return one line from each rank, in the order of ranks."""
 
     def swap_bytes(
         self, messages: Sequence[UInt8[Tensor, " _"]], sizes: Sequence[int]
     ) -> list[UInt8[Tensor, " _"]]:
-        """Give message i to rank i, and get one of `sizes[i]` bytes from each rank i."""
+        """Send message i to rank i; return `sizes[i]` bytes from each rank i."""
 
 
 class ProcessRanks:
-    """The ranks of a process group of torch; without one, this process alone.
+    """The ranks of a torch process group; without one, this process alone.
 
     Args:
-        group: Which group; `None` for the default one.
+        group: The group; `None` for the default group.
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         self._group = group
         self.rank = dist.get_rank(group) if dist.is_initialized() else 0
         self.size = dist.get_world_size(group) if dist.is_initialized() else 1
-        # NCCL sends what is on its device only, gloo what is in main memory.
+        # NCCL sends only tensors on its device, gloo only tensors in main memory.
         is_nccl = dist.is_initialized() and dist.get_backend(group) == "nccl"
         self._device = torch.device("cuda" if is_nccl else "cpu")
 

@@ -1,4 +1,4 @@
-"""Work that the first rank does for all, such as a clustering of minutes."""
+"""Long work that the first rank does for all, such as clustering."""
 
 from __future__ import annotations
 
@@ -11,52 +11,52 @@ from outsize.errors import ReclusterError
 from outsize.interrupts import stop_requested, stopping_when
 from outsize.ranks.collectives import failing_together, gather_values, rank, world_size
 
-_SECONDS_BETWEEN_MEETINGS = 0.5
+_SYNC_INTERVAL_S = 0.5
 Result = TypeVar("Result")
 
 
 def on_first_rank(work: Callable[[], Result]) -> Result | None:
-    """Let the first rank work while the others wait; entered by all ranks.
+    """Run work on the first rank while the others wait; all ranks call it.
 
-    If the work raises, all ranks raise. If any rank is asked to stop, `interrupts.check_stop` ends
-    the work within a second: ranks meet between its pieces, which also keeps those that wait from
-    running into the timeout of a collective.
+    If any rank raises, all raise. If any rank is asked to stop, `interrupts.check_stop` ends the
+    work within a second: ranks synchronize between its pieces. This also keeps the waiting ranks
+    from the timeout of a collective.
 
     Returns:
-        What the work returned, on the first rank; `None` on the others.
+        The result of the work on the first rank; `None` on the others.
     """
     if world_size() == 1:
         return work()
     result: Result | None = None
     with failing_together(ReclusterError):
         if rank() > 0:
-            while _meet(is_working=False)[0]:
+            while _sync(is_working=False)[0]:
                 pass
         else:
             try:
-                with stopping_when(_any_rank_asks()):
+                with stopping_when(_stop_requested_on_any_rank()):
                     result = work()
             finally:
-                _meet(is_working=False)
+                _sync(is_working=False)
     return result
 
 
-def _meet(is_working: bool) -> tuple[bool, bool]:
-    """Whether the first rank still works, and whether any rank is asked to stop."""
+def _sync(is_working: bool) -> tuple[bool, bool]:
+    """Whether the first rank is still working, and whether any rank is asked to stop."""
     facts = gather_values([is_working, stop_requested()])
     return any(working for working, _ in facts), any(asked for _, asked in facts)
 
 
-def _any_rank_asks() -> Callable[[], bool]:
-    """Whether any rank is asked to stop, as far as the last meeting tells."""
-    outside = copy_context()  # where `stop_requested` is this rank's own answer
-    met_at, is_asked = time.monotonic(), False
+def _stop_requested_on_any_rank() -> Callable[[], bool]:
+    """A function: whether any rank is asked to stop, as of the last synchronization."""
+    outside = copy_context()  # there `stop_requested` is that of this rank alone
+    synced_at, is_asked = time.monotonic(), False
 
-    def asks() -> bool:
-        nonlocal met_at, is_asked
-        if not is_asked and time.monotonic() - met_at >= _SECONDS_BETWEEN_MEETINGS:
-            is_asked = outside.run(_meet, True)[1]
-            met_at = time.monotonic()
+    def is_requested() -> bool:
+        nonlocal synced_at, is_asked
+        if not is_asked and time.monotonic() - synced_at >= _SYNC_INTERVAL_S:
+            is_asked = outside.run(_sync, True)[1]
+            synced_at = time.monotonic()
         return is_asked or outside.run(stop_requested)
 
-    return asks
+    return is_requested

@@ -1,4 +1,4 @@
-"""Lines of all ranks in one tensor, with gradients, as one process with all batches has them."""
+"""Gathers the lines of all ranks into one tensor, with gradients."""
 
 from __future__ import annotations
 
@@ -19,26 +19,28 @@ from outsize.ranks.tensor_swaps import swap_answers, swap_tensors
 
 @contextmanager
 def raising_together(ranks: RankGroup | None, device: torch.device) -> Iterator[None]:
-    """If any rank raises inside, all raise; entered by all ranks."""
-    met: Exception | None = None
+    """If any rank raises inside the block, all raise; all ranks enter it."""
+    error: Exception | None = None
     try:
         yield
-    except Exception as error:
-        met = error
-    told = [[int(met is not None)]] * (1 if ranks is None else ranks.size)
-    flags = told if ranks is None else swap_headers(ranks, "a check of items", "", told, device)
-    if met is not None:
-        raise met
+    except Exception as raised:
+        error = raised
+    lines = [[int(error is not None)]] * (1 if ranks is None else ranks.size)
+    flags = lines if ranks is None else swap_headers(ranks, "a check of items", "", lines, device)
+    if error is not None:
+        raise error
     for rank, (has_raised,) in enumerate(flags):
         if has_raised:
-            raise DataError(f"rank {rank} could not take this step, and says why: nothing was kept")
+            raise DataError(
+                f"rank {rank} could not take this step; nothing was kept: see its error"
+            )
 
 
 def gather_lines(values: Tensor, ranks: RankGroup | None) -> Tensor:
-    """The lines of every rank, in the order of ranks, each with its own number of them.
+    """The lines of every rank, in the order of ranks; their numbers may differ.
 
-    In the backward pass a line gets the sum of its gradients on all ranks, so that ranks that
-    average their gradients have that of the mean of their losses. All ranks must take part in both.
+    In the backward pass a line gets the sum of its gradients over all ranks. Ranks that average
+    their gradients then have the gradient of the mean loss. All ranks must run both passes.
     """
     if ranks is None or ranks.size == 1:
         return values
@@ -49,7 +51,7 @@ def gather_lines(values: Tensor, ranks: RankGroup | None) -> Tensor:
 def gather_keys(
     keys: Int64[Tensor, " batch"], ranks: RankGroup | None
 ) -> tuple[Int64[Tensor, " all"], int]:
-    """The keys of every rank, in the order of ranks, and where this rank's begin."""
+    """The keys of every rank, in the order of ranks, and the position of this rank's first key."""
     if ranks is None or ranks.size == 1:
         return keys, 0
     parts = _parts(keys, ranks)
@@ -57,7 +59,7 @@ def gather_keys(
 
 
 def gather_lists(lists: Ragged, ranks: RankGroup | None) -> Ragged:
-    """Lists of keys of every rank, in the order of ranks."""
+    """The lists of keys of every rank, in the order of ranks."""
     if ranks is None or ranks.size == 1:
         return lists
     received, _ = swap_tensors(ranks, [[lists.values, lists.sizes()]] * ranks.size)

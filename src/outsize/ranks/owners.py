@@ -1,4 +1,4 @@
-"""Routing: which lines go to which rank."""
+"""Routing of lines to the ranks that own them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from torch import Tensor
 
 
 def places_by_owner(owners: Int64[Tensor, " n"], num_ranks: int) -> list[Int64[Tensor, " _"]]:
-    """For each rank the ascending places of the lines it owns, given the owner of each line."""
+    """For each rank, the ascending positions of the lines it owns, given each line's owner."""
     order = owners.argsort(stable=True)
     return list(order.split(torch.bincount(owners, minlength=num_ranks).tolist()))

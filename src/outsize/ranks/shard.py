@@ -1,4 +1,4 @@
-"""Which rows one of several owners keeps."""
+"""Which rows each owner keeps."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from outsize.errors import ConfigError
 
 @dataclass(frozen=True)
 class Shard:
-    """One share of the rows of a store: every `count`-th store id, from `index` on.
+    """One shard of the rows of a store: every `count`-th store id, starting at `index`.
 
-    Neighbours go to different owners, so that a run of popular ids is shared by all.
+    Adjacent ids have different owners, so that a run of popular ids is spread over all of them.
 
     Attributes:
-        index: Which share; one that is not below `count` is empty.
-        count: How many shares there are.
+        index: Number of the shard; a shard with `index >= count` is empty.
+        count: Number of shards.
     """
 
     index: int = 0
@@ -31,13 +31,13 @@ class Shard:
             )
 
     def num_below(self, stop: int) -> int:
-        """How many of its store ids are below `stop`."""
+        """Number of its store ids below `stop`."""
         if self.index >= self.count:
             return 0
         return max(0, -(-(stop - self.index) // self.count))
 
     def positions(self, ids: Int64[Tensor, " n"]) -> Int64[Tensor, " n"]:
-        """Where its store ids lie among all that it keeps, in ascending order."""
+        """The positions of its store ids within the shard, which is in ascending order."""
         return ids if self.count == 1 else ids // self.count
 
     def id_at(self, position: int) -> int:

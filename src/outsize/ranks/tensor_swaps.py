@@ -1,4 +1,4 @@
-"""Tensors of any type and length between ranks, all ranks at once."""
+"""Swaps tensors of any type and length between all ranks."""
 
 from __future__ import annotations
 
@@ -21,18 +21,17 @@ def swap_tensors(
     operation: str = "a gathering of lines",
     facts: str = "",
 ) -> tuple[list[list[Tensor]], list[list[int]]]:
-    """Give rank i the tensors of `outgoing[i]`, and get as many from each rank; with them notes.
+    """Send the tensors `outgoing[i]` to rank i; return as many from each rank, and their notes.
 
-    Of tensors in the same place of the list only the number of lines may differ, from receiver to
-    receiver and from rank to rank. What a rank gives itself stays as it is. Where nothing is sent
-    to anyone, no message follows the counts.
+    Tensors at the same position of the lists may differ only in their number of lines. A rank's
+    tensors for itself are passed through. If no rank sends anything, only the counts are swapped.
 
     Args:
-        ranks: Who takes part.
-        outgoing: For each rank, tensors with at least one dimension.
-        notes: Numbers for everyone, as many on all ranks.
-        operation: What for, as for `swap_headers`.
-        facts: What all ranks must have alike besides the kinds of tensors.
+        ranks: The ranks that take part.
+        outgoing: Tensors for each rank, each with at least one dimension.
+        notes: Integers for all ranks; equally many on every rank.
+        operation: One of `outsize.ranks.agreement.OPERATIONS`.
+        facts: What must be equal on all ranks, besides the types and shapes of the tensors.
 
     Returns:
         The tensors and the notes of each rank, in the order of ranks.
@@ -62,7 +61,7 @@ def swap_tensors(
 def swap_answers(
     ranks: RankGroup, outgoing: Sequence[Sequence[Tensor]], lengths: Sequence[int]
 ) -> list[list[Tensor]]:
-    """The same where all know how much they get: `lengths[i]` lines of each tensor of rank i."""
+    """As `swap_tensors`, with known sizes: `lengths[i]` lines of each tensor from rank i."""
     device = outgoing[0][0].device
     messages = [
         _write([] if receiver == ranks.rank else tensors, device)

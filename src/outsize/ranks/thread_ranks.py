@@ -1,4 +1,4 @@
-"""Ranks as threads of one process: the same code as over a network, without one."""
+"""Ranks as threads of one process: the same code as over a network."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class ThreadRanks:
     """One of several threads that swap messages in memory (a `RankGroup`).
 
     Args:
-        rank: Which of them.
-        mailbox: One list of messages for each rank, shared by all.
-        barrier: For as many threads as there are ranks.
+        rank: The number of this rank.
+        mailbox: One list of messages per rank, shared by all.
+        barrier: A barrier for all ranks.
     """
 
     def __init__(self, rank: int, mailbox: list[list[Tensor]], barrier: threading.Barrier) -> None:
@@ -48,14 +48,14 @@ class ThreadRanks:
 
 
 def run_as_ranks(size: int, work: Callable[[ThreadRanks], Result]) -> list[Result]:
-    """Do the same work on several threads that are ranks of one group.
+    """Run the same work on several threads, each as one rank of a group.
 
     Args:
-        size: How many ranks.
-        work: Given its place in the group; an error on one rank ends them all.
+        size: Number of ranks.
+        work: Called on each rank with its group. If any rank raises, all end.
 
     Returns:
-        What each rank returned.
+        The result of each rank, in the order of ranks.
     """
     mailbox: list[list[Tensor]] = [[] for _ in range(size)]
     barrier = threading.Barrier(size)
@@ -70,7 +70,7 @@ def run_as_ranks(size: int, work: Callable[[ThreadRanks], Result]) -> list[Resul
     with ThreadPoolExecutor(size) as pool:
         futures = [pool.submit(guarded, rank) for rank in range(size)]
         errors = [future.exception() for future in futures]
-    # The first cause, not the ranks that were waiting for it.
+    # Raise the cause, not the errors of the ranks that waited at the barrier.
     causes = [error for error in errors if not isinstance(error, threading.BrokenBarrierError)]
     for error in (*causes, *errors):
         if error is not None:

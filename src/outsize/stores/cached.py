@@ -1,22 +1,23 @@
-"""Copies of rows that live elsewhere, each as stale as its bounds allow (HET, VLDB 2022).
+"""A cache of remote rows with bounded staleness (HET, VLDB 2022).
 
 A worker keeps copies of the rows it uses. A copy may be read while its owner is at most
-`read_staleness` updates ahead of it (s_r), and a worker's own updates may wait here until more than
-`write_staleness` batches have touched the row (s_w). The text has one bound s for both; but a push
-of s + 1 ticks then makes every other copy invalid at once, and the read bound is hardly of use.
+`read_staleness` updates ahead of it (s_r). A worker's own updates stay pending in the cache until
+more than `write_staleness` batches have touched the row (s_w). The paper has one bound s for both.
+But then a single push of s + 1 ticks invalidates every other copy, so the read bound hardly helps.
 
-The protocol of a round, in an order all ranks agree on:
+The protocol of a round, in the same order on all ranks:
 
-1. Rows with more ticks than s_w, rows that give way, and updates of rows without a copy are pushed,
-   whether or not the next batch needs them.
-2. Owners apply all pushes, then look at the clocks they were asked with: only rows that are more
-   than s_r updates ahead travel.
+1. The worker pushes pending updates: of copies with more than s_w ticks, of evicted copies, and of
+   rows without a copy, whether or not the next batch needs the row.
+2. Owners apply all pushes, then compare the clocks in the requests with those of their rows. They
+   send only rows that are more than s_r updates ahead.
 3. A rank's own pushes count as seen by its copies.
 
-With it a read misses none of its worker's own updates, at most s_r + s_w of any other worker from
-earlier batches, and at most s_r + (N - 1)·s_w of all others; where no worker holds back updates of
-rows it owns, as over a `ShardedStore`, at most s_r + (N - 2)·s_w, and an owner (N - 1)·s_w. With
-both bounds 0 training equals that without a cache, to the last bit where nothing is rounded.
+Hence a read misses none of its worker's own updates, at most s_r + s_w updates of any other worker
+from earlier batches, and at most s_r + (N - 1)·s_w of all others. If no worker delays updates of
+rows it owns, as over a `ShardedStore`, the last bound is s_r + (N - 2)·s_w, and (N - 1)·s_w for the
+owner. With both bounds 0, training equals training without a cache: bit for bit if nothing is
+rounded.
 """
 
 from __future__ import annotations
@@ -33,40 +34,40 @@ from outsize.contracts import RowCounts, RowReply, RowStore, RowUpdate, TablePar
 from outsize.errors import ConfigError
 from outsize.kernels.rows.updates import UpdateRule
 from outsize.spec import MemoryUse
-from outsize.stores.copies import NEVER_COPIED, PendingRows, RowCopies, under
+from outsize.stores.copies import NEVER_COPIED, PendingRows, RowCopies, with_prefix
 from outsize.stores.eviction import EVICTION
-from outsize.stores.merging import merge_updates, no_update
-from outsize.stores.replies import newer_than
+from outsize.stores.merging import empty_update, merge_updates
+from outsize.stores.replies import reply_if_newer
 
 
 def require_staleness(name: str, bound: float) -> None:
-    """Refuse a bound that is no number of updates."""
+    """Raise unless a bound is a whole number >= 0 or infinity."""
     if not bound >= 0 or (math.isfinite(bound) and bound != int(bound)):
         raise ConfigError(f"{name} must be a whole number >= 0 or infinity, but got {bound}")
 
 
 class CachedStore(RowStore):
-    """Wraps a store whose rows are far away, and keeps copies of the rows in use.
+    """Wraps a store with remote rows and keeps copies of the rows in use.
 
-    A row that its worker owns is never copied, nor is one for which asking about its clock costs
-    more bytes than copies have saved. What an optimizer submits waits with the copy; `flush`
-    pushes everything and makes every copy be read anew, so that after it all ranks see all updates.
-    `exchange` and `flush` are entered by all ranks together where the inner store's are.
+    Rows that the worker owns are never copied. Nor are rows whose clock checks cost more bytes than
+    their copies have saved. Updates that an optimizer submits stay pending with the copy. `flush`
+    pushes all of them and invalidates every copy, so that afterwards all ranks see all updates.
+    `exchange` and `flush` are collective if they are in the inner store: all ranks call them.
 
-    With a wire that rounds, what rounding leaves out of a push stays with the copy and is part of
-    the next one; a copy that gives way, and a flush, push by a finer wire (for int8: 16 bits). A
-    row without a copy has nowhere to keep it. Under a rule that cannot merge batches (Adam) what is
-    left out is never an update of its own: a copy that gives way, and a flush, drop it where no
-    gradient has come since. Nor does such a rule see two batches as one: a second `submit` before
-    the next exchange, or an exchange with an update, pushes the first.
+    A wire that rounds uses error feedback: the rounding error of a push stays with the copy and is
+    added to the next push. The last push of a copy, when it is evicted or flushed, travels by a
+    finer wire (for int8: 16 bits). Rows without a copy have no error feedback. A rule that cannot
+    merge batches (Adam) never applies a rounding error as an update of its own: eviction and flush
+    drop it if no gradient has arrived since. Such a rule never sees two batches as one either: a
+    second `submit` before the next exchange, or an exchange with an update, pushes the first.
 
     Args:
         inner: The store to wrap.
-        num_rows: Room for so many copies, shared by groups of tables in proportion to their rows.
-        read_staleness: How many updates of others a copy may miss: 0, 1, … or `math.inf`, which
-            never asks.
-        write_staleness: How many batches of own updates may wait: 0, 1, … or `math.inf`. A rule
-            that has no meaning for sums over batches (Adam) needs 0.
+        num_rows: Maximum number of copies, split over groups in proportion to their rows.
+        read_staleness: Bound on the lag of a copy, in updates of other ranks: 0, 1, … or
+            `math.inf`, which never checks a copy.
+        write_staleness: Number of own batches whose updates may stay pending per row: 0, 1, … or
+            `math.inf`. A rule that cannot merge batches (Adam) needs 0.
         eviction: A key of `EVICTION`.
     """
 
@@ -132,7 +133,7 @@ class CachedStore(RowStore):
         clocks: Int64[Tensor, " n"] | None = None,
     ) -> RowReply:
         if update is not None:
-            self._keep_batches_apart()
+            self._push_if_unmergeable()
         self._accept(update)
         self._has_submitted = False
         remote = self.transport.is_remote(ids)
@@ -143,19 +144,19 @@ class CachedStore(RowStore):
         evicted: list[PendingRows] = []
         for copies, run, own in runs:
             found = torch.where(own, copies.find(run), NEVER_COPIED)
-            places, gone, num_gone = copies.admit(run[own], found[own])
+            places, pending, num_evicted = copies.admit(run[own], found[own])
             slots.append(found.masked_scatter(own, places))
-            evicted.append(gone)
-            self._counts.evictions += num_gone
-        pushed = [copies.take_pending(copies.due(self.write_staleness)) for copies, _, _ in runs]
-        outgoing = self._outgoing(pushed, evicted, exact=False)
-        self._settle(pushed)
+            evicted.append(pending)
+            self._counts.evictions += num_evicted
+        pushed = [copies.pending_updates(copies.due(self.write_staleness)) for copies, _, _ in runs]
+        outgoing = self._take_outgoing(pushed, evicted, exact=False)
+        self._mark_pushed(pushed)
         return self._read(outgoing, ids, slots, clocks)
 
     @torch.no_grad()
     def submit(self, update: RowUpdate | None) -> None:
-        """Keep an update with the copies of its rows; the others travel in the next round."""
-        self._keep_batches_apart()
+        """Add an update to the copies of its rows; the other rows are pushed in the next round."""
+        self._push_if_unmergeable()
         self._accept(update)
         self._has_submitted = True
 
@@ -173,29 +174,29 @@ class CachedStore(RowStore):
 
     @torch.no_grad()
     def flush(self) -> None:
-        """Push everything, and read every row anew from now on."""
-        dirty = [copies.take_pending(copies.dirty()) for copies in self._groups()]
-        self.inner.submit(self._outgoing((), dirty, exact=True))
+        """Push all pending updates and invalidate every copy."""
+        dirty = [copies.pending_updates(copies.dirty()) for copies in self._groups()]
+        self.inner.submit(self._take_outgoing((), dirty, exact=True))
         self.inner.flush()
         self._has_submitted = False
         for copies, rows in zip(self._groups(), dirty, strict=True):
-            copies.settle(rows, rows.gradients)
-            copies.forget_values()
+            copies.mark_pushed(rows, rows.gradients)
+            copies.invalidate()
 
     @torch.no_grad()
     def preview(
         self, update: RowUpdate | None, ids: Int64[Tensor, " n"]
     ) -> tuple[Float[Tensor, "_ _"], ...]:
-        """Rows as a flush would leave them: copies are neither read nor made, nothing is pushed.
+        """Rows as a flush would leave them. No copy is read or made, and nothing is pushed.
 
-        Owners show what their rows become with everything that waits here; where `exchange` is
-        entered by all ranks together, with everything that waits on any rank.
+        Owners compute the rows with every update that is pending here; if `exchange` is collective,
+        with every update that is pending on any rank.
         """
-        dirty = [copies.take_pending(copies.dirty()) for copies in self._groups()]
-        waiting = self._joined((), dirty, exact=True)
+        dirty = [copies.pending_updates(copies.dirty()) for copies in self._groups()]
+        pending = self._merged((), dirty, exact=True)
         if update is not None:
-            waiting = merge_updates([waiting, update], self.layout, self.rule)
-        return self.inner.preview(waiting, ids)
+            pending = merge_updates([pending, update], self.layout, self.rule)
+        return self.inner.preview(pending, ids)
 
     def parts(self) -> list[TablePart]:  # noqa: D102
         return self.inner.parts()
@@ -204,18 +205,18 @@ class CachedStore(RowStore):
         return self.inner.saves_parts()
 
     def rank_state(self) -> dict[str, Tensor]:
-        """Which rows have copies, and what the policy knows; copies themselves are read anew."""
+        """Which rows have copies, and the state of the policy; values are read again."""
         state = {f"inner.{name}": value for name, value in self.inner.rank_state().items()}
         for index, copies in enumerate(self._groups()):
             state |= {f"copies.{index}.{n}": value for n, value in copies.directory().items()}
         return state
 
     def fits_rank_state(self, state: Mapping[str, Tensor]) -> bool:
-        """Whether it is of caches as large as these, by the same policy, with rows from elsewhere.
+        """Whether a saved state fits: same sizes, same policy, and remote rows only.
 
-        Other caches simply begin empty.
+        If it does not fit, the cache starts empty.
         """
-        if not self.inner.fits_rank_state(under("inner.", state)):
+        if not self.inner.fits_rank_state(with_prefix("inner.", state)):
             return False
         if {n for n in state if n.startswith("copies.")} != {
             n for n in self.rank_state() if n.startswith("copies.")
@@ -224,7 +225,7 @@ class CachedStore(RowStore):
         for index, (copies, group) in enumerate(
             zip(self._groups(), self.layout.groups, strict=True)
         ):
-            saved = under(f"copies.{index}.", state)
+            saved = with_prefix(f"copies.{index}.", state)
             if not copies.fits_directory(saved):
                 return False
             held = saved["ids"][saved["ids"] >= 0].to(self._device()) + group.start
@@ -233,16 +234,16 @@ class CachedStore(RowStore):
         return True
 
     def load_rank_state(self, state: Mapping[str, Tensor]) -> None:  # noqa: D102
-        self.inner.load_rank_state(under("inner.", state))
+        self.inner.load_rank_state(with_prefix("inner.", state))
         for index, copies in enumerate(self._groups()):
-            copies.load_directory(under(f"copies.{index}.", state))
+            copies.load_directory(with_prefix(f"copies.{index}.", state))
 
     def memory_by_table(self) -> dict[str, MemoryUse]:
-        """What the tables cost in the inner store; copies belong to no table."""
+        """Memory of each table in the inner store; copies belong to no table."""
         return self.inner.memory_by_table()
 
     def memory_use(self) -> MemoryUse:
-        """What the inner store and the copies cost."""
+        """Memory of the inner store and of the copies."""
         return self.inner.memory_use() + MemoryUse.of({"cache": list(self.copies.buffers())})
 
     def take_counts(self) -> RowCounts:  # noqa: D102
@@ -254,7 +255,7 @@ class CachedStore(RowStore):
         return [copies for copies in self.copies if isinstance(copies, RowCopies)]
 
     def _accept(self, update: RowUpdate | None) -> None:
-        """Add an update to the copies there are; put the rest into the outbox."""
+        """Add an update to the copies of its rows; put rows without a copy into the outbox."""
         if update is None or not update.ids.numel():
             return
         if self.rule is None:
@@ -277,43 +278,43 @@ class CachedStore(RowStore):
         if rest.numel():
             self._outbox.append(update.take(rest))
 
-    def _keep_batches_apart(self) -> None:
-        """Push what was submitted before, where the rule cannot merge it with what comes now."""
+    def _push_if_unmergeable(self) -> None:
+        """Push the submitted update before the next one if the rule cannot merge batches."""
         if not self._has_submitted or self.rule is None or self.rule.merges_batches:
             return
-        pushed = [copies.take_pending(copies.dirty()) for copies in self._groups()]
-        self.inner.exchange(self._outgoing(pushed, (), exact=False), self._no_ids())
-        self._settle(pushed)
+        pushed = [copies.pending_updates(copies.dirty()) for copies in self._groups()]
+        self.inner.exchange(self._take_outgoing(pushed, (), exact=False), self._no_ids())
+        self._mark_pushed(pushed)
 
-    def _settle(self, pushed: Sequence[PendingRows]) -> None:
+    def _mark_pushed(self, pushed: Sequence[PendingRows]) -> None:
         for copies, rows in zip(self._groups(), pushed, strict=True):
-            copies.settle(rows, self.transport.as_sent(rows.gradients))
+            copies.mark_pushed(rows, self.transport.as_sent(rows.gradients))
 
-    def _outgoing(
-        self, pushed: Sequence[PendingRows], leaving: Sequence[PendingRows], *, exact: bool
+    def _take_outgoing(
+        self, pushed: Sequence[PendingRows], final: Sequence[PendingRows], *, exact: bool
     ) -> RowUpdate:
-        """All that goes to the owners now (see `_joined`), and an empty outbox."""
-        outgoing = self._joined(pushed, leaving, exact=exact)
+        """The merged update for the owners (see `_merged`); empties the outbox."""
+        outgoing = self._merged(pushed, final, exact=exact)
         self._outbox.clear()
         return outgoing
 
-    def _joined(
-        self, pushed: Sequence[PendingRows], leaving: Sequence[PendingRows], *, exact: bool
+    def _merged(
+        self, pushed: Sequence[PendingRows], final: Sequence[PendingRows], *, exact: bool
     ) -> RowUpdate:
-        """Updates of copies and the outbox as one.
+        """Updates of copies and of the outbox, merged into one.
 
         Args:
-            pushed: Updates of copies that stay, one for each group; or none at all.
-            leaving: Updates of copies that do not: they travel by the finer wire.
-            exact: Send the outbox by it, too.
+            pushed: Updates of copies that stay, one entry per group; may be empty.
+            final: Updates of copies that are evicted or flushed; they travel by the finer wire.
+            exact: Whether the outbox travels by the finer wire, too.
         """
         updates = [self._as_update(pushed, exact=False)] if pushed else []
-        updates += [self._as_update(leaving, exact=True)] if leaving else []
+        updates += [self._as_update(final, exact=True)] if final else []
         updates += [
             replace(update, exact=torch.full_like(update.ids, exact, dtype=torch.bool))
             for update in self._outbox
         ]
-        updates = updates or [no_update(self.layout, self._device())]
+        updates = updates or [empty_update(self.layout, self._device())]
         return merge_updates(updates, self.layout, self.rule)
 
     def _as_update(self, groups: Sequence[PendingRows], *, exact: bool) -> RowUpdate:
@@ -335,39 +336,39 @@ class CachedStore(RowStore):
         slots: list[Tensor],
         clocks: Int64[Tensor, " n"] | None,
     ) -> RowReply:
-        """Push, ask after what may be stale, and put together what the asker gets."""
+        """Push, request rows that may be stale, and assemble the reply."""
         held = torch.cat(
             [c.held_clocks(places) for c, places in zip(self._groups(), slots, strict=True)]
         )
         is_held = held >= 0
         if math.isfinite(self.read_staleness):
-            asked = torch.arange(ids.shape[0], device=ids.device)
-            content = torch.where(is_held, held + int(self.read_staleness), -1)
+            requested = torch.arange(ids.shape[0], device=ids.device)
+            asked_clocks = torch.where(is_held, held + int(self.read_staleness), -1)
         else:
-            asked = (~is_held).nonzero().flatten()
-            content = torch.full_like(asked, -1)
-        reply = self.inner.exchange(outgoing, ids[asked], content)
+            requested = (~is_held).nonzero().flatten()
+            asked_clocks = torch.full_like(requested, -1)
+        reply = self.inner.exchange(outgoing, ids[requested], asked_clocks)
         if reply.behind is not None and math.isfinite(self.read_staleness):
             self._counts.see_lag(reply.behind + int(self.read_staleness))
-        is_stale = torch.zeros_like(is_held).index_fill(0, asked[reply.stale], True)
+        is_stale = torch.zeros_like(is_held).index_fill(0, requested[reply.stale], True)
         self._counts.reads += ids.shape[0]
         self._counts.local += ids.shape[0] - int(self.transport.is_remote(ids).sum())
         self._counts.hits += int((is_held & ~is_stale).sum())
-        newest = torch.zeros_like(ids).index_copy(0, asked[reply.stale], reply.clocks)
+        newest = torch.zeros_like(ids).index_copy(0, requested[reply.stale], reply.clocks)
         found: list[tuple[Tensor, dict[str, Tensor], Tensor]] = []
         lines = zip(
             self._groups(), slots, self._split_like(is_stale, ids), self._split_like(newest, ids),
             self._split_like(is_held, ids), reply.rows, reply.state, strict=True,
         )  # fmt: skip
         for copies, places, stale, at, was_held, rows, state in lines:
-            found.append(copies.answer(places, stale, rows, at, state))
+            found.append(copies.refresh_and_read(places, stale, rows, at, state))
             if math.isfinite(self.read_staleness):
-                copies.judge(places[was_held], ~stale[was_held])
+                copies.drop_unprofitable(places[was_held], ~stale[was_held])
         rows, state, current = zip(*found, strict=True)
-        return newer_than(clocks, rows, state, torch.cat(current))
+        return reply_if_newer(clocks, rows, state, torch.cat(current))
 
     def _split(self, ids: Int64[Tensor, " n"]) -> list[Int64[Tensor, " _"]]:
-        """Ascending store ids as row numbers within each group."""
+        """Split ascending store ids by group, as row numbers within the group."""
         groups = self.layout.groups
         return [
             run - group.start for run, group in zip(self.layout.split(ids), groups, strict=True)
@@ -381,7 +382,7 @@ class CachedStore(RowStore):
 
 
 def _with_inner(inner: RowCounts | None, own: RowCounts) -> RowCounts:
-    """What the inner store sent, and what was read here."""
+    """Counts of the inner store's messages and of this cache's reads, as one."""
     if inner is None:
         return own
     sent = {kind: size + own.sent_bytes[kind] for kind, size in inner.sent_bytes.items()}

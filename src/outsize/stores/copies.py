@@ -1,14 +1,15 @@
-"""Copies of rows of one group: where they lie, how old they are, what is still to be pushed.
+"""Cached copies of the rows of one group, with their clocks and pending updates.
 
-A copy has a *start clock* (the owner's clock when it was read, plus own updates pushed since) and
-*pending* updates of this worker that the owner does not have yet: Σg, what the rule sums beside it,
-and ticks. Pending updates are applied to the copy as well, by the owner's own rule: batch by batch
-as they come, and as one sum when the copy is read anew. So a worker always sees its own writes.
+A copy has a *start clock*: the owner's clock when the copy was read, plus own ticks pushed since.
+It also has *pending* updates of this worker that the owner does not have yet: Σg, the squares that
+the rule sums, and ticks. Pending updates are applied to the copy too, by the owner's rule: batch by
+batch as they arrive, and as one sum when the copy is refreshed. So a worker always sees its own
+updates. A copy with pending updates is *dirty*.
 
-What a rounding wire leaves out of a push stays pending, without a tick. A rule that merges batches
-takes it as a part of a sum, at any time. Under one that does not it waits for the row's next
-gradient, is rounded with it, and is never an update of its own; the copy shows that gradient as the
-owner will get it, so that copy and owner take the same steps.
+Error feedback: the rounding error of a push stays pending, without a tick. A rule that merges
+batches adds it to its next sum, at any time. A rule that does not merge batches (Adam) adds it to
+the row's next gradient and never applies it alone. The copy then applies that gradient as rounded
+for the owner, so that copy and owner take the same step.
 """
 
 from __future__ import annotations
@@ -26,16 +27,17 @@ from outsize.kernels.rows.updates import UpdateRule
 from outsize.stores.eviction.policy import EvictionPolicy
 from outsize.stores.merging import squares_for
 
-_NOT_HERE = -1
-_NOT_WORTH_IT = -2
-NEVER_COPIED = -3  # in the place of a slot, for rows that do not travel
-_CLOCK_BYTES = 4  # what asking with a clock costs more than asking without
-_CHECKS_BEFORE_JUDGEMENT = 16
+# Instead of a slot:
+_NO_COPY = -1
+_UNPROFITABLE = -2  # the copy was dropped; not admitted again before the next flush
+NEVER_COPIED = -3  # the row is not remote
+_CLOCK_BYTES = 4  # extra bytes per row of a request with clocks
+_MIN_CHECKS = 16  # before a copy can be found unprofitable
 
 
 @dataclass(frozen=True)
 class PendingRows:
-    """Updates of some copies, on their way to the owner."""
+    """Pending updates of some copies."""
 
     slots: Int64[Tensor, " n"]
     ids: Int64[Tensor, " n"]
@@ -45,15 +47,15 @@ class PendingRows:
 
 
 class RowCopies(nn.Module):
-    """A bounded number of copies of the rows of one group. Ids count from the group's first row.
+    """At most `num_slots` copies of rows of one group. Ids are relative to the group's first row.
 
     Args:
         group: Width and type of the rows.
-        num_slots: How many copies there is room for.
-        policy: What is admitted, and what gives way.
-        num_workers: How many ranks' gradients the owner averages.
-        bytes_per_row: What a row, or a gradient, costs to send.
-        seed: The store's, for rows in half precision.
+        num_slots: Maximum number of copies.
+        policy: Chooses which rows are admitted and which copies are evicted.
+        num_workers: Number of ranks whose gradients the owner averages.
+        bytes_per_row: Bytes per row, or per gradient, in a message.
+        seed: The store's seed, for the rounding of half-precision rows.
     """
 
     slot_of: Tensor
@@ -82,7 +84,7 @@ class RowCopies(nn.Module):
         self._num_workers = num_workers
         self._bytes_per_row = bytes_per_row
         fill = torch.full
-        self.register_buffer("slot_of", fill((group.num_rows,), _NOT_HERE, dtype=torch.int32))
+        self.register_buffer("slot_of", fill((group.num_rows,), _NO_COPY, dtype=torch.int32))
         self.register_buffer("ids", fill((num_slots,), -1, dtype=torch.int64))
         self.register_buffer("clocks", fill((num_slots,), -1, dtype=torch.int64))
         self.register_buffer("ticks", torch.zeros(num_slots, dtype=torch.int64))
@@ -93,7 +95,7 @@ class RowCopies(nn.Module):
         self.register_buffer("balance", torch.zeros(num_slots, dtype=torch.int64))
 
     def bind(self, rule: UpdateRule) -> None:
-        """Preview updates by this rule; the first one makes room for its state."""
+        """Apply updates to copies by this rule; the first call allocates its state."""
         if self._rule is None:
             num_slots, dim = self.rows.shape
             widths = {f"state_{n}": w for n, w in rule.state_widths(dim).items()}
@@ -106,34 +108,34 @@ class RowCopies(nn.Module):
         self._rule = rule
 
     def find(self, ids: Int64[Tensor, " n"]) -> Int64[Tensor, " n"]:
-        """The slot of each row, negative where there is no copy."""
+        """The slot of each row; negative if there is no copy."""
         return self.slot_of.index_select(0, ids).long()
 
     def held_clocks(self, slots: Int64[Tensor, " n"]) -> Int64[Tensor, " n"]:
-        """Start clocks of copies; -1 where there is no copy, or its value is not to be used."""
+        """Start clocks of copies; -1 if there is no copy or it is invalid."""
         return torch.where(slots >= 0, self.clocks[slots.clamp_min(0)], -1)
 
     def admit(
         self, ids: Int64[Tensor, " n"], slots: Int64[Tensor, " n"]
     ) -> tuple[Int64[Tensor, " n"], PendingRows, int]:
-        """Note that a step reads rows, and make room for those without a copy, as the policy says.
+        """Record that a step reads rows; admit those without a copy as the policy chooses.
 
         Args:
             ids: Rows that may have a copy, ascending.
-            slots: Where `find` found them.
+            slots: Their slots, from `find`.
 
         Returns:
-            Their slots now, the pending updates of what gave way, and how many gave way.
+            Their new slots, the pending updates of evicted copies, and the number of evictions.
         """
-        known = slots != _NOT_WORTH_IT
+        known = slots != _UNPROFITABLE
         self.policy.used(ids[known], slots[known])
-        missing = slots == _NOT_HERE
+        missing = slots == _NO_COPY
         taken = self.ids >= 0
         num_free = taken.shape[0] - int(taken.sum())
         evictable = taken.index_fill(0, slots[slots >= 0], False)
         chosen, victims = self.policy.choose(ids[missing], num_free, evictable)
-        evicted = self.take_pending(victims[self.is_dirty(victims)])
-        self._empty(victims, _NOT_HERE)
+        evicted = self.pending_updates(victims[self.is_dirty(victims)])
+        self._remove(victims, _NO_COPY)
         admitted = ids[missing][chosen]
         num_new = admitted.shape[0] - victims.shape[0]
         free = (~taken).nonzero().flatten()[:num_new] if num_new else victims[:0]
@@ -152,68 +154,68 @@ class RowCopies(nn.Module):
         squares: Float[Tensor, "n _"] | None,
         as_sent: Callable[[Tensor], Tensor],
     ) -> None:
-        """Apply gradients to copies, and add them to what is pending.
+        """Apply gradients to copies and add them to the pending updates.
 
         Args:
-            slots: Of the copies, each once.
+            slots: Slots of the copies, each once.
             gradients: Σg over one batch or several.
-            ticks: How many.
-            squares: What the rule sums beside it; `None` for one batch.
-            as_sent: Gradients as they will arrive at their owner.
+            ticks: Number of batches in each sum.
+            squares: The rule's squares, summed over the batches; `None` for one batch.
+            as_sent: Rounds gradients as the wire does.
         """
         assert self._rule is not None
         self.pending.index_add_(0, slots, gradients)
         self.ticks.index_add_(0, slots, ticks)
-        shown = gradients
+        applied = gradients
         if not self._rule.merges_batches:
-            shown = as_sent(self.pending.index_select(0, slots))
-        self._step(slots, shown, ticks, squares)
+            applied = as_sent(self.pending.index_select(0, slots))
+        self._step(slots, applied, ticks, squares)
         self.balance.index_add_(0, slots, torch.full_like(slots, self._bytes_per_row))
         own = self._rule.square(gradients) if squares is None else squares
         if own is not None:
             self.get_buffer("squares").index_add_(0, slots, own)
 
     def due(self, write_staleness: float) -> Int64[Tensor, " _"]:
-        """Slots with more ticks than may wait."""
+        """Slots with more than `write_staleness` pending ticks."""
         return (self.ticks > write_staleness).nonzero().flatten()
 
     def dirty(self) -> Int64[Tensor, " _"]:
-        """Slots with any update that their owner does not have."""
+        """Slots with pending updates."""
         return ((self.ticks > 0) | self.leftover).nonzero().flatten()
 
     def is_dirty(self, slots: Int64[Tensor, " n"]) -> Bool[Tensor, " n"]:
-        """Whether there is any update that the owners of these copies do not have."""
+        """Whether each of these copies has a pending update."""
         return (self.ticks.index_select(0, slots) > 0) | self.leftover.index_select(0, slots)
 
-    def take_pending(self, slots: Int64[Tensor, " n"]) -> PendingRows:
-        """The pending updates of copies, in ascending order of ids."""
+    def pending_updates(self, slots: Int64[Tensor, " n"]) -> PendingRows:
+        """The pending updates of copies, by ascending id; they stay pending until `mark_pushed`."""
         ids, order = self.ids[slots].sort()
         slots = slots[order]
         return PendingRows(slots, ids, *self._pending(slots))
 
-    def settle(self, pushed: PendingRows, sent: Float[Tensor, "n dim"]) -> None:
-        """Note that updates were pushed; what rounding left out of them stays pending.
+    def mark_pushed(self, pushed: PendingRows, sent: Float[Tensor, "n dim"]) -> None:
+        """Clear updates that were pushed; their rounding error stays pending.
 
-        That is an update only for a rule that merges batches (see the module's text). Own updates
-        count as seen: the start clock moves by their ticks.
+        The error makes a copy dirty only if the rule merges batches (see the module docstring).
+        Own updates count as seen: the start clock advances by their ticks.
 
         Args:
-            pushed: What was pushed.
-            sent: Its gradients as they arrived.
+            pushed: The updates that were pushed.
+            sent: Their gradients as rounded by the wire.
         """
         slots = pushed.slots
         held = self.clocks.index_select(0, slots) >= 0
         self.clocks.index_add_(0, slots, torch.where(held, pushed.ticks, 0))
-        rest = pushed.gradients - sent
-        self.pending.index_copy_(0, slots, rest)
+        error = pushed.gradients - sent
+        self.pending.index_copy_(0, slots, error)
         if self._rule is None or self._rule.merges_batches:
-            self.leftover.index_copy_(0, slots, rest.abs().amax(dim=1) > 0)
+            self.leftover.index_copy_(0, slots, error.abs().amax(dim=1) > 0)
         self.ticks.index_fill_(0, slots, 0)
         self.balance.index_add_(0, slots, torch.full_like(slots, -self._bytes_per_row))
         if pushed.squares is not None:
             self.get_buffer("squares").index_fill_(0, slots, 0.0)
 
-    def answer(
+    def refresh_and_read(
         self,
         slots: Int64[Tensor, " n"],
         stale: Bool[Tensor, " n"],
@@ -221,19 +223,19 @@ class RowCopies(nn.Module):
         clocks: Int64[Tensor, " n"],
         state: Mapping[str, Float[Tensor, "k _"]],
     ) -> tuple[Float[Tensor, "n dim"], dict[str, Float[Tensor, "n _"]], Int64[Tensor, " n"]]:
-        """Take in what owners sent, and give what a step is to read: rows, state and clocks.
+        """Refresh stale copies, and return rows, state and clocks for the step.
 
         Args:
-            slots: Of the rows that are read; negative for those without a copy, which were sent.
-            stale: Which rows were sent.
-            rows: Those rows.
-            clocks: Their clocks; without a meaning for rows that were not sent.
-            state: Their optimizer state.
+            slots: Slots of the rows to read; negative for rows without a copy, which are all sent.
+            stale: Whether the owner sent the row.
+            rows: The rows that were sent.
+            clocks: Clocks of the sent rows; ignored for the others.
+            state: Optimizer state of the sent rows.
         """
         line = stale.cumsum(0) - 1
         here = slots >= 0
-        renewed = (here & stale).nonzero().flatten()
-        self._renew(slots[renewed], rows, line[renewed], clocks[renewed], state)
+        refreshed = (here & stale).nonzero().flatten()
+        self._refresh(slots[refreshed], rows, line[refreshed], clocks[refreshed], state)
         others = (~here).nonzero().flatten()
         own, sent = slots.clamp_min(0), line[others]
         seen = self.clocks.index_select(0, own) + self.ticks.index_select(0, own)
@@ -248,38 +250,39 @@ class RowCopies(nn.Module):
             torch.where(here, seen, clocks),
         )
 
-    def judge(self, slots: Int64[Tensor, " n"], was_valid: Bool[Tensor, " n"]) -> None:
-        """Count what asking after copies has cost and saved, and give up those that do not pay.
+    def drop_unprofitable(self, slots: Int64[Tensor, " n"], was_valid: Bool[Tensor, " n"]) -> None:
+        """Count the bytes that checks of copies cost and saved; drop copies that cost more.
 
         Args:
-            slots: Copies whose owner was asked whether they are still valid.
-            was_valid: The answers.
+            slots: Copies whose clock was checked with the owner.
+            was_valid: Whether the copy was still valid.
         """
         self.checks.index_add_(0, slots, torch.ones_like(slots, dtype=torch.int32))
         self.balance.index_add_(0, slots, was_valid * self._bytes_per_row - _CLOCK_BYTES)
         checks, balance = (t.index_select(0, slots) for t in (self.checks, self.balance))
-        hopeless = slots[(checks >= _CHECKS_BEFORE_JUDGEMENT) & (balance < 0)]
-        if hopeless.numel():
-            self._empty(hopeless[~self.is_dirty(hopeless)], _NOT_WORTH_IT)
+        costly = slots[(checks >= _MIN_CHECKS) & (balance < 0)]
+        if costly.numel():
+            self._remove(costly[~self.is_dirty(costly)], _UNPROFITABLE)
 
-    def forget_values(self) -> None:
-        """Use no copy again before it has been read anew; give what was given up a new chance.
+    def invalidate(self) -> None:
+        """Invalidate all copies: each is read again before its next use.
 
-        What rounding has left out and is no update is dropped.
+        Rows whose copy was dropped as unprofitable may be admitted again. Rounding errors of copies
+        that are not dirty are dropped.
         """
         self.pending.masked_fill_(((self.ticks == 0) & ~self.leftover).unsqueeze(1), 0.0)
         self.clocks.fill_(-1)
         self.checks.zero_()
         self.balance.zero_()
-        self.slot_of[self.slot_of == _NOT_WORTH_IT] = _NOT_HERE
+        self.slot_of[self.slot_of == _UNPROFITABLE] = _NO_COPY
 
     def directory(self) -> dict[str, Tensor]:
-        """Which rows have copies and what the policy knows: all that outlives the values."""
+        """Which rows have copies, and the state of the policy; not the values of the copies."""
         policy = {f"policy.{name}": value for name, value in self.policy.state_dict().items()}
         return {"ids": self.ids, **policy}
 
     def fits_directory(self, saved: Mapping[str, Tensor]) -> bool:
-        """Whether `directory` of copies like these gave it."""
+        """Whether a saved directory has the shapes and types of this one, and valid ids."""
         here = self.directory()
         if here.keys() != saved.keys() or any(
             here[n].shape != value.shape or here[n].dtype != value.dtype
@@ -290,16 +293,16 @@ class RowCopies(nn.Module):
         return bool((held < self.slot_of.shape[0]).all()) and len(held.unique()) == len(held)
 
     def load_directory(self, saved: Mapping[str, Tensor]) -> None:
-        """Take over what `directory` gave; values are read anew."""
+        """Load what `directory` returned; values are read again from their owners."""
         self.ids.copy_(saved["ids"])
-        self.slot_of.fill_(_NOT_HERE)
+        self.slot_of.fill_(_NO_COPY)
         slots = (self.ids >= 0).nonzero().flatten()
         self.slot_of[self.ids[slots]] = slots.to(torch.int32)
-        self.forget_values()
-        self.policy.load_state_dict(under("policy.", saved))
+        self.invalidate()
+        self.policy.load_state_dict(with_prefix("policy.", saved))
 
-    def _empty(self, slots: Int64[Tensor, " n"], mark: int) -> None:
-        """Give up copies; their pending updates must be on their way."""
+    def _remove(self, slots: Int64[Tensor, " n"], mark: int) -> None:
+        """Remove copies; the caller has taken their pending updates."""
         ids = self.ids.index_select(0, slots)
         self.policy.removed(ids, slots)
         self.slot_of.index_fill_(0, ids, mark)
@@ -311,15 +314,15 @@ class RowCopies(nn.Module):
             self.get_buffer("squares").index_fill_(0, slots, 0.0)
 
     def _pending(self, slots: Int64[Tensor, " n"]) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Gradients, ticks and squares that wait with copies."""
+        """Pending gradients, ticks and squares of copies."""
         summed = self.get_buffer("squares") if "squares" in self._buffers else None
         squares = None if summed is None else summed.index_select(0, slots)
         return self.pending.index_select(0, slots), self.ticks.index_select(0, slots), squares
 
-    def _renew(
+    def _refresh(
         self, slots: Tensor, rows: Tensor, line: Tensor, clocks: Tensor, state: Mapping[str, Tensor]
     ) -> None:
-        """Replace copies by lines of what owners sent, and apply what is pending to them."""
+        """Replace copies by rows that owners sent, and apply pending updates to them."""
         self.rows.index_copy_(0, slots, rows.index_select(0, line))
         self.clocks.index_copy_(0, slots, clocks)
         for name, value in state.items():
@@ -331,7 +334,7 @@ class RowCopies(nn.Module):
     def _step(
         self, slots: Tensor, gradients: Tensor, ticks: Tensor, squares: Tensor | None
     ) -> None:
-        """Apply updates to copies that `ticks` have counted, as an owner does with a push."""
+        """Apply updates to copies as an owner applies a push; ticks are counted already."""
         assert self._rule is not None
         names = self._rule.state_widths(self.rows.shape[1])
         rows = self.rows.index_select(0, slots).float()
@@ -364,6 +367,6 @@ class RowCopies(nn.Module):
         self._rule.step(rows, state, mean, summed)
 
 
-def under(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The entries of a state whose names begin with a prefix, without it."""
+def with_prefix(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The entries of a state whose names start with a prefix; the prefix is removed."""
     return {n.removeprefix(prefix): value for n, value in state.items() if n.startswith(prefix)}

@@ -17,15 +17,14 @@ from outsize.spec import MemoryUse, TableSpec
 
 
 class LocalStore(RowStore):
-    """All rows in one tensor per group, with a clock and the optimizer's state beside each.
+    """All rows in one tensor per group; each row has a clock and optimizer state.
 
     Args:
         specs: The tables.
-        seed: Rows start from values that are a function of (seed, table, row, column); half
-            precision is rounded by it, too.
+        seed: Initial values are a function of (seed, table, row, column). The seed also drives the
+            stochastic rounding of half-precision rows.
         device: Where the rows live.
-        shard: Which rows to keep, of those of all tables; by default all. The others must not be
-            asked for.
+        shard: Which rows to keep; by default all. Other rows must not be requested.
     """
 
     clocks: Tensor
@@ -55,7 +54,7 @@ class LocalStore(RowStore):
         return self.get_buffer(f"rows_{group}")
 
     def span(self, table: str) -> slice:
-        """Which of the rows kept for its group belong to a table."""
+        """The slice of a table within the rows of its group."""
         offset, below = self.layout.offsets[table], self.shard.num_below
         first = below(self.layout.groups[self.layout.group_of(table)].start)
         stop = offset + self.layout.spec(table).num_rows
@@ -80,7 +79,7 @@ class LocalStore(RowStore):
             for group in self.layout.groups
         ):
             raise ConfigError(
-                f"this store's rows are trained by {self.rule}: {rule} cannot take over its state; "
+                f"this store's rows are trained by {self.rule}: {rule} cannot use its state; "
                 "make a new store, or keep the optimizer"
             )
         self.rule = rule
@@ -161,13 +160,13 @@ class LocalStore(RowStore):
                 part.index_copy_(0, run, touched_state[name])
 
     def _rounding_keys(self, update: RowUpdate, own: slice) -> Int64[Tensor, " _"]:
-        """For some lines of an update that the clocks have counted already."""
+        """Rounding keys for a slice of an update whose ticks the clocks include already."""
         ids = update.ids[own]
         clocks = self.clocks.index_select(0, self.shard.positions(ids)).long()
         return rounding_keys(self.seed, ids, clocks, update.ticks[own])
 
     def _local(self, ids: Int64[Tensor, " n"]) -> list[Int64[Tensor, " _"]]:
-        """Ascending store ids as row numbers within each group."""
+        """Split ascending store ids by group, as row numbers within the group."""
         runs = zip(self.layout.split(ids), self.layout.groups, strict=True)
         positions, below = self.shard.positions, self.shard.num_below
         return [positions(run) - below(group.start) for run, group in runs]

@@ -1,4 +1,4 @@
-"""Several updates as one."""
+"""Merging of several updates into one."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from outsize.contracts import RowLayout, RowUpdate
 from outsize.kernels.rows.updates import UpdateRule
 
 
-def no_update(layout: RowLayout, device: torch.device) -> RowUpdate:
-    """An update of nothing."""
+def empty_update(layout: RowLayout, device: torch.device) -> RowUpdate:
+    """An update without rows."""
     none = torch.empty(0, dtype=torch.int64, device=device)
     return RowUpdate(none, tuple(torch.empty(0, g.dim, device=device) for g in layout.groups), none)
 
@@ -21,12 +21,12 @@ def no_update(layout: RowLayout, device: torch.device) -> RowUpdate:
 def merge_updates(
     updates: Sequence[RowUpdate], layout: RowLayout, rule: UpdateRule | None
 ) -> RowUpdate:
-    """The sum of updates, added in the order given; a row's ticks are added too.
+    """The sum of updates, added in the order given; ticks are summed per row, too.
 
     Args:
         updates: At least one.
-        layout: Of the store they are for.
-        rule: Says what is to be summed beside gradients.
+        layout: The layout of the store they are for.
+        rule: Defines the squares that are summed with the gradients.
     """
     updates = [update for update in updates if update.ids.numel()] or list(updates[:1])
     if len(updates) == 1:
@@ -46,17 +46,17 @@ def merge_updates(
 def average_over_workers(
     updates: Sequence[RowUpdate], num_workers: int, layout: RowLayout, rule: UpdateRule | None
 ) -> RowUpdate:
-    """What workers push in one round, as the mean gradient that the rule is applied to once.
+    """The mean of what all workers push in one round; the rule is applied to it once.
 
-    A row that each of its workers pushes for a single batch is treated as one process would treat
-    it on the batch of all: the square that Adagrad sums is that of the mean. Where a sum covers
-    several batches, every worker's batch counts as an update of its own: Σ (g/N)².
+    If every worker that pushes a row pushes a single batch, the row is updated as one process would
+    update it on the combined batch: Adagrad adds the square of the mean. If any push sums several
+    batches, each batch of each worker counts separately: Adagrad adds Σ (g/N)².
 
     Args:
-        updates: One from each worker, in the order of ranks; workers with nothing may be left out.
-        num_workers: N, with those that push nothing.
-        layout: Of the store.
-        rule: How it will be applied.
+        updates: One per worker, in the order of ranks; empty ones may be left out.
+        num_workers: N, including workers that push nothing.
+        layout: The layout of the store.
+        rule: The rule that will apply the result.
     """
     merged = merge_updates(updates, layout, rule)
     ids = merged.ids
@@ -77,7 +77,7 @@ def squares_for(
     several: Tensor,
     num_workers: int,
 ) -> tuple[Float[Tensor, "_ _"], ...] | None:
-    """Σ (g/N)² where a row's sum covers several batches, and the square of the mean elsewhere."""
+    """Σ (g/N)² for rows whose sum covers several batches, the square of the mean for others."""
     if summed is None:
         return None
     flags = several.split([part.shape[0] for part in gradients])
@@ -105,9 +105,10 @@ def _sum(
     layout: RowLayout,
     ids: Int64[Tensor, " n"],
 ) -> tuple[Tensor, ...]:
-    """Add up tensors of one line a row, group by group, in the order given.
+    """Sum tensors with one line per row, group by group, in the order given.
 
-    Each update has a row once, so that no two lines of an addition meet: deterministic anywhere.
+    An update holds each row once, so no two lines of one addition collide: the sum is deterministic
+    on every device.
     """
     sizes = layout.group_sizes(ids)
     starts = [sum(sizes[:group]) for group in range(len(sizes))]

@@ -1,11 +1,11 @@
-"""Updates, questions and answers as bytes, so that one message carries all of a round.
+"""Updates, requests and replies as bytes: one message per pair of ranks in each direction.
 
-A message is a row of sections, each padded to eight bytes so that it can be read in place. Row
-numbers travel as positions among the rows their owner keeps, in four bytes where those suffice;
-clocks and ticks in four. What a receiver can work out (how many rows belong to which group) is
-not sent. A wire rounds rows and gradients. Optimizer state, and the squares that are summed into
-it, travel as float32: a variance that rounds to 0 beside a mean that does not is a step without
-bound.
+A message is a sequence of sections, each padded to eight bytes so that it can be read in place.
+Row ids travel as positions within the owner's shard, in four bytes if they fit, else in eight.
+Clocks and ticks take four bytes. What the receiver can compute, such as the number of rows per
+group, is not sent. A wire rounds rows and gradients. Optimizer state, and the squares that are
+summed into it, travel as float32: if a variance rounds to 0 and its mean does not, the step is
+unbounded.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _EXACT = Float32Wire()
 
 @dataclass(frozen=True)
 class RowRequest:
-    """What one rank tells another: what it pushes, and what it asks with which clocks."""
+    """What one rank sends to an owner: the update it pushes, and the rows it requests."""
 
     update: RowUpdate
     ids: Int64[Tensor, " n"]
@@ -40,8 +40,8 @@ class Packing:
     """Writes and reads the messages of one store.
 
     Args:
-        layout: Where its tables lie.
-        num_owners: How many ranks keep rows.
+        layout: The layout of the store.
+        num_owners: Number of ranks that own rows.
     """
 
     def __init__(self, layout: RowLayout, num_owners: int) -> None:
@@ -53,9 +53,10 @@ class Packing:
     def write_request(
         self, request: RowRequest, wire: Wire, rule: UpdateRule | None
     ) -> tuple[Message, tuple[int, int, int]]:
-        """A request as bytes, and what it takes to read it: how many rows, last rows, questions.
+        """A request as bytes, with the counts needed to read it.
 
-        Rows of which nobody keeps what rounding leaves out are written by the finer wire.
+        The counts are the rows pushed by the wire, the rows pushed by the finer wire (those without
+        error feedback) and the rows requested.
         """
         writer = MessageWriter()
         parts = _by_precision(request.update)
@@ -78,13 +79,13 @@ class Packing:
     ) -> RowRequest:
         """Read what `write_request` wrote for this owner."""
         reader = MessageReader(content)
-        *sizes, num_asked = numbers
+        *sizes, num_requested = numbers
         updates = [
             self._take_update(reader, size, owner, chosen, rule)
             for size, chosen in zip(sizes, (wire, wire.finer), strict=True)
         ]
-        ids = self._take_ids(reader, num_asked, owner)
-        clocks = reader.take(num_asked, torch.int32).long() if has_clocks else None
+        ids = self._take_ids(reader, num_requested, owner)
+        clocks = reader.take(num_requested, torch.int32).long() if has_clocks else None
         return RowRequest(merge_updates(updates, self._layout, rule), ids, clocks)
 
     def _put_update(
@@ -95,7 +96,7 @@ class Packing:
         for part in update.gradients:
             self._put_vectors(writer, "gradients", part.float(), wire)
         if rule is not None and self._has_squares(rule):
-            several = update.ticks > 1  # the owner squares the others itself
+            several = update.ticks > 1  # for a single batch, the owner computes the square
             assert update.squares is not None or not bool(several.any())
             flags = several.split([part.shape[0] for part in update.gradients])
             for part, flag in zip(update.squares or (), flags, strict=update.squares is not None):
@@ -122,7 +123,7 @@ class Packing:
         return RowUpdate(ids, gradients, ticks, tuple(squares) or None)
 
     def put_flags(self, writer: MessageWriter, reply: RowReply) -> None:
-        """Write which rows will follow, a bit each, and how far behind the others are."""
+        """Write one bit per row that says whether it is sent, and `RowReply.behind`."""
         stale, behind = reply.stale, reply.behind
         worst = -_MAX_INT32 - 1 if behind is None else max(behind, -_MAX_INT32)
         writer.put("clocks", torch.tensor([worst], dtype=torch.int32, device=stale.device))
@@ -140,11 +141,11 @@ class Packing:
         return stale, None if worst == -_MAX_INT32 - 1 else worst
 
     def num_flag_bytes(self, num: int) -> int:
-        """How long the flags for `num` rows are."""
+        """Bytes of the flags for `num` rows."""
         return padded(4) + padded(-(-num // 8))
 
     def put_rows(self, writer: MessageWriter, reply: RowReply, wire: Wire) -> None:
-        """Write the rows of an answer, their clocks and their state."""
+        """Write the rows of a reply, their clocks and their state."""
         writer.put("clocks", reply.clocks.to(torch.int32))
         for group, rows in enumerate(reply.rows):
             self._put_vectors(writer, "rows", rows.float(), wire)
@@ -154,13 +155,13 @@ class Packing:
     def take_rows(
         self, reader: MessageReader, sizes: Sequence[int], rule: UpdateRule | None, wire: Wire
     ) -> tuple[Int64[Tensor, " n"], tuple[Tensor, ...], tuple[dict[str, Tensor], ...]]:
-        """Read what `put_rows` wrote: clocks, rows, state; `rule` is `None` for no state.
+        """Read what `put_rows` wrote: clocks, rows and state.
 
         Args:
-            reader: Where from.
-            sizes: How many rows of each group follow.
-            rule: Says what state there is.
-            wire: How they were written.
+            reader: The message.
+            sizes: Number of rows per group.
+            rule: Defines the optimizer state; `None` if none was sent.
+            wire: The wire the rows were written with.
         """
         clocks = reader.take(sum(sizes), torch.int32).long()
         rows: list[Tensor] = []
@@ -174,7 +175,7 @@ class Packing:
         return clocks, tuple(rows), tuple(state)
 
     def num_row_bytes(self, sizes: Sequence[int], rule: UpdateRule | None, wire: Wire) -> int:
-        """How long an answer with so many rows of each group is."""
+        """Bytes of a reply with these numbers of rows per group."""
         total = padded(4 * sum(sizes))
         for size, group in zip(sizes, self._layout.groups, strict=True):
             widths = {} if rule is None else rule.state_widths(group.dim)
@@ -206,8 +207,8 @@ class Packing:
 
 
 def _by_precision(update: RowUpdate) -> tuple[RowUpdate, RowUpdate]:
-    """The rows that may be rounded, and those of which nobody keeps the rest."""
+    """Split an update into the rows for the wire and the rows for the finer wire."""
     if update.exact is None or not bool(update.exact.any()):
         return update, update.take(update.ids[:0])
-    rounded, last = (flag.nonzero().flatten() for flag in (~update.exact, update.exact))
-    return update.take(rounded), update.take(last)
+    coarse, fine = (flag.nonzero().flatten() for flag in (~update.exact, update.exact))
+    return update.take(coarse), update.take(fine)

@@ -1,4 +1,4 @@
-"""The same rows on every rank: what plain data-parallel training does with a table that fits."""
+"""The same rows on every rank, as in plain data-parallel training."""
 
 from __future__ import annotations
 
@@ -10,27 +10,28 @@ from torch import Tensor, nn
 
 from outsize.contracts import RowReply, RowStore, RowUpdate, TablePart
 from outsize.kernels.rows.updates import UpdateRule
-from outsize.ranks.agreement import require_alike
+from outsize.ranks.agreement import require_same_on_all_ranks
 from outsize.ranks.collectives import gather_rows, rank, world_size
 from outsize.spec import MemoryUse
-from outsize.stores.merging import no_update
+from outsize.stores.merging import empty_update
 
 
 class ReplicatedStore(RowStore):
-    """Wraps a store that every rank holds a copy of, and keeps the copies equal.
+    """Wraps a store that every rank holds a replica of, and keeps the replicas equal.
 
-    Reads are local. Gradients are averaged over the ranks, as DDP averages dense ones: every rank
-    gathers what all ranks have, merges it in the order of ranks and applies the same update, so
-    that the copies stay equal to the last bit. `reduce_pending`, `submit` with an update, `add`
-    and `RowOptimizer.step` are therefore entered by all ranks, also by one without data.
+    Reads are local. Gradients are averaged over ranks, as DDP averages dense gradients: every rank
+    gathers the gradients of all ranks, merges them in the order of ranks and applies the same
+    update. So the replicas stay equal bit for bit. `reduce_pending`, `submit` with an update, `add`
+    and `RowOptimizer.step` are therefore collective: all ranks call them, even without data.
 
     Args:
-        inner: This rank's copy; all ranks must have made it alike, and make this together.
+        inner: This rank's replica. All ranks must build it with the same arguments, and build the
+            `ReplicatedStore` together.
     """
 
     def __init__(self, inner: RowStore) -> None:
         super().__init__(inner.layout.specs, inner.seed)
-        require_alike(self.layout.facts())
+        require_same_on_all_ranks(self.layout.facts())
         self.inner = inner
         self.register_load_state_dict_pre_hook(_to_inner)
         self._pending_is_reduced = False
@@ -61,20 +62,22 @@ class ReplicatedStore(RowStore):
         return self.inner.parts()
 
     def saves_parts(self) -> bool:
-        """Only the first rank's copy is saved: the others are equal to it."""
+        """Only the first rank saves: the other replicas are equal."""
         return rank() == 0
 
     def reduce_pending(self) -> None:
         """Average pending gradients over the ranks, once."""
         if not self._pending_is_reduced:
-            update = self._average(self.pending.merge() or no_update(self.layout, self._device()))
+            update = self._average(
+                self.pending.merge() or empty_update(self.layout, self._device())
+            )
             self.pending.replace(update)
             self._pending_is_reduced = True
 
     def submit(self, update: RowUpdate | None) -> None:
-        """Apply an update; one made of reduced gradients is the same on all ranks already."""
+        """Average an update over ranks, unless `reduce_pending` has done so, and apply it."""
         if not self._pending_is_reduced:
-            update = self._average(update or no_update(self.layout, self._device()))
+            update = self._average(update or empty_update(self.layout, self._device()))
         self._pending_is_reduced = False
         self.inner.submit(update)
 
@@ -91,12 +94,12 @@ class ReplicatedStore(RowStore):
     def state_dict(  # type: ignore[override]
         self, *args: Any, prefix: str = "", **kwargs: Any
     ) -> dict[str, Any]:
-        """The state of the copy under the names it has without replication."""
+        """The state of the replica, under the names it has without replication."""
         state: dict[str, Any] = self.inner.state_dict(*args, prefix=prefix, **kwargs)
         return state
 
     def _average(self, update: RowUpdate) -> RowUpdate:
-        """The mean over ranks of what they push; a rank without a row counts as zero."""
+        """The mean update over ranks; a rank that does not push a row counts as zero."""
         if world_size() == 1:
             return update
         sizes = self.layout.group_sizes(update.ids)
@@ -115,6 +118,6 @@ class ReplicatedStore(RowStore):
 
 
 def _to_inner(module: nn.Module, state_dict: dict[str, Any], prefix: str, *unused: Any) -> None:
-    """On loading, hand the names that `state_dict` writes down to the copy."""
+    """On loading, map the names that `state_dict` writes to those of the replica."""
     for name in [name for name in state_dict if name.startswith(prefix)]:
         state_dict[f"{prefix}inner.{name.removeprefix(prefix)}"] = state_dict.pop(name)

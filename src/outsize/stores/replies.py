@@ -1,4 +1,4 @@
-"""Replies of owners: made from rows, and those of several owners joined into one."""
+"""Replies of owners: how they are made, and how those of several owners are joined."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from outsize.errors import ConfigError
 
 
 def join_replies(
-    replies: Sequence[RowReply], asked: Sequence[Int64[Tensor, " _"]], layout: RowLayout
+    replies: Sequence[RowReply], requested: Sequence[Int64[Tensor, " _"]], layout: RowLayout
 ) -> RowReply:
     """One reply for all ids, in ascending order.
 
     Args:
-        replies: One from each owner, all asked with clocks or all without.
-        asked: The ids each was asked for, ascending.
-        layout: Of the store.
+        replies: One per owner, all to requests with clocks or all to requests without.
+        requested: The ids requested from each owner, ascending.
+        layout: The layout of the store.
     """
     stale: Bool[Tensor, " n"] = torch.cat([reply.stale for reply in replies])
-    following = [ids[reply.stale] for ids, reply in zip(asked, replies, strict=True)]
-    by_group = zip(*(layout.split(ids) for ids in following), strict=True)
+    sent = [ids[reply.stale] for ids, reply in zip(requested, replies, strict=True)]
+    by_group = zip(*(layout.split(ids) for ids in sent), strict=True)
     orders = [torch.cat(runs).argsort() for runs in by_group]
     rows = tuple(
         torch.cat([reply.rows[group] for reply in replies]).index_select(0, order)
@@ -43,19 +43,19 @@ def join_replies(
             }
             for group, order in enumerate(orders)
         )
-    clocks = torch.cat([reply.clocks for reply in replies])[torch.cat(following).argsort()]
+    clocks = torch.cat([reply.clocks for reply in replies])[torch.cat(sent).argsort()]
     behind = [reply.behind for reply in replies if reply.behind is not None]
-    in_order = stale[torch.cat(list(asked)).argsort()]
+    in_order = stale[torch.cat(list(requested)).argsort()]
     return RowReply(in_order, rows, clocks, state, max(behind, default=None))
 
 
-def newer_than(
+def reply_if_newer(
     clocks: Int64[Tensor, " n"] | None,
     rows: tuple[Float[Tensor, "_ _"], ...],
     state: tuple[dict[str, Float[Tensor, "_ _"]], ...],
     current: Int64[Tensor, " n"],
 ) -> RowReply:
-    """What someone who holds rows with these clocks is told about rows as they are here now."""
+    """The reply to a request with these clocks, given the current rows."""
     if clocks is None:
         return RowReply(torch.ones_like(current, dtype=torch.bool), rows, current)
     stale = current > clocks
@@ -70,21 +70,19 @@ def newer_than(
     return RowReply(stale, take_lines(rows, index), current[index], newer, behind)
 
 
-def previewed_reply(
-    owner: RowStore, update: RowUpdate | None, ids: Int64[Tensor, " n"]
-) -> RowReply:
-    """An owner's answer to an evaluation read: rows with an update that is not applied."""
+def preview_reply(owner: RowStore, update: RowUpdate | None, ids: Int64[Tensor, " n"]) -> RowReply:
+    """An owner's reply to an evaluation read: rows as an update would leave them."""
     everything = torch.ones_like(ids, dtype=torch.bool)
     return RowReply(everything, owner.preview(update, ids), torch.zeros_like(ids))
 
 
-def refuse_rows_of_others(
+def refuse_state_dict(
     module: nn.Module, state_dict: dict[str, Any], prefix: str, *unused: Any
 ) -> None:
-    """Refuse to load a `state_dict` where ranks share rows: all would get those of one."""
+    """Raise on loading a `state_dict` if ranks share rows: it holds those of one rank only."""
     assert isinstance(module, RowStore)
     if module.num_workers > 1 and any(name.startswith(prefix) for name in state_dict):
         raise ConfigError(
-            f"rows that {module.num_workers} ranks share are loaded by `outsize.load_rows`, each "
-            "rank its own, but a state_dict holds those of one rank"
+            f"a state_dict holds the rows of one rank, but {module.num_workers} ranks share the "
+            "rows of this store: load them with `outsize.load_rows`"
         )

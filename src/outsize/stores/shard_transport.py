@@ -1,4 +1,4 @@
-"""How rows travel where ranks share them by remainder (see `Shard`)."""
+"""How rows travel if ranks own them by remainder (see `Shard`)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from outsize.stores.wire import Wire, wire_for
 
 
 class ShardTransport(Transport):
-    """Rows of other owners travel, by a wire format.
+    """Rows of other owners travel, rounded by a wire format.
 
     Args:
-        rank: This rank, which never sends its own rows.
-        num_owners: How many ranks own rows, from rank 0 on.
-        wire: How rows and gradients are written.
+        rank: This rank; its own rows are local.
+        num_owners: Number of ranks that own rows, from rank 0 on.
+        wire: The wire format of rows and gradients.
     """
 
     def __init__(self, rank: int, num_owners: int, wire: Wire) -> None:
@@ -24,7 +24,7 @@ class ShardTransport(Transport):
         self._wire = wire
 
     def is_remote(self, ids: Int64[Tensor, " n"]) -> Bool[Tensor, " n"]:
-        """Rows of other owners."""
+        """Which rows have another owner."""
         return ids % self._num_owners != self._rank
 
     def bytes_per_row(self, dim: int) -> int:  # noqa: D102

@@ -1,4 +1,4 @@
-"""Rows owned by ranks: every step is one round in which all ranks push and ask at once."""
+"""Rows sharded over ranks: in each step, all ranks push and read in one collective round."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from torch import Tensor
 from outsize.contracts import RowCounts, RowReply, RowStore, RowUpdate, Shard, TablePart
 from outsize.errors import ConfigError
 from outsize.kernels.rows.updates import UpdateRule
-from outsize.ranks.agreement import swap_headers, tell_failure
+from outsize.ranks.agreement import announce_failure, swap_headers
 from outsize.ranks.collectives import ProcessRanks, RankGroup
 from outsize.ranks.owners import places_by_owner
 from outsize.ranks.sections import Message, MessageReader, MessageWriter
 from outsize.spec import MemoryUse, TableSpec
 from outsize.stores.local import LocalStore
-from outsize.stores.merging import average_over_workers, merge_updates, no_update
+from outsize.stores.merging import average_over_workers, empty_update, merge_updates
 from outsize.stores.packing import Packing, RowRequest
-from outsize.stores.replies import join_replies, previewed_reply, refuse_rows_of_others
+from outsize.stores.replies import join_replies, preview_reply, refuse_state_dict
 from outsize.stores.shard_transport import ShardTransport
 from outsize.stores.wire import WIRES, Wire, wire_named
 
 
 class ShardedStore(RowStore):
-    """Every rank keeps a share of the rows and reads the others from their owners.
+    """Every rank owns a shard of the rows and reads the others from their owners.
 
-    A round goes: counts, then one message from each rank to each other with what it pushes and
-    asks, then the answers. Owners first apply what all ranks pushed, merged in the order of ranks,
-    averaged over them and applied by the rule once; then they answer. So N ranks with a batch of B
-    train as one process with a batch of N·B does. `submit` sends nothing: the update travels with
-    the next question, and `flush` brings it home at once. What a rank sends itself is not rounded.
+    A round has three parts: counts; one message from each rank to each other, with the update it
+    pushes and the rows it requests; the replies. Owners merge the pushes of all ranks in the order
+    of ranks, average them and apply the rule once. Then they reply. So N ranks with a batch of B
+    train as one process with a batch of N·B. `submit` sends nothing: the update is held for the
+    next round, or for `flush`. Rows that a rank owns itself are not rounded.
 
-    `exchange`, and with it `read`, `add`, `flush`, a training or evaluating forward, is entered by
-    all ranks together, also by one that has nothing to push or ask; with an update (which may be
-    empty) or with clocks on all of them or on none. If any rank is in another operation, or was
-    made with other tables, another wire or another kind of optimizer, all raise a `RanksError`.
+    `exchange` is collective, and with it `read`, `add`, `flush` and any forward pass: all ranks
+    call it, even with nothing to push or read. Either all ranks pass an update (which may be empty)
+    or none does; the same holds for clocks. If any rank is in another operation, or was built with
+    other tables, another wire or another kind of optimizer, all raise a `RanksError`.
 
     Args:
         specs: The tables; the same on all ranks.
         seed: As for `LocalStore`; the same on all ranks.
         device: Where this rank keeps its rows.
         group: The ranks that share the rows; by default all.
-        num_owners: How many ranks keep rows, from rank 0 on; by default all.
-        wire: How rows and gradients travel: "float32", "bfloat16" or "int8".
+        num_owners: Number of ranks that own rows, from rank 0 on; by default all.
+        wire: Wire format of rows and gradients: "float32", "bfloat16" or "int8".
     """
 
     is_shared = True
@@ -74,7 +74,7 @@ class ShardedStore(RowStore):
         self._facts = f"{self.layout.facts()}; {self.num_owners} owners; wire {wire}"
         self.owned = LocalStore(specs, seed, device, Shard(self.ranks.rank, self.num_owners))
         self._packing = Packing(self.layout, self.num_owners)
-        self.register_load_state_dict_pre_hook(refuse_rows_of_others)
+        self.register_load_state_dict_pre_hook(refuse_state_dict)
         self._held: RowUpdate | None = None
         self._counts = RowCounts()
 
@@ -88,30 +88,30 @@ class ShardedStore(RowStore):
         self.rule = self.owned.rule
 
     def submit(self, update: RowUpdate | None) -> None:
-        """Keep an update for the next round; a second one before that goes home at once."""
+        """Hold an update for the next round. A second update flushes the one that is held."""
         if self._held is not None:
             self.flush()
-        self._held = update or no_update(self.layout, self._device())
+        self._held = update or empty_update(self.layout, self._device())
 
     def flush(self) -> None:
-        """Bring a submitted update to the rows; entered by all ranks."""
+        """Push the held update to its owners; all ranks call it."""
         self._push_held("a flush")
 
     def _push_held(self, operation: str) -> None:
-        """Bring a submitted update to the rows, as a part of some operation."""
+        """Push the held update, if any, as part of an operation."""
         if self._held is not None:
-            nothing = torch.empty(0, dtype=torch.int64, device=self._device())
-            self._push_and_ask(None, nothing, None, operation)
+            no_ids = torch.empty(0, dtype=torch.int64, device=self._device())
+            self._push_and_read(None, no_ids, None, operation)
 
     def any_rank(self, flag: bool) -> bool:  # noqa: D102
         lines = [[int(flag)]] * self.ranks.size
-        found = swap_headers(
-            self.ranks, "a look for infinities", self._facts, lines, self._device()
+        flags = swap_headers(
+            self.ranks, "a check for infinities", self._facts, lines, self._device()
         )
-        return any(number for (number,) in found)
+        return any(number for (number,) in flags)
 
     def fail(self) -> None:  # noqa: D102
-        tell_failure(self.ranks, self._device())
+        announce_failure(self.ranks, self._device())
 
     @torch.no_grad()
     def exchange(  # noqa: D102
@@ -120,14 +120,14 @@ class ShardedStore(RowStore):
         ids: Int64[Tensor, " n"],
         clocks: Int64[Tensor, " n"] | None = None,
     ) -> RowReply:
-        return self._push_and_ask(
+        return self._push_and_read(
             update,
             ids,
             clocks,
             "a read for training" if clocks is None else "a read for training by a cache",
         )
 
-    def _push_and_ask(
+    def _push_and_read(
         self,
         update: RowUpdate | None,
         ids: Int64[Tensor, " n"],
@@ -137,7 +137,7 @@ class ShardedStore(RowStore):
         if update is not None:
             self._push_held(operation)
         started = time.perf_counter()
-        pushed = update or self._held or no_update(self.layout, ids.device)
+        pushed = update or self._held or empty_update(self.layout, ids.device)
         self._held = None
         reply = self._round(pushed, ids, clocks, self.wire, operation)
         self._counts.reads += ids.shape[0]
@@ -149,14 +149,14 @@ class ShardedStore(RowStore):
     def preview(
         self, update: RowUpdate | None, ids: Int64[Tensor, " n"]
     ) -> tuple[Float[Tensor, "_ _"], ...]:
-        """Rows as owners would have them with what all ranks have submitted, never rounded.
+        """Rows as a flush of all ranks would leave them, never rounded.
 
-        What this sends is not counted, and owners apply nothing.
+        Owners apply nothing, and nothing is counted.
         """
         counts, self._counts = self._counts, RowCounts()
         updates = [u for u in (self._held, update) if u is not None]
         pushed = merge_updates(
-            updates or [no_update(self.layout, ids.device)], self.layout, self.rule
+            updates or [empty_update(self.layout, ids.device)], self.layout, self.rule
         )
         rows = self._round(
             pushed, ids, None, WIRES["float32"], "a read for evaluation", applies=False
@@ -168,11 +168,11 @@ class ShardedStore(RowStore):
         return self.owned.parts()
 
     def saves_parts(self) -> bool:
-        """A rank beyond the owners keeps nothing."""
+        """Whether this rank owns rows."""
         return self.ranks.rank < self.num_owners
 
     def memory_by_table(self) -> dict[str, MemoryUse]:
-        """What this rank's share of each table costs."""
+        """Memory of this rank's shard of each table."""
         return self.owned.memory_by_table()
 
     def take_counts(self) -> RowCounts:  # noqa: D102
@@ -189,17 +189,17 @@ class ShardedStore(RowStore):
         *,
         applies: bool = True,
     ) -> RowReply:
-        """Send and receive requests, apply, answer; the order is the same on all ranks."""
-        asked = places_by_owner(ids % self.num_owners, self.ranks.size)
-        requests = self._requests(update, ids, clocks, asked)
+        """Swap requests, apply updates, swap replies; in the same order on all ranks."""
+        places = places_by_owner(ids % self.num_owners, self.ranks.size)
+        requests = self._requests(update, ids, clocks, places)
         theirs = self._swap_requests(requests, clocks is not None, operation)
-        answers = self._answer(theirs, applies)
+        replies = self._reply(theirs, applies)
         if clocks is not None:
-            flags = self._swap_flags(answers, requests)
+            flags = self._swap_flags(replies, requests)
         else:
             flags = [(torch.ones_like(r.ids, dtype=torch.bool), None) for r in requests]
         rule = None if clocks is None else self.rule
-        found = self._swap_rows(answers, requests, flags, rule, wire)
+        found = self._swap_rows(replies, requests, flags, rule, wire)
         return join_replies(found, [request.ids for request in requests], self.layout)
 
     def _requests(
@@ -207,22 +207,20 @@ class ShardedStore(RowStore):
         update: RowUpdate,
         ids: Int64[Tensor, " n"],
         clocks: Int64[Tensor, " n"] | None,
-        asked: Sequence[Int64[Tensor, " _"]],
+        places: Sequence[Int64[Tensor, " _"]],
     ) -> list[RowRequest]:
-        """What each rank is told."""
+        """The request to each rank, given the places of its ids."""
         pushed = places_by_owner(update.ids % self.num_owners, self.ranks.size)
         self._counts.pushes += update.ids.shape[0]
         return [
-            RowRequest(
-                update.take(own), ids[question], None if clocks is None else clocks[question]
-            )
-            for own, question in zip(pushed, asked, strict=True)
+            RowRequest(update.take(own), ids[place], None if clocks is None else clocks[place])
+            for own, place in zip(pushed, places, strict=True)
         ]
 
     def _swap_requests(
         self, requests: Sequence[RowRequest], has_clocks: bool, operation: str
     ) -> list[RowRequest]:
-        """What each rank tells this one; its own request stays what it is."""
+        """The request from each rank; this rank's own is passed through."""
         me, device = self.ranks.rank, requests[0].ids.device
         written = [(MessageWriter().message(device), (0, 0, 0))] * self.ranks.size
         for receiver, request in enumerate(requests):
@@ -241,33 +239,33 @@ class ShardedStore(RowStore):
         ]
 
     def _optimizer(self) -> str:
-        """What ranks must have alike of the rule: not its settings, which an owner applies."""
+        """What all ranks must share of the rule; its settings may differ: the owner's apply."""
         if self.rule is None:
             return "no optimizer"
         return f"optimizer {type(self.rule).__name__} with state {self.rule.state_widths(2)}"
 
-    def _answer(self, requests: Sequence[RowRequest], applies: bool) -> list[RowReply]:
-        """Apply all pushes, or only show what they would do; then answer each rank's question."""
+    def _reply(self, requests: Sequence[RowRequest], applies: bool) -> list[RowReply]:
+        """Apply all pushes, or only preview them; then reply to each rank's request."""
         updates = [request.update for request in requests if request.update.ids.numel()]
         averaged: RowUpdate | None = None
         if updates:
             averaged = average_over_workers(updates, self.num_workers, self.layout, self.rule)
         if not applies:
-            return [previewed_reply(self.owned, averaged, request.ids) for request in requests]
+            return [preview_reply(self.owned, averaged, request.ids) for request in requests]
         if averaged is not None:
             self.owned.exchange(averaged, averaged.ids[:0])
         return [self.owned.exchange(None, request.ids, request.clocks) for request in requests]
 
     def _swap_flags(
-        self, answers: Sequence[RowReply], requests: Sequence[RowRequest]
+        self, replies: Sequence[RowReply], requests: Sequence[RowRequest]
     ) -> list[tuple[Bool[Tensor, " _"], int | None]]:
-        """For each owner, which rows will follow, and how far behind the others are at most."""
+        """For each owner, `RowReply.stale` and `RowReply.behind`."""
         me = self.ranks.rank
-        messages = self._write(answers, self._packing.put_flags)
+        messages = self._write(replies, self._packing.put_flags)
         sizes = [self._packing.num_flag_bytes(request.ids.shape[0]) for request in requests]
         sizes[me] = 0
         return [
-            (answers[me].stale, answers[me].behind)
+            (replies[me].stale, replies[me].behind)
             if owner == me
             else self._packing.take_flags(MessageReader(content), requests[owner].ids.shape[0])
             for owner, content in enumerate(self._swap(messages, sizes))
@@ -275,23 +273,23 @@ class ShardedStore(RowStore):
 
     def _swap_rows(
         self,
-        answers: Sequence[RowReply],
+        replies: Sequence[RowReply],
         requests: Sequence[RowRequest],
         flags: Sequence[tuple[Bool[Tensor, " _"], int | None]],
         rule: UpdateRule | None,
         wire: Wire,
     ) -> list[RowReply]:
-        """What each owner sends of the rows asked of it; `rule` is `None` for no state."""
+        """The rows that each owner sends; without state if `rule` is `None`."""
         me = self.ranks.rank
         pairs = zip(requests, flags, strict=True)
         by_group = [self.layout.group_sizes(request.ids[stale]) for request, (stale, _) in pairs]
         sizes = [self._packing.num_row_bytes(each, rule, wire) for each in by_group]
         sizes[me] = 0
-        messages = self._write(answers, partial(self._packing.put_rows, wire=wire))
+        messages = self._write(replies, partial(self._packing.put_rows, wire=wire))
         found: list[RowReply] = []
         for owner, content in enumerate(self._swap(messages, sizes)):
             if owner == me:
-                found.append(answers[me])
+                found.append(replies[me])
                 continue
             reader = MessageReader(content)
             clocks, rows, state = self._packing.take_rows(reader, by_group[owner], rule, wire)
@@ -300,19 +298,19 @@ class ShardedStore(RowStore):
         return found
 
     def _write(
-        self, answers: Sequence[RowReply], put: Callable[[MessageWriter, RowReply], None]
+        self, replies: Sequence[RowReply], put: Callable[[MessageWriter, RowReply], None]
     ) -> list[Message]:
-        """A message for each rank: nothing for this one."""
+        """One message per rank; the one to this rank is empty."""
         messages: list[Message] = []
-        for receiver, answer in enumerate(answers):
+        for receiver, reply in enumerate(replies):
             writer = MessageWriter()
             if receiver != self.ranks.rank:
-                put(writer, answer)
-            messages.append(writer.message(answer.stale.device))
+                put(writer, reply)
+            messages.append(writer.message(reply.stale.device))
         return messages
 
     def _swap(self, messages: Sequence[Message], sizes: Sequence[int]) -> list[Tensor]:
-        """Send messages to the other ranks, and count them."""
+        """Swap messages with the other ranks, and count the bytes sent."""
         for message in messages:
             for kind, size in message.bytes_by_kind.items():
                 self._counts.sent_bytes[kind] += size

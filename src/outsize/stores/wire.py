@@ -1,8 +1,8 @@
 """Wire formats: vectors as float32, bfloat16, or int8 with a scale per row.
 
-A sender that adds the rounding error of one gradient to the next (error feedback, as `CachedStore`
-does) loses nothing in the long run. For a last message, which has no next, every format names a
-finer one.
+A sender that adds the rounding error of one gradient to the next one (error feedback, as
+`CachedStore` does) loses nothing in the long run. The last gradient has no next one; for it, every
+format names a finer format.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ _SCALE_BYTES = 4
 
 
 class Wire(ABC):
-    """One way to write vectors of float32 as bytes."""
+    """Encodes float32 vectors as bytes."""
 
     @abstractmethod
     def bytes_per_row(self, dim: int) -> int:
-        """How many bytes a vector takes."""
+        """Bytes per vector."""
 
     @abstractmethod
     def encode(self, vectors: Float32[Tensor, "n dim"]) -> UInt8[Tensor, "n bytes"]:
-        """Vectors as bytes."""
+        """Encode vectors as bytes."""
 
     @abstractmethod
     def decode(self, content: UInt8[Tensor, "n bytes"], dim: int) -> Float32[Tensor, "n dim"]:
-        """What the bytes say."""
+        """Decode bytes as vectors."""
 
     @property
     @abstractmethod
     def finer(self) -> Wire:
-        """What to write in where nobody keeps what rounding leaves out."""
+        """The format for gradients without error feedback."""
 
     def rounded(self, vectors: Float32[Tensor, "n dim"]) -> Float32[Tensor, "n dim"]:
-        """Vectors as they arrive."""
+        """Vectors as the receiver decodes them."""
         return self.decode(self.encode(vectors), vectors.shape[1])
 
 
 class Float32Wire(Wire):
-    """Numbers as they are."""
+    """Each number as float32, exact."""
 
     def bytes_per_row(self, dim: int) -> int:  # noqa: D102
         return 4 * dim
@@ -67,7 +67,7 @@ class Float32Wire(Wire):
 
 
 class BFloat16Wire(Wire):
-    """Each number rounded to bfloat16: off by at most a 256th of itself."""
+    """Each number rounded to bfloat16; relative error at most 1/256."""
 
     def bytes_per_row(self, dim: int) -> int:  # noqa: D102
         return 2 * dim
@@ -86,10 +86,10 @@ class BFloat16Wire(Wire):
 
 
 class ScaledWire(Wire):
-    """Each vector as a float32 scale and whole numbers.
+    """Each vector as a float32 scale and integers.
 
     Args:
-        dtype: Of the numbers: int8 or int16.
+        dtype: Type of the integers: int8 or int16.
     """
 
     def __init__(self, dtype: torch.dtype) -> None:
@@ -115,7 +115,7 @@ class ScaledWire(Wire):
 
     @property
     def finer(self) -> Wire:
-        """16 bits a number: off by less than a 65,000th of the row's largest."""
+        """16 bits per number; error less than 1/65,000 of the row's largest number."""
         return ScaledWire(torch.int16)
 
 
@@ -127,12 +127,12 @@ WIRES: dict[str, Wire] = {
 
 
 def wire_named(name: str) -> Wire:
-    """The wire format of that name, or an error that names those there are."""
+    """The wire format of that name; the error lists the valid names."""
     if name not in WIRES:
         raise ConfigError(f"wire must be one of {', '.join(WIRES)}, but got {name!r}")
     return WIRES[name]
 
 
 def wire_for(dim: int, wire: Wire) -> Wire:
-    """How rows and gradients of this width travel: single numbers are never rounded."""
+    """The wire format for rows of this width; rows of width 1 are never rounded."""
     return WIRES["float32"] if dim == 1 else wire

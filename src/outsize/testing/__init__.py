@@ -1,7 +1,7 @@
-"""Contract suites: what every table, store and row optimizer must do, as checks to run.
+"""Contract suites: checks that every table, store and row optimizer must pass.
 
-A check is a function of a factory and fails with an `AssertionError`. The library runs them over
-`TABLES`, `STORES` and `ROW_OPTIMIZERS`; whoever writes a representation of their own runs them too:
+A check is a function that takes a factory and raises an `AssertionError` if it fails. The library
+runs the suites over `TABLES`, `STORES` and `ROW_OPTIMIZERS`. Run them over your own class, too:
 
     from outsize.testing import TABLE_CHECKS
 

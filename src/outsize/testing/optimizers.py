@@ -1,4 +1,4 @@
-"""What every row optimizer must do: behave as a torch optimizer on the rows it touches."""
+"""Checks for row optimizers: on the rows of a batch, they behave as torch optimizers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _rows(store: RowStore) -> Tensor:
 
 
 def only_touched_rows_change(make: MakeOptimizer) -> None:
-    """A step moves the rows of the batch and no other."""
+    """A step changes the rows of the batch and no others."""
     store, embeddings, optimizer = _setup(make)
     before = _rows(store)
     _loss(embeddings).backward()
@@ -56,8 +56,8 @@ def steps_lower_the_loss(make: MakeOptimizer) -> None:
     assert float(_loss(embeddings).detach()) < first
 
 
-def step_uses_gradients_up(make: MakeOptimizer) -> None:
-    """A second step without a backward changes nothing."""
+def step_consumes_gradients(make: MakeOptimizer) -> None:
+    """A second step without another backward changes nothing."""
     store, embeddings, optimizer = _setup(make)
     _loss(embeddings).backward()
     optimizer.step()
@@ -67,7 +67,7 @@ def step_uses_gradients_up(make: MakeOptimizer) -> None:
 
 
 def zero_grad_skips_a_step(make: MakeOptimizer) -> None:
-    """Gradients that were zeroed are not applied; zeroing before backward is harmless."""
+    """Zeroed gradients are not applied; `zero_grad` before backward has no effect."""
     store, embeddings, optimizer = _setup(make)
     before = _rows(store)
     _loss(embeddings).backward()
@@ -104,7 +104,7 @@ def clipping_reaches_the_rows(make: MakeOptimizer) -> None:
 
 
 def schedulers_set_the_rate(make: MakeOptimizer) -> None:
-    """A torch scheduler changes the step that follows; at rate 0 nothing moves."""
+    """A torch scheduler changes the next step; at rate 0 nothing changes."""
     store, embeddings, optimizer = _setup(make)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: float(step == 0))
     _loss(embeddings).backward()
@@ -117,7 +117,7 @@ def schedulers_set_the_rate(make: MakeOptimizer) -> None:
 
 
 def nan_gradients_are_refused(make: MakeOptimizer) -> None:
-    """A NaN raises, and nothing was applied."""
+    """A NaN raises, and nothing is applied."""
     store, embeddings, optimizer = _setup(make)
     before = _rows(store)
     (_loss(embeddings) * float("nan")).backward()
@@ -135,8 +135,8 @@ def settings_survive_a_round_trip(make: MakeOptimizer) -> None:
     assert other.rule().learning_rate == 0.025
 
 
-def evaluation_leaves_no_trace(make: MakeOptimizer) -> None:
-    """Reading in evaluation mode or without gradients leaves nothing to apply."""
+def evaluation_leaves_nothing_pending(make: MakeOptimizer) -> None:
+    """Reads in evaluation mode or under `no_grad` leave no pending gradients."""
     store, embeddings, optimizer = _setup(make)
     before = _rows(store)
     embeddings.eval()
@@ -151,12 +151,12 @@ def evaluation_leaves_no_trace(make: MakeOptimizer) -> None:
 OPTIMIZER_CHECKS: tuple[Callable[[MakeOptimizer], None], ...] = (
     only_touched_rows_change,
     steps_lower_the_loss,
-    step_uses_gradients_up,
+    step_consumes_gradients,
     zero_grad_skips_a_step,
     accumulation_equals_one_large_batch,
     clipping_reaches_the_rows,
     schedulers_set_the_rate,
     nan_gradients_are_refused,
     settings_survive_a_round_trip,
-    evaluation_leaves_no_trace,
+    evaluation_leaves_nothing_pending,
 )

@@ -1,8 +1,8 @@
-"""What stores that several ranks share must do, checked by every rank of a group together.
+"""Checks for stores that several ranks share; every rank of a group runs them together.
 
 The ranks may be processes (`outsize.ranks.collectives.ProcessRanks`) or threads (`run_as_ranks`).
-Every rank draws what all ranks do from seeds, so that each can check its own reads against the
-writes of the others without another message.
+Every rank draws the steps of all ranks from seeds. So each can check its own reads against the
+writes of the others without further messages.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from outsize.stores import CachedStore, ShardedStore
 
 @dataclass(frozen=True)
 class TraceStep:
-    """What one rank does in a step.
+    """The reads and writes of one rank in a step.
 
     Attributes:
         reads: Rows it reads.
-        writes: Those of them it then updates.
+        writes: The rows among them that it then updates.
         flushes: Whether all ranks flush afterwards.
     """
 
@@ -36,7 +36,7 @@ class TraceStep:
 
 
 def draw_trace(seed: int, rank: int, num_rows: int, num_steps: int) -> list[TraceStep]:
-    """Skewed reads and writes of one rank, now and then none at all; all ranks flush together."""
+    """Skewed reads and writes of one rank; some steps are empty. All ranks flush together."""
     mine = Generator().manual_seed(seed * 1000 + rank)
     ours = Generator().manual_seed(seed)
     steps: list[TraceStep] = []
@@ -48,7 +48,7 @@ def draw_trace(seed: int, rank: int, num_rows: int, num_steps: int) -> list[Trac
     return steps
 
 
-def nothing_is_lost_and_no_read_misses_more_than_its_bounds(
+def no_update_is_lost_and_staleness_is_bounded(
     ranks: RankGroup,
     seed: int,
     read_staleness: float,
@@ -59,10 +59,10 @@ def nothing_is_lost_and_no_read_misses_more_than_its_bounds(
     num_rows: int = 40,
     num_steps: int = 25,
 ) -> None:
-    """Every read against the writes of all ranks so far; evaluation and the end against all.
+    """Training reads miss no more updates than the bounds allow; evaluation reads miss none.
 
-    Rank j's updates add 1 to column j of a row, so a row that is read says how many updates of
-    whom it has seen.
+    An update of rank j adds 1 to column j of a row, so the row shows how many updates of each rank
+    it has seen.
     """
     spec = TableSpec("rows", num_rows, ranks.size, Init(std=0.0))
     inner = ShardedStore([spec], group=ranks, num_owners=num_owners)
@@ -76,24 +76,26 @@ def nothing_is_lost_and_no_read_misses_more_than_its_bounds(
         mine = steps[ranks.rank]
         missed = written[mine.reads] - store.exchange(None, mine.reads).rows[0].long()
         assert (missed >= 0).all(), "an update was counted twice"
-        assert (missed[:, ranks.rank] == 0).all(), "a worker missed an update of its own"
-        assert (missed <= read_staleness + write_staleness).all(), "too much missed of one worker"
-        assert (missed.sum(dim=1) <= overall).all(), "too much missed of all others"
+        assert (missed[:, ranks.rank] == 0).all(), "a worker missed its own update"
+        assert (missed <= read_staleness + write_staleness).all(), (
+            "missed too many updates of one worker"
+        )
+        assert (missed.sum(dim=1) <= overall).all(), "missed too many updates of all others"
         gradients = torch.zeros(mine.writes.shape[0], ranks.size)
         gradients[:, ranks.rank] = -float(ranks.size)
         store.submit(RowUpdate(mine.writes, (gradients,), torch.ones_like(mine.writes)))
         for rank, step in enumerate(steps):
             written[step.writes, rank] += 1
         if number % 5 == 0:
-            shown = store.read(torch.arange(num_rows)).long()
-            assert torch.equal(shown, written), "an evaluation read missed an update that waits"
+            current = store.read(torch.arange(num_rows)).long()
+            assert torch.equal(current, written), "an evaluation read missed a pending update"
         if mine.flushes:
             store.flush()
     store.flush()
     assert torch.equal(store.read(torch.arange(num_rows)).long(), written), "an update was lost"
     counts = store.take_counts()
     lag = counts.largest_lag
-    assert lag is None or lag <= read_staleness, "the lag reported is beyond the bound"
+    assert lag is None or lag <= read_staleness, "the reported lag exceeds the bound"
 
 
 def trained_rows(
@@ -106,16 +108,17 @@ def trained_rows(
     wire: str = "float32",
     dtype: torch.dtype = torch.float32,
 ) -> list[Tensor]:
-    """All that a short training reads, and the tables it ends with, for comparisons bit by bit.
+    """All rows that a short training reads, then its final tables, for bitwise comparisons.
 
     Args:
-        ranks: Who trains.
-        rule: How.
-        seed: Of what is read and of the gradients.
-        num_owners: How many ranks keep rows.
-        cache: `CachedStore`'s room, bounds and policy; `None` for no cache.
-        wire: How rows travel.
-        dtype: What they are kept in.
+        ranks: The ranks that train.
+        rule: The update rule.
+        seed: Seed of the ids and gradients.
+        num_owners: Number of ranks that own rows.
+        cache: `num_rows`, `read_staleness`, `write_staleness` and `eviction` of a `CachedStore`;
+            `None` for no cache.
+        wire: Wire format of rows and gradients.
+        dtype: Type of the rows.
     """
     store = _store(ranks, rule, num_owners, cache, wire, dtype)
     found = _train(store, ranks, seed)
@@ -143,7 +146,7 @@ def _store(
 def _train(
     store: RowStore, ranks: RankGroup, seed: int, num_steps: int = 25, evaluates: bool = False
 ) -> list[Tensor]:
-    """All that a short training reads."""
+    """All rows that a short training reads."""
     everything = torch.arange(store.layout.num_rows)
     generator = Generator().manual_seed(seed * 1000 + ranks.rank)
     found: list[Tensor] = []
@@ -159,47 +162,47 @@ def _train(
 
 
 def read_all(store: RowStore) -> list[Tensor]:
-    """All tables of a store, as evaluation reads them."""
+    """All tables of a store, by evaluation reads."""
     return [store.read(torch.arange(spec.num_rows), spec.name) for spec in store.layout.specs]
 
 
 def equal_bits(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:
-    """Whether two lists of tensors are the same to the last bit."""
+    """Whether two lists of tensors are equal bit for bit."""
     return all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
-def without_staleness_a_cache_changes_no_bit(
+def cache_without_staleness_changes_no_bit(
     ranks: RankGroup, rule: UpdateRule, eviction: str, dtype: torch.dtype = torch.float32
 ) -> None:
-    """With both bounds 0, every read and the final tables are those of training without a cache."""
+    """With both bounds 0, all reads and the final tables equal those without a cache."""
     plain = trained_rows(ranks, rule, dtype=dtype)
     cached = trained_rows(ranks, rule, cache=(20, 0, 0, eviction), dtype=dtype)
     assert equal_bits(plain, cached)
 
 
-def evaluation_reads_leave_training_as_it_is(
+def evaluation_reads_do_not_change_training(
     ranks: RankGroup,
     rule: UpdateRule,
     wire: str,
     cache: tuple[int, float, float, str] | None = None,
 ) -> None:
-    """Training with `read` and `peek` after each step is, bit for bit, training without."""
-    plain, watched = (_store(ranks, rule, None, cache, wire) for _ in range(2))
-    reads = [_train(plain, ranks, 0, 12), _train(watched, ranks, 0, 12, evaluates=True)]
-    assert equal_bits(*reads), "an evaluation read has changed the training"
-    buffers = [[value for _, value in sorted(s.state_dict().items())] for s in (plain, watched)]
-    assert equal_bits(*buffers), "an evaluation read has changed the store"
-    counts = [replace(s.take_counts() or RowCounts(), exchange_s=0.0) for s in (plain, watched)]
+    """Training with `read` and `peek` after each step equals training without, bit for bit."""
+    plain, evaluated = (_store(ranks, rule, None, cache, wire) for _ in range(2))
+    reads = [_train(plain, ranks, 0, 12), _train(evaluated, ranks, 0, 12, evaluates=True)]
+    assert equal_bits(*reads), "an evaluation read changed the training"
+    buffers = [[value for _, value in sorted(s.state_dict().items())] for s in (plain, evaluated)]
+    assert equal_bits(*buffers), "an evaluation read changed the store"
+    counts = [replace(s.take_counts() or RowCounts(), exchange_s=0.0) for s in (plain, evaluated)]
     assert counts[0] == counts[1], "an evaluation read was counted"
-    for store in (plain, watched):
+    for store in (plain, evaluated):
         store.flush()
-    assert equal_bits(read_all(plain), read_all(watched))
+    assert equal_bits(read_all(plain), read_all(evaluated))
 
 
-def owners_make_no_difference(
+def number_of_owners_changes_no_bit(
     ranks: RankGroup, rule: UpdateRule, dtype: torch.dtype = torch.float32
 ) -> None:
-    """The same workers give the same tables whether one rank keeps all rows or each a share."""
+    """The same workers give the same tables, whether one rank owns all rows or each a shard."""
     everyone = trained_rows(ranks, rule, dtype=dtype)
     assert equal_bits(everyone, trained_rows(ranks, rule, num_owners=1, dtype=dtype))
     cache = (20, 0, 0, "lru")

@@ -1,10 +1,10 @@
-"""Asserting that something is refused, without a test framework."""
+"""An assertion that an action raises, without a test framework."""
 
 from collections.abc import Callable
 
 
 def refusal(kind: type[Exception], action: Callable[[], object]) -> str:
-    """The message with which `action` is refused; an `AssertionError` if it is not."""
+    """The message of the error that `action` raises; an `AssertionError` if it raises none."""
     try:
         action()
     except kind as error:

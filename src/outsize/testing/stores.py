@@ -1,4 +1,4 @@
-"""What every `RowStore` must do, seen from one process."""
+"""Checks for stores, in one process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _store(make: MakeStore) -> RowStore:
 
 
 def rows_start_as_the_seed_says(make: MakeStore) -> None:
-    """A fresh row is the function of (seed, table, row, column) that all stores share."""
+    """Initial rows are the same function of (seed, table, row, column) in all stores."""
     store = make([_WIDE, _THIN, _OTHER])
     for spec in (_WIDE, _THIN, _OTHER):
         ids = torch.arange(spec.num_rows)
@@ -37,7 +37,7 @@ def rows_start_as_the_seed_says(make: MakeStore) -> None:
 
 
 def reads_take_any_shape_and_change_nothing(make: MakeStore) -> None:
-    """`read` gives `(*ids.shape, dim)` with repeats, and leaves rows and clocks alone."""
+    """`read` returns `(*ids.shape, dim)`, allows repeats, and changes neither rows nor clocks."""
     store = _store(make)
     ids = torch.tensor([[3, 3], [0, 49]])
     first = store.read(ids, "wide")
@@ -48,21 +48,21 @@ def reads_take_any_shape_and_change_nothing(make: MakeStore) -> None:
     assert clocks.tolist() == [0, 0, 0]
 
 
-def evaluation_reads_leave_training_as_it_is(make: MakeStore) -> None:
-    """Training with `read` and `peek` after each step is, bit for bit, training without.
+def evaluation_reads_do_not_change_training(make: MakeStore) -> None:
+    """Training with `read` and `peek` after each step equals training without, bit for bit.
 
-    Rows, clocks, optimizer state, the store's own buffers and its counts are all the same. Rules
-    that a store refuses are left out.
+    This covers rows, clocks, optimizer state, the store's buffers and its counts. Rules that a
+    store refuses are skipped.
     """
     for rule in (SGDRule(0.3), AdagradRule(0.3), AdagradRule(0.3, row_wise=True), AdamRule(0.3)):
-        (plain, counts), (watched, other) = (_trained(make, rule, watch) for watch in (False, True))
-        same = all(torch.equal(a, b) for a, b in zip(plain, watched, strict=True))
-        assert same, f"{rule}: an evaluation read has changed the training"
+        (plain, counts), (evaluated, other) = (_trained(make, rule, e) for e in (False, True))
+        same = all(torch.equal(a, b) for a, b in zip(plain, evaluated, strict=True))
+        assert same, f"{rule}: an evaluation read changed the training"
         assert counts == other, f"{rule}: an evaluation read was counted"
 
 
-def evaluation_reads_show_what_was_submitted(make: MakeStore) -> None:
-    """`peek` and `read` show updates that the store may still hold back, before any flush."""
+def evaluation_reads_include_submitted_updates(make: MakeStore) -> None:
+    """`peek` and `read` include updates that the store still holds, before any flush."""
     store = _store(make)
     generator = Generator().manual_seed(0)
     expected = store.read(torch.arange(_WIDE.num_rows), "wide")
@@ -89,8 +89,8 @@ def add_merges_repeats_into_one_update(make: MakeStore) -> None:
     assert store.exchange(None, torch.tensor([4, 5]) + offset).clocks.tolist() == [1, 1]
 
 
-def exchange_applies_the_update_before_it_answers(make: MakeStore) -> None:
-    """Rows asked for in the same exchange already carry the pushed gradients."""
+def exchange_applies_the_update_before_it_replies(make: MakeStore) -> None:
+    """Rows requested in the same exchange include the pushed gradients."""
     store = _store(make)
     ids = torch.tensor([1, 2]) + store.layout.offsets["wide"]
     before = store.exchange(None, ids).rows[0]
@@ -100,7 +100,7 @@ def exchange_applies_the_update_before_it_answers(make: MakeStore) -> None:
 
 
 def exchange_sends_only_rows_newer_than_asked(make: MakeStore) -> None:
-    """A row comes back when its clock is greater than the one the asker is content with."""
+    """A row is sent if and only if its clock is greater than the asked clock."""
     store = _store(make)
     ids = torch.tensor([1, 2, 3]) + store.layout.offsets["wide"]
     store.exchange(_update(store, ids[:2], torch.ones(2, 4)), _NONE)
@@ -112,8 +112,8 @@ def exchange_sends_only_rows_newer_than_asked(make: MakeStore) -> None:
     assert everything.stale.all()
 
 
-def ticks_move_clocks_by_as_much(make: MakeStore) -> None:
-    """An update that covers several batches moves the clock by their number."""
+def clocks_advance_by_ticks(make: MakeStore) -> None:
+    """An update that covers several batches advances the clock by their number."""
     store = _store(make)
     ids = torch.tensor([7]) + store.layout.offsets["wide"]
     update = _update(store, ids, torch.ones(1, 4))
@@ -122,7 +122,7 @@ def ticks_move_clocks_by_as_much(make: MakeStore) -> None:
 
 
 def state_travels_with_rows(make: MakeStore) -> None:
-    """Asked with clocks, a store also answers with the optimizer state of the rows it sends."""
+    """The reply to a request with clocks includes the optimizer state of the sent rows."""
     store = make([_WIDE])
     store.bind(AdagradRule(learning_rate=0.1, row_wise=True))
     ids = torch.tensor([3])
@@ -132,7 +132,7 @@ def state_travels_with_rows(make: MakeStore) -> None:
 
 
 def sums_over_batches_use_their_squares(make: MakeStore) -> None:
-    """Adagrad gets Σg² of merged batches, not (Σg)²."""
+    """Adagrad adds Σg² of merged batches, not (Σg)²."""
     store = make([_WIDE])
     rule = AdagradRule(learning_rate=1.0, eps=0.0)
     store.bind(rule)
@@ -147,7 +147,7 @@ def sums_over_batches_use_their_squares(make: MakeStore) -> None:
 
 
 def checkout_gives_leaves_whose_gradients_become_pending(make: MakeStore) -> None:
-    """Backward through checked-out rows leaves one merged update, and changes no row."""
+    """Backward through checked-out rows gives one merged update and changes no row."""
     store = _store(make)
     ids = torch.tensor([1, 2]) + store.layout.offsets["wide"]
     first, second = store.checkout(ids), store.checkout(ids[1:])
@@ -166,8 +166,8 @@ def checkout_gives_leaves_whose_gradients_become_pending(make: MakeStore) -> Non
     assert store.pending.merge() is None
 
 
-def bad_requests_are_refused_in_words(make: MakeStore) -> None:
-    """Unknown tables, ids without rows, wrong shapes, NaN, a second rule: nothing is applied."""
+def bad_requests_are_refused(make: MakeStore) -> None:
+    """Unknown tables, ids out of range, wrong shapes, NaN, another rule: nothing is applied."""
     store = _store(make)
     before = store.read(torch.arange(50), "wide")
     nan = torch.full((1, 4), float("nan"))
@@ -181,14 +181,14 @@ def bad_requests_are_refused_in_words(make: MakeStore) -> None:
         ("NaN", lambda: store.add(one, nan, "wide")),
         ("AdamRule", lambda: store.bind(AdamRule(0.1))),
     )
-    for word, request in requests:
+    for fact, request in requests:
         message = refusal(OutsizeError, request)
-        assert word in message, f"{word!r} not in {message!r}"
+        assert fact in message, f"{fact!r} not in {message!r}"
     assert torch.equal(store.read(torch.arange(50), "wide"), before)
 
 
-def state_dict_brings_everything_back(make: MakeStore) -> None:
-    """Rows, clocks and optimizer state survive a round trip into a fresh store."""
+def state_dict_restores_everything(make: MakeStore) -> None:
+    """Rows, clocks and optimizer state survive a round trip into a new store."""
     saved, other = make([_WIDE]), make([_WIDE])
     for store in (saved, other):
         store.bind(AdagradRule(learning_rate=0.1))
@@ -203,8 +203,8 @@ def state_dict_brings_everything_back(make: MakeStore) -> None:
     assert torch.equal(saved.exchange(None, ids).clocks, other.exchange(None, ids).clocks)
 
 
-def half_destroys_nothing(make: MakeStore) -> None:
-    """`.half()` on a model leaves rows and a tiny optimizer state as they are."""
+def half_keeps_rows_and_state(make: MakeStore) -> None:
+    """`.half()` on a model does not change rows or a tiny optimizer state."""
     store = make([_WIDE])
     store.bind(AdagradRule(learning_rate=0.1))
     store.add(torch.tensor([1]), torch.full((1, 4), 1e-4))
@@ -217,7 +217,7 @@ def half_destroys_nothing(make: MakeStore) -> None:
 
 
 def memory_use_counts_every_byte(make: MakeStore) -> None:
-    """The tables' costs add up to the store's, and rows are counted once."""
+    """Each row is counted once, and the tables take no more than the store."""
     store = _store(make)
     use = store.memory_use()
     assert use.num_parameters == 50 * 4 + 7 * 4 + 20 * 2
@@ -256,7 +256,7 @@ def leaving_after_an_error_raises_nothing_else(make: MakeStore) -> None:
 def _trained(
     make: MakeStore, rule: UpdateRule, evaluates: bool
 ) -> tuple[list[Tensor], RowCounts | None]:
-    """All that a short training reads, leaves behind and counts; nothing for a refused rule."""
+    """The reads, final state and counts of a short training; nothing for a refused rule."""
     store = make([_WIDE, _THIN, _OTHER])
     try:
         store.bind(rule)
@@ -298,18 +298,18 @@ def _update(store: RowStore, ids: Tensor, gradients: Tensor) -> RowUpdate:
 STORE_CHECKS: tuple[Callable[[MakeStore], None], ...] = (
     rows_start_as_the_seed_says,
     reads_take_any_shape_and_change_nothing,
-    evaluation_reads_leave_training_as_it_is,
-    evaluation_reads_show_what_was_submitted,
+    evaluation_reads_do_not_change_training,
+    evaluation_reads_include_submitted_updates,
     add_merges_repeats_into_one_update,
-    exchange_applies_the_update_before_it_answers,
+    exchange_applies_the_update_before_it_replies,
     exchange_sends_only_rows_newer_than_asked,
-    ticks_move_clocks_by_as_much,
+    clocks_advance_by_ticks,
     state_travels_with_rows,
     sums_over_batches_use_their_squares,
     checkout_gives_leaves_whose_gradients_become_pending,
-    bad_requests_are_refused_in_words,
-    state_dict_brings_everything_back,
-    half_destroys_nothing,
+    bad_requests_are_refused,
+    state_dict_restores_everything,
+    half_keeps_rows_and_state,
     memory_use_counts_every_byte,
     closing_twice_is_fine,
     leaving_after_an_error_raises_nothing_else,

@@ -1,4 +1,4 @@
-"""What every `EmbeddingTable` must do."""
+"""Checks for tables."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ def ids_of_any_shape_map_to_vectors(make: MakeTable) -> None:
 
 
 def equal_ids_have_equal_vectors(make: MakeTable) -> None:
-    """A vector depends on its id alone, up to the rounding of a matrix product."""
+    """A vector depends on its id only, up to the rounding of a matrix product."""
     vectors = make(_SPEC)(_IDS)
     torch.testing.assert_close(vectors[1, 0], vectors[1, 1])
     torch.testing.assert_close(vectors[0, 0], vectors[1, 2])
 
 
 def the_seed_decides_the_table(make: MakeTable) -> None:
-    """The same seed gives the same table, another one another."""
+    """The same seed gives the same table; another seed gives another table."""
     one, same, other = (make(_SPEC, seed=seed)(_IDS) for seed in (1, 1, 2))
     assert torch.equal(one, same)
     assert not torch.equal(one, other)
 
 
-def fresh_vectors_have_the_asked_scale(make: MakeTable) -> None:
-    """Methods start from the same scale, so that comparisons are fair."""
+def initial_vectors_have_the_requested_scale(make: MakeTable) -> None:
+    """All methods start at the same scale, so that comparisons are fair."""
     spec = TableSpec("contract", num_rows=4096, dim=16)
     with torch.no_grad():
         vectors = make(spec)(torch.arange(spec.num_rows))
@@ -66,7 +66,7 @@ def bags_pool_as_torch_does(make: MakeTable) -> None:
 
 
 def padding_is_left_out_of_bags(make: MakeTable) -> None:
-    """A padding id adds nothing, is not counted, and need not have a row."""
+    """A padding id adds nothing, does not count in a mean, and may be out of range."""
     table = make(_SPEC)
     padded = torch.tensor([[3, -1, 4], [-1, -1, -1]])
     pooled = table.bag(padded, pooling="mean", padding_id=-1)
@@ -75,7 +75,7 @@ def padding_is_left_out_of_bags(make: MakeTable) -> None:
 
 
 def ids_out_of_range_are_refused(make: MakeTable) -> None:
-    """An id without a row is refused in words that name the table and the id."""
+    """An id out of range raises an error that names the table and the id."""
     table = make(_SPEC)
     for bad in (97, -1, 2**40):
         message = refusal(IdError, lambda bad=bad: table(torch.tensor([0, bad])))  # type: ignore[misc]
@@ -84,7 +84,7 @@ def ids_out_of_range_are_refused(make: MakeTable) -> None:
 
 
 def parameters_learn(make: MakeTable) -> None:
-    """Gradient descent on parameters brings the vectors of a few ids to their targets."""
+    """Gradient descent moves the vectors of a few ids to their targets."""
     table = make(_SPEC)
     ids, target = torch.tensor([2, 50]), torch.ones(2, 8)
     optimizer = torch.optim.Adam(table.parameters(), lr=0.05)
@@ -96,15 +96,15 @@ def parameters_learn(make: MakeTable) -> None:
     assert F.mse_loss(table(ids), target).item() < before / 100
 
 
-def state_dict_brings_back_the_vectors(make: MakeTable) -> None:
-    """Loading into a table of another seed gives the saved vectors, exactly."""
+def state_dict_restores_the_vectors(make: MakeTable) -> None:
+    """Loading into a table with another seed restores the saved vectors exactly."""
     saved, other = make(_SPEC, seed=1), make(_SPEC, seed=2)
     other.load_state_dict(saved.state_dict())
     assert torch.equal(saved(_IDS), other(_IDS))
 
 
-def a_table_without_values_works_once_it_is_loaded(make: MakeTable) -> None:
-    """Made on the meta device or moved there, and filled by a state dict, it is the saved one."""
+def a_meta_table_works_once_it_is_loaded(make: MakeTable) -> None:
+    """Built on the meta device or moved there, a table equals the saved one after loading."""
     saved = make(_SPEC, seed=1)
     state = saved.state_dict()
     for build in (_made_on_meta, lambda make: make(_SPEC, seed=2).to("meta")):
@@ -129,7 +129,7 @@ def _tensors(table: EmbeddingTable) -> list[torch.Tensor]:
 
 
 def a_move_that_fails_changes_nothing(make: MakeTable) -> None:
-    """As one to a device that is absent or full: at whichever tensor, all stay as they were."""
+    """If moving any one tensor fails, as on a full device, all tensors are unchanged."""
     table = make(_SPEC)
     table(_IDS).sum().backward()
     before, expected = [(t, t.dtype, t.grad) for t in _tensors(table)], table(_IDS).detach()
@@ -160,7 +160,7 @@ def dtype_moves_are_followed(make: MakeTable) -> None:
 
 
 def memory_use_is_what_the_module_holds(make: MakeTable) -> None:
-    """Parameters and bytes are those of the module's tensors."""
+    """Parameters and bytes equal those of the module's tensors."""
     table = make(_SPEC)
     use = table.memory_use()
     tensors = [*table.parameters(), *table.buffers()]
@@ -178,15 +178,15 @@ def materialize_gives_the_same_vectors(make: MakeTable) -> None:
 
 
 def forward_compiles_in_one_graph(make: MakeTable) -> None:
-    """`torch.compile` finds no break in a look-up, and its result is the same."""
-    torch.compiler.reset()  # what earlier checks compiled counts against a limit otherwise
+    """`torch.compile` compiles a look-up without a graph break, with the same result."""
+    torch.compiler.reset()  # graphs of earlier checks count towards a limit
     table = make(_SPEC)
     compiled = torch.compile(table, backend="eager", fullgraph=True)
     assert torch.equal(compiled(_IDS), table(_IDS))
 
 
-def what_torch_compiles_refuses_ids_out_of_range(make: MakeTable) -> None:
-    """The check of ids is part of the graph, in the words it has without `torch.compile`."""
+def compiled_lookups_refuse_ids_out_of_range(make: MakeTable) -> None:
+    """A compiled graph includes the check of ids, with the same error."""
     for backend in ("eager", "aot_eager"):
         torch.compiler.reset()
         table = make(_SPEC)
@@ -205,17 +205,17 @@ TABLE_CHECKS: tuple[Callable[[MakeTable], None], ...] = (
     ids_of_any_shape_map_to_vectors,
     equal_ids_have_equal_vectors,
     the_seed_decides_the_table,
-    fresh_vectors_have_the_asked_scale,
+    initial_vectors_have_the_requested_scale,
     bags_pool_as_torch_does,
     padding_is_left_out_of_bags,
     ids_out_of_range_are_refused,
     parameters_learn,
-    state_dict_brings_back_the_vectors,
-    a_table_without_values_works_once_it_is_loaded,
+    state_dict_restores_the_vectors,
+    a_meta_table_works_once_it_is_loaded,
     a_move_that_fails_changes_nothing,
     dtype_moves_are_followed,
     memory_use_is_what_the_module_holds,
     materialize_gives_the_same_vectors,
     forward_compiles_in_one_graph,
-    what_torch_compiles_refuses_ids_out_of_range,
+    compiled_lookups_refuse_ids_out_of_range,
 )

@@ -2,7 +2,7 @@
 
 LRU, LFU and light LFU are those of HET (Miao et al., "HET: Scaling out Huge Embedding Model
 Training via Cache-enabled Distributed Framework", VLDB 2022). They admit every row there is room
-for. Fading LFU admits only what pays, and follows a popularity that drifts.
+for. Fading LFU admits a row only if it is used more than its victim, and follows drift.
 """
 
 from __future__ import annotations

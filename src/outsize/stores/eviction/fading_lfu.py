@@ -1,11 +1,11 @@
-"""An eviction policy that follows drift and admits only what pays.
+"""An eviction policy that follows drift and admits a row only if it is used more than its victim.
 
 The idea is that of TinyLFU (Einziger, Friedman and Manes, "TinyLFU: A Highly Efficient Cache
 Admission Policy", 2017): a small sketch remembers how often rows outside the cache are used, its
-counts fade, and a row is admitted only if it was used more than the one that would give way. Three
-things differ. Counts fade exponentially, by uses that weigh ever more instead of counts that are
-halved now and then. Cached rows have exact counts of their own and stay out of the sketch, which
-so holds only the tail. And a margin keeps rows of about the same worth from changing places.
+counts fade, and a row is admitted only if it was used more than its victim. There are three
+differences. Counts fade exponentially: the weight of a use grows, instead of counts being halved
+now and then. Cached rows have exact counts and are not in the sketch, which therefore holds only
+the tail. And a margin keeps rows of similar worth from replacing each other.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _HALVINGS_PER_SCALING = 32  # a use weighs at most 2³², far below the largest 
 
 
 class CountMinSketch(nn.Module):
-    """An amount for every id in bounded memory; never too low, at times too high.
+    """Estimates an amount per id in bounded memory: never too low, sometimes too high.
 
-    An id has one bucket per hash function, and its amount is the least of them. Buckets are
-    raised no higher than they must be (conservative update), so an amount is too high only where
-    every bucket of an id is shared with a greater one. Maxima do not depend on order: the same
-    calls make the same sketch, to the last bit.
+    An id has one bucket per hash function; its amount is the minimum of its buckets. Buckets are
+    raised no higher than necessary (conservative update), so an amount is too high only if the id
+    shares every bucket with an id of a greater amount. Maxima do not depend on order: the same
+    calls give the same sketch, bit for bit.
 
     Args:
-        num_buckets: Buckets of each hash function; there are four, with 4 bytes a bucket.
+        num_buckets: Buckets per hash function; there are four functions, and 4 bytes per bucket.
         seed: Draws the hash functions.
     """
 
@@ -52,12 +52,12 @@ class CountMinSketch(nn.Module):
         return self.amounts[self._buckets(ids)].amin(dim=1)
 
     def add(self, ids: Int64[Tensor, " n"], amount: Float32[Tensor, ""]) -> None:
-        """Add an amount to each id; each id may occur once."""
+        """Add an amount to each id; ids must be distinct."""
         buckets = self._buckets(ids)
         self._lift(buckets, self.amounts[buckets].amin(dim=1) + amount)
 
     def lift(self, ids: Int64[Tensor, " n"], amounts: Float32[Tensor, " n"]) -> None:
-        """Let no id have less than this amount."""
+        """Raise each id to at least this amount."""
         self._lift(self._buckets(ids), amounts)
 
     def scale(self, factor: float) -> None:
@@ -74,26 +74,26 @@ class CountMinSketch(nn.Module):
 
 
 class FadingLFU(EvictionPolicy):
-    """LFU with counts that fade, in which a row is admitted only if that pays.
+    """LFU with counts that fade; a row is admitted only if it is worth more than its victim.
 
-    A row's worth is its number of uses, and halves each time that `half_life · num_slots` rows
-    have been used. Cached rows carry their worth along, also what they had before they came in;
-    that of all others is estimated by a `CountMinSketch`, never too low.
+    A row's worth is its number of uses; it halves each time that `half_life · num_slots` rows have
+    been used. Cached rows have an exact worth, which includes the estimate from before they were
+    admitted. The worth of all other rows is estimated by a `CountMinSketch`, never too low.
 
-    Empty slots go to the rows worth most, ties by lowest id. The next ones are matched with the
-    cached rows worth least, ties by lowest slot: the best with the worst, the second with the
-    second, and so on as long as the new row is worth more by over `margin` uses. With a margin of
-    1, a row used once, as far as the sketch can tell, replaces nothing: to swap it with another of
-    its kind would cost an eviction and gain nothing.
+    Empty slots go to the rows of highest worth, ties by lowest id. Further rows are paired with the
+    cached rows of lowest worth, ties by lowest slot: the best with the worst, the second best with
+    the second worst, and so on, as long as the new row is worth more by over `margin` uses. With a
+    margin of 1, a row that was used once replaces nothing (as far as the sketch can tell): swapping
+    it with a similar row would cost an eviction and gain nothing.
 
-    The sketch takes 32 bytes a slot, the worth of cached rows 4.
+    The sketch takes 32 bytes per slot, the worth of cached rows 4.
 
     Args:
-        num_slots: How many rows the cache holds.
-        half_life: Uses a slot until a use counts half. Longer tells rows of similar popularity
-            apart; shorter follows drift faster.
-        margin: By how many uses a row must exceed the one that it replaces.
-        seed: Draws the hash functions of the sketch.
+        num_slots: Number of rows the cache can hold.
+        half_life: Uses per slot until a use counts half. A longer one separates rows of similar
+            popularity better; a shorter one follows drift faster.
+        margin: By how many uses a row must exceed its victim.
+        seed: Seed of the sketch's hash functions.
     """
 
     elapsed: Tensor
@@ -124,7 +124,7 @@ class FadingLFU(EvictionPolicy):
     ) -> tuple[Bool[Tensor, " m"], Int64[Tensor, " k"]]:
         worth, order = self.sketch.estimate(ids).sort(descending=True, stable=True)
         offers = worth[num_free:] - self.margin * self._one_use()
-        # An offer that no slot could accept needs no victim; that leaves few to be found.
+        # An offer below the lowest worth needs no victim, so few victims have to be found.
         num_offers = int((offers > self.worth.min()).sum())
         victims = lowest_slots(self.worth, evictable, num_offers).sort().values
         prices, cheapest_first = self.worth[victims].sort(stable=True)
@@ -138,11 +138,11 @@ class FadingLFU(EvictionPolicy):
         self.worth[slots] = self.sketch.estimate(ids)
 
     def removed(self, ids: Int64[Tensor, " n"], slots: Int64[Tensor, " n"]) -> None:
-        """Remember what these rows are worth."""
+        """Keep the worth of these rows in the sketch."""
         self.sketch.lift(ids, self.worth[slots])
 
     def _one_use(self) -> Float32[Tensor, ""]:
-        """What a use adds now: doubling this is halving everything that was added before."""
+        """The weight of a use now; doubling it halves all earlier uses."""
         return torch.exp2(self.elapsed / self.uses_per_halving)
 
     def _fade(self, num_uses: int) -> None:

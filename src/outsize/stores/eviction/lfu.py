@@ -10,11 +10,10 @@ from outsize.stores.eviction.policy import EvictionPolicy, lowest_ids, lowest_sl
 
 
 class LFU(EvictionPolicy):
-    """Least frequently used: the row with the fewest uses since it was admitted gives way.
+    """Least frequently used: evicts the row with the fewest uses since it was admitted.
 
-    Rows are admitted while there is room, lowest ids first. Of rows with equally many uses, the
-    least recently used gives way first, then the one in the lowest slot. What is known of a row
-    is lost when it leaves.
+    Rows are admitted while there is room, lowest ids first. Ties go to the least recently used row,
+    then to the lowest slot. The count of a row is lost when it is evicted.
     """
 
     step: Tensor
@@ -36,7 +35,7 @@ class LFU(EvictionPolicy):
     def choose(  # noqa: D102
         self, ids: Int64[Tensor, " m"], num_free: int, evictable: Bool[Tensor, " num_slots"]
     ) -> tuple[Bool[Tensor, " m"], Int64[Tensor, " k"]]:
-        # One number orders by uses first and by recency second, so that one selection does.
+        # One key orders by uses first and by recency second, so that one selection is enough.
         keys = (self.uses.long() << 32) + self.used_at
         victims = lowest_slots(keys, evictable, ids.shape[0] - num_free)
         return lowest_ids(ids, num_free + victims.shape[0]), victims

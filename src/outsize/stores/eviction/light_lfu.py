@@ -14,9 +14,8 @@ _USES_UNTIL_PERMANENT = 10  # HET's constant
 class LightLFU(EvictionPolicy):
     """LFU in which a row that has been used 10 times is permanent (light LFU in HET).
 
-    The other rows are admitted and give way as in LFU. Once all rows are permanent, nothing is
-    admitted any more: the cache keeps what was popular first and cannot follow a popularity that
-    drifts.
+    The other rows are admitted and evicted as in LFU. Once all rows are permanent, no row is
+    admitted any more: the cache keeps the rows that were popular first and cannot follow drift.
     """
 
     def __init__(self, num_slots: int) -> None:

@@ -10,10 +10,9 @@ from outsize.stores.eviction.policy import EvictionPolicy, lowest_ids, lowest_sl
 
 
 class LRU(EvictionPolicy):
-    """Least recently used: the row whose last use lies the most steps back gives way.
+    """Least recently used: evicts the row whose last use is the most steps ago.
 
-    Rows are admitted while there is room, lowest ids first. Of rows last used in the same step,
-    the one in the lowest slot gives way first.
+    Rows are admitted while there is room, lowest ids first. Ties go to the lowest slot.
     """
 
     step: Tensor

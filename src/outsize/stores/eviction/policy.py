@@ -1,15 +1,14 @@
-"""The contract of an eviction policy: who enters a bounded cache, and who gives way.
+"""The contract of an eviction policy: which rows are admitted, and which are evicted.
 
-A cache calls, in each training step, with ids ascending and each once:
+In each training step the cache calls these methods, with ids ascending and each once:
 
-    policy.used(ids, slots)                                       what the step reads
+    policy.used(ids, slots)                                       # the rows that the step reads
     admit, victims = policy.choose(missing, num_free, evictable)
     policy.removed(victim_ids, victims)
     policy.admitted(missing[admit], slots_they_got)
 
-A row counts once a step, however often it occurs in the batch. Every decision is a function of the
-calls so far, and all that is remembered is in buffers: a policy that is saved and loaded goes on
-exactly as it would have.
+A row counts once per step, however often it occurs in the batch. Every decision is a function of
+the calls so far, and all state is in buffers: a policy that is saved and loaded continues exactly.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from outsize.errors import ConfigError
 
 
 class EvictionPolicy(nn.Module, ABC):
-    """Decides for a cache of `num_slots` rows; a row lies in at most one slot.
+    """Chooses the rows of a cache with `num_slots` slots; a row has at most one slot.
 
     Args:
-        num_slots: How many rows the cache holds.
+        num_slots: Number of rows the cache can hold.
     """
 
     def __init__(self, num_slots: int) -> None:
@@ -38,50 +37,50 @@ class EvictionPolicy(nn.Module, ABC):
 
     @abstractmethod
     def used(self, ids: Int64[Tensor, " n"], slots: Int64[Tensor, " n"]) -> None:
-        """A step reads rows. Called once a step, also with no ids: a policy's time moves here.
+        """Record the rows that a step reads. Called once per step, even without ids.
 
         Args:
             ids: The rows.
-            slots: Where each lies, or -1 for a row that is not in the cache.
+            slots: The slot of each row; -1 for a row that is not in the cache.
         """
 
     @abstractmethod
     def choose(
         self, ids: Int64[Tensor, " m"], num_free: int, evictable: Bool[Tensor, " num_slots"]
     ) -> tuple[Bool[Tensor, " m"], Int64[Tensor, " k"]]:
-        """Say which rows to admit and which slots give way to them; nothing changes yet.
+        """Choose the rows to admit and the victims; nothing changes yet.
 
         Args:
             ids: Rows of this step that are not in the cache.
-            num_free: How many slots are empty; they are filled before any row gives way.
-            evictable: False for empty slots and for those that this step reads.
+            num_free: Number of empty slots; they are filled before any row is evicted.
+            evictable: False for empty slots and for slots that this step reads.
 
         Returns:
-            Whether each row is admitted, and the slots that give way: as many as rows are
-            admitted beyond `num_free`, each once.
+            Whether each row is admitted, and the slots of the victims: one for each admitted row
+            beyond `num_free`.
         """
 
     @abstractmethod
     def admitted(self, ids: Int64[Tensor, " n"], slots: Int64[Tensor, " n"]) -> None:
-        """These rows lie in these slots now. The step that admits a row is its first use there."""
+        """Record that rows were admitted to slots. This step counts as their first use there."""
 
     def removed(self, ids: Int64[Tensor, " n"], slots: Int64[Tensor, " n"]) -> None:
-        """These rows leave these slots, because they were chosen or for any other reason."""
+        """Record that rows were removed from slots, as victims or for any other reason."""
 
 
 def lowest_slots(
     keys: Shaped[Tensor, " num_slots"], evictable: Bool[Tensor, " num_slots"], num: int
 ) -> Int64[Tensor, " k"]:
-    """The evictable slots with the `num` lowest keys, or all if they are fewer.
+    """The evictable slots with the `num` lowest keys, or all if there are fewer.
 
-    Of equal keys the lowest slots are taken. The order of the result says nothing.
+    Ties go to the lowest slots. The result is in no particular order.
     """
     num = min(num, int(evictable.sum()))
     if num <= 0:
         return torch.empty(0, dtype=torch.int64, device=keys.device)
     last = torch.inf if keys.is_floating_point() else torch.iinfo(keys.dtype).max
     keys = torch.where(evictable, keys, last)
-    # Only the bound comes from `topk`: which of equal keys it returns is up to the device.
+    # Only the bound comes from `topk`: how it breaks ties depends on the device.
     bound = keys.topk(num, largest=False).values[-1]
     below = (keys < bound).nonzero().flatten()
     equal = (keys == bound).nonzero().flatten()
@@ -89,5 +88,5 @@ def lowest_slots(
 
 
 def lowest_ids(ids: Int64[Tensor, " m"], num: int) -> Bool[Tensor, " m"]:
-    """Mark the first `num` of ascending ids, or all if they are fewer."""
+    """Mark the first `num` of ascending ids, or all if there are fewer."""
     return torch.arange(ids.shape[0], device=ids.device) < num

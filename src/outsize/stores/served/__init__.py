@@ -1,1 +1,1 @@
-"""Experimental: rows served by ranks that answer at any time, HET's asynchronous baseline."""
+"""Experimental: an asynchronous parameter server in every rank, HET's baseline."""

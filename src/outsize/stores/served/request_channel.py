@@ -1,15 +1,15 @@
-"""Requests between ranks, each answered when it comes, by a thread that waits for them.
+"""Asynchronous requests between ranks, answered by a server thread in each rank.
 
-Every rank has a *server*, a thread that answers, and an *asker*, whoever calls `send`. Two groups
-of gloo keep them apart: on the first askers send requests to servers, on the second servers send
-answers to askers. A message is a header of fixed size, then its content, under another tag.
+Every rank has a *server*, the thread that answers, and a *client*, the caller of `send`. They use
+two gloo groups: on the first, clients send requests to servers; on the second, servers send answers
+to clients. A message is a header of fixed size, then its content under another tag.
 
-Nothing here can wait in a circle. An asker posts all its requests, and a place for the header of
-each answer, before it waits. A server waits for two things only: a header from any rank, and the
-content behind it, which its asker has posted already. It posts answers without waiting for them to
-be taken; it waits for the last answer to a rank when that rank's next request is here, and by then
-the answer has been taken, because an asker sends no request before it has all answers to the last.
-A server that ends before its time refuses all ranks, so that whoever waits for its answer is told.
+There is no deadlock. A client posts all its requests, and a receive for the header of each answer,
+before it waits. A server waits for two things only: a header from any rank, and the content of that
+request, which the client has posted already. It posts an answer without waiting for its delivery.
+It waits for the delivery when the next request of that rank arrives. By then the answer has been
+received, because a client sends no request before it has all answers to the last one. A server that
+ends early sends a refusal to all ranks, so that no client waits for it.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from outsize.errors import OutsizeError, OwnerError
 
 NUM_NUMBERS = 4
 _HEADER, _CONTENT = 0, 1  # tags
-_FOREVER = timedelta(days=365)  # how long a server may have nothing to do
+_FOREVER = timedelta(days=365)  # a server may be idle for that long
 _LEAVING_S = 5.0
 
 
 class _Kind(IntEnum):
-    ASK = 0
-    GOODBYE = 1  # its sender asks no more
-    LEAVE = 2  # the same from a rank that cannot wait, and wants an echo so that its server wakes
+    REQUEST = 0
+    GOODBYE = 1  # the sender has no more requests
+    LEAVE = 2  # the same after an error; the echo wakes the sender's own server
     ECHO = 3
     ANSWER = 4
     REFUSAL = 5  # the content is a text
@@ -46,10 +46,10 @@ class _Kind(IntEnum):
 
 @dataclass(frozen=True)
 class Request:
-    """What one owner is asked.
+    """A request to one owner.
 
     Attributes:
-        numbers: Whatever the answerer needs to read the content, `NUM_NUMBERS` of them.
+        numbers: What the server needs to read the content: `NUM_NUMBERS` integers.
         content: The bytes.
     """
 
@@ -62,7 +62,7 @@ Answer = Callable[[int, Request], UInt8[Tensor, " bytes"]]
 
 @dataclass
 class _Sent:
-    """Messages on their way, and the memory they are sent from."""
+    """Messages that are being sent, and the tensors that hold them."""
 
     works: list[dist.Work] = field(default_factory=list)
     tensors: list[Tensor] = field(default_factory=list)
@@ -77,12 +77,12 @@ class _Sent:
 class RequestChannel:
     """Sends requests to other ranks and answers theirs.
 
-    Made by all ranks together, in an order they agree on. `close` is entered by all ranks; a rank
-    that ends without it tells the others that it leaves, and their next call is an error.
+    All ranks construct it together, in the same order, and all call `close`. A rank that ends
+    without `close` notifies the others, whose next call raises.
 
     Args:
-        answer: Given the rank that asks and its request, the answer; called on the server's thread.
-            An exception is sent back as a text and is an `OwnerError` for the asker.
+        answer: Maps (rank of the client, request) to the answer; called on the server thread. The
+            message of an exception is sent back, and the client raises it as an `OwnerError`.
     """
 
     def __init__(self, answer: Answer) -> None:
@@ -104,7 +104,7 @@ class RequestChannel:
         atexit.register(self.leave)
 
     def send(self, requests: Mapping[int, Request]) -> None:
-        """Ask ranks without waiting; `collect` comes before the next `send`."""
+        """Send requests without waiting; call `collect` before the next `send`."""
         self._require_alive()
         assert not self._headers, "the last answers were not collected"
         for receiver in requests:
@@ -113,17 +113,17 @@ class RequestChannel:
             self._headers[receiver] = (work, header)
         for receiver, request in requests.items():
             content = request.content.cpu()
-            header = _header(_Kind.ASK, content, request.numbers)
-            with _telling(f"rank {receiver} cannot be asked"):
+            header = _header(_Kind.REQUEST, content, request.numbers)
+            with _as_owner_error(f"the request to rank {receiver} failed"):
                 _post(self._requests, self._sent, receiver, header, content)
 
     def collect(self) -> dict[int, UInt8[Tensor, " bytes"]]:
-        """Wait for the answers to what was sent, and give each rank's; none if nothing was."""
+        """Wait for the answers to the last `send`, and return them by rank."""
         self._require_alive()
         answers: dict[int, Tensor] = {}
         refusals: list[str] = []
         for owner, (work, header) in self._headers.items():
-            with _telling(f"rank {owner} did not answer"):
+            with _as_owner_error(f"rank {owner} did not answer"):
                 work.wait()
                 kind, size = header[:2].tolist()
                 content = torch.empty(size, dtype=torch.uint8)
@@ -135,29 +135,29 @@ class RequestChannel:
         self._headers.clear()
         if refusals:
             raise OwnerError("; ".join(refusals))
-        with _telling("a request was not received"):
+        with _as_owner_error("a request was not received"):
             self._sent.wait()
         return answers
 
-    def meet(self) -> None:
-        """Wait until all ranks are here."""
+    def barrier(self) -> None:
+        """Wait until all ranks call this."""
         self._require_alive()
-        with _telling("not all ranks came"):
+        with _as_owner_error("not all ranks reached the barrier"):
             self._answers.barrier().wait()
 
     def close(self) -> None:
-        """Answer until no rank has a question left, then stop; entered by all ranks."""
+        """Answer until no rank has a request left, then stop; all ranks call it."""
         if self._is_closed:
             return
         try:
-            self.meet()
+            self.barrier()
             for receiver in self._others():
-                with _telling(f"rank {receiver} cannot be told goodbye"):
+                with _as_owner_error(f"the goodbye to rank {receiver} failed"):
                     _post(self._requests, self._sent, receiver, _header(_Kind.GOODBYE))
-            with _telling("a goodbye was not received"):
+            with _as_owner_error("a goodbye was not received"):
                 self._sent.wait()
-            # The server waits for any rank, and so is never told of one that died.
-            self.meet()
+            # The server waits for any rank, so it does not notice a rank that died.
+            self.barrier()
         except BaseException:
             self.leave()
             raise
@@ -171,15 +171,15 @@ class RequestChannel:
         return self._is_closed
 
     def leave(self) -> None:
-        """Stop without waiting for other ranks to be done: the way out after an error."""
+        """Stop without waiting for other ranks, after an error."""
         if self._is_closed:
             return
         self._is_closed = self._is_leaving = True
         for receiver in self._others():
-            with contextlib.suppress(RuntimeError):  # a rank that is gone cannot be told
+            with contextlib.suppress(RuntimeError):  # the rank is gone
                 _post(self._requests, self._sent, receiver, _header(_Kind.LEAVE))
         self._server.join(_LEAVING_S)
-        self._refuse_all(f"rank {self.rank} has left in the midst of its work")
+        self._refuse_all(f"rank {self.rank} left before its work was done")
 
     def _others(self) -> list[int]:
         return [rank for rank in range(self.size) if rank != self.rank]
@@ -188,53 +188,53 @@ class RequestChannel:
         if self._failure is not None:
             raise OwnerError(self._failure)
         if self._is_closed:
-            raise OwnerError("this store is closed: rows of other ranks are out of reach")
+            raise OwnerError("this store is closed: rows of other ranks cannot be read")
 
     def _serve(self) -> None:
-        """The server's thread."""
+        """Answer requests; runs on the server thread."""
         try:
             while len(self._gone) < self.size - 1 and not self._is_leaving:
                 header = _empty_header()
                 work = self._requests.recv_anysource([header], _HEADER)
                 work.wait()
                 if not self._is_leaving:
-                    self._take(work._source_rank(), header)
-        except Exception as error:  # whatever it is, the next call must tell it
-            self._failure = f"the thread that answers other ranks ended: {_words(error)}"
+                    self._process(work._source_rank(), header)
+        except Exception as error:  # the next call raises it
+            self._failure = f"the server thread of rank {self.rank} ended: {_describe(error)}"
             self._refuse_all(self._failure)
 
-    def _refuse_all(self, words: str) -> None:
-        """Tell every rank that waits for an answer, or will, that this one gives none any more."""
+    def _refuse_all(self, reason: str) -> None:
+        """Send a refusal to every rank: this one answers no more requests."""
         for receiver in self._others():
-            with contextlib.suppress(RuntimeError):  # a rank that is gone needs no answer
-                _post(self._answers, self._refused, receiver, *_refusal(words))
+            with contextlib.suppress(RuntimeError):  # the rank is gone
+                _post(self._answers, self._refused, receiver, *_refusal(reason))
 
-    def _take(self, source: int, header: Int64[Tensor, " n"]) -> None:
-        """Do what a message asks for."""
+    def _process(self, source: int, header: Int64[Tensor, " n"]) -> None:
+        """Process one message from another rank."""
         sent = self._served[source]
         kind, size, *numbers = header.tolist()
         if kind in (_Kind.GOODBYE, _Kind.LEAVE):
             self._gone.add(source)
         if kind == _Kind.LEAVE:
-            self._failure = f"rank {source} has left in the midst of its work"
+            self._failure = f"rank {source} left before its work was done"
             with contextlib.suppress(RuntimeError):
                 _post(self._requests, sent, source, _header(_Kind.ECHO))
-        if kind != _Kind.ASK:
+        if kind != _Kind.REQUEST:
             return
         try:
             content = torch.empty(size, dtype=torch.uint8)
             if size:
                 self._requests.recv([content], source, _CONTENT).wait()
             sent.wait()
-        except RuntimeError as error:  # the others can still be served
+        except RuntimeError as error:  # go on serving the others
             self._gone.add(source)
-            self._failure = f"rank {source} is gone: {_words(error)}"
+            self._failure = f"rank {source} is gone: {_describe(error)}"
             return
         try:
             answer = self._answer(source, Request(numbers, content)).cpu()
             header = _header(_Kind.ANSWER, answer)
-        except Exception as error:  # belongs to the asker
-            header, answer = _refusal(_words(error))
+        except Exception as error:  # the client raises it
+            header, answer = _refusal(_describe(error))
         with contextlib.suppress(RuntimeError):
             _post(self._answers, sent, source, header, answer)
 
@@ -255,9 +255,9 @@ def _header(
     return torch.tensor([kind, 0 if content is None else content.shape[0], *numbers])
 
 
-def _refusal(words: str) -> tuple[Int64[Tensor, " n"], UInt8[Tensor, " bytes"]]:
-    """Header and content of an answer that says why there is none."""
-    content = torch.frombuffer(bytearray(words.encode()), dtype=torch.uint8)
+def _refusal(reason: str) -> tuple[Int64[Tensor, " n"], UInt8[Tensor, " bytes"]]:
+    """Header and content of a refusal."""
+    content = torch.frombuffer(bytearray(reason.encode()), dtype=torch.uint8)
     return _header(_Kind.REFUSAL, content), content
 
 
@@ -268,7 +268,7 @@ def _post(
     header: Int64[Tensor, " n"],
     content: UInt8[Tensor, " bytes"] | None = None,
 ) -> None:
-    """Begin to send a message."""
+    """Start sending a message."""
     sent.tensors.append(header)
     sent.works.append(group.send([header], receiver, _HEADER))
     if content is not None and content.shape[0]:
@@ -277,14 +277,14 @@ def _post(
 
 
 @contextlib.contextmanager
-def _telling(what: str) -> Iterator[None]:
-    """Say what a failure of the network means."""
+def _as_owner_error(what: str) -> Iterator[None]:
+    """Raise a network error as an `OwnerError` that says what failed."""
     try:
         yield
     except RuntimeError as error:
-        raise OwnerError(f"{what}: {_words(error)}") from error
+        raise OwnerError(f"{what}: {_describe(error)}") from error
 
 
-def _words(error: Exception) -> str:
-    """An error of ours as it is; another with its type."""
+def _describe(error: Exception) -> str:
+    """The message of an error, with its type unless it is an `OutsizeError`."""
     return str(error) if isinstance(error, OutsizeError) else f"{type(error).__name__}: {error}"

@@ -1,8 +1,8 @@
-"""Rows owned by ranks that answer at any time: every worker goes at its own pace.
+"""Asynchronous training: sharded rows that every rank serves at any time.
 
-What is called a parameter server, with a server in every rank. Nothing bounds how many updates of
-other workers a read misses but how far the workers are apart, which is the price of not waiting
-(the asynchronous baselines TF PS and HET PS of HET, VLDB 2022).
+This is a parameter server with one server per rank, like the asynchronous baselines TF PS and HET
+PS of HET (VLDB 2022). Workers do not wait for each other, so nothing bounds the lag of a read
+except the number of steps that the workers are apart.
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ from torch import Tensor
 from outsize.contracts import RowCounts, RowReply, RowStore, RowUpdate, Shard, TablePart
 from outsize.errors import NonFiniteError
 from outsize.kernels.rows.updates import UpdateRule
-from outsize.ranks.agreement import require_alike
+from outsize.ranks.agreement import require_same_on_all_ranks
 from outsize.ranks.collectives import rank, world_size
 from outsize.ranks.owners import places_by_owner
 from outsize.ranks.sections import Message, MessageReader, MessageWriter
 from outsize.spec import MemoryUse, TableSpec
 from outsize.stores.local import LocalStore
-from outsize.stores.merging import average_over_workers, no_update
+from outsize.stores.merging import average_over_workers, empty_update
 from outsize.stores.packing import Packing, RowRequest
-from outsize.stores.replies import join_replies, previewed_reply, refuse_rows_of_others
+from outsize.stores.replies import join_replies, preview_reply, refuse_state_dict
 from outsize.stores.served.request_channel import Request, RequestChannel
 from outsize.stores.shard_transport import ShardTransport
 from outsize.stores.wire import WIRES, Wire, wire_named
 
 
 class ServedStore(RowStore):
-    """Every rank keeps a share of the rows, and serves it to the others as they ask.
+    """Every rank owns a shard of the rows and serves it to the others on request.
 
-    `exchange`, `read`, `add` and a forward of one rank wait for the owners of the rows in question
-    and for nobody else. A push is applied as soon as it arrives, as g/N, so that a learning rate
-    means what it means in a synchronous mean over N workers (under Adagrad, which divides by the
-    size of what it has seen, N pushes move a row further than one mean does). A rank's own pushes
-    come before its own reads; of others' it sees what has arrived. An owner applies the rule as it
-    is bound there at the time. `submit` does not wait: an owner's refusal is told by the next call.
+    `exchange`, `read`, `add` and a forward pass wait for the owners of the requested rows only. An
+    owner applies a push when it arrives, as g/N, so that with SGD a learning rate means the same as
+    in a synchronous mean over N workers. (Adagrad normalizes gradients, so N pushes move a row
+    further than one mean does.) A rank's own pushes come before its own reads; of other ranks it
+    sees the pushes that have arrived. An owner applies the rule that is bound there at the time.
+    `submit` does not wait: if an owner refuses the push, the next call raises.
 
-    All ranks enter together: making the store, the first `bind`, `flush` and `close`. With one
-    process it is a local store.
+    All ranks construct the store together, and all call the first `bind`, `flush` and `close`. With
+    one process it is a local store.
 
     Args:
         specs: The tables; the same on all ranks.
         seed: As for `LocalStore`; the same on all ranks.
         device: Where this rank keeps its rows.
-        wire: How rows and gradients travel: "float32", "bfloat16" or "int8"; those that stay in
-            their rank are not rounded.
+        wire: Wire format of rows and gradients: "float32", "bfloat16" or "int8". Rows that a rank
+            owns itself are not rounded.
     """
 
     is_shared = True
@@ -70,9 +70,9 @@ class ServedStore(RowStore):
         self.owned = LocalStore(specs, seed, device, Shard(self.rank, self.size))
         self._packing = Packing(self.layout, self.size)
         self._counts = RowCounts()
-        self._lock = threading.RLock()  # over the owned rows, their rule and the counts
-        self.register_load_state_dict_pre_hook(refuse_rows_of_others)
-        require_alike(f"{self.layout.facts()}; wire {wire}")
+        self._lock = threading.RLock()  # guards the owned rows, their rule and the counts
+        self.register_load_state_dict_pre_hook(refuse_state_dict)
+        require_same_on_all_ranks(f"{self.layout.facts()}; wire {wire}")
         self._channel = RequestChannel(self._serve) if self.size > 1 else None
 
     @property
@@ -81,14 +81,16 @@ class ServedStore(RowStore):
         return self.size
 
     def bind(self, rule: UpdateRule) -> None:
-        """As the contract says; the first time it waits for all ranks, so that all can apply it."""
+        """Apply updates by this rule; the first call waits for all ranks."""
         is_first = self.rule is None
         with self._lock:
             self.owned.bind(rule)
             self.rule = self.owned.rule
         if is_first and self._channel is not None:
-            require_alike(f"optimizer {type(rule).__name__} with state {rule.state_widths(2)}")
-            self._channel.meet()
+            require_same_on_all_ranks(
+                f"optimizer {type(rule).__name__} with state {rule.state_widths(2)}"
+            )
+            self._channel.barrier()
 
     @torch.no_grad()
     def exchange(  # noqa: D102
@@ -102,12 +104,12 @@ class ServedStore(RowStore):
     def preview(
         self, update: RowUpdate | None, ids: Int64[Tensor, " n"]
     ) -> tuple[Float[Tensor, "_ _"], ...]:
-        """Rows as owners have them, never rounded; not counted, and an update is not applied."""
+        """Rows as their owners have them, never rounded. Nothing is applied or counted."""
         return self._exchange(update, ids, None, counted=False).rows
 
     @torch.no_grad()
     def submit(self, update: RowUpdate | None) -> None:
-        """Send an update on its way; what its owners say to it is heard by the next call."""
+        """Send an update without waiting; if an owner refuses it, the next call raises."""
         started = time.perf_counter()
         self._collect()
         self._begin(update, torch.empty(0, dtype=torch.int64, device=self._device()), None, True)
@@ -115,15 +117,15 @@ class ServedStore(RowStore):
             self._counts.exchange_s += time.perf_counter() - started
 
     def flush(self) -> None:
-        """Wait until every update of every rank is applied; entered by all ranks."""
+        """Wait until every update of every rank is applied; all ranks call it."""
         self._collect()
         if self._channel is not None:
-            self._channel.meet()
+            self._channel.barrier()
 
     def close(self) -> None:
-        """Serve until no rank needs rows any more; entered by all ranks.
+        """Serve until no rank needs rows any more; all ranks call it.
 
-        After it, only this rank's own rows are within reach: by `parts`.
+        Afterwards only this rank's own rows can be read, through `parts`.
         """
         if self._channel is not None and not self._channel.is_closed:
             self._collect()
@@ -138,7 +140,7 @@ class ServedStore(RowStore):
         return self.owned.parts()
 
     def memory_by_table(self) -> dict[str, MemoryUse]:
-        """What this rank's share of each table costs."""
+        """Memory of this rank's shard of each table."""
         return self.owned.memory_by_table()
 
     def take_counts(self) -> RowCounts:  # noqa: D102
@@ -157,19 +159,19 @@ class ServedStore(RowStore):
     ) -> RowReply:
         started = time.perf_counter()
         self._collect()
-        asked, own = self._begin(update, ids, clocks, counted)
+        requested, own = self._begin(update, ids, clocks, counted)
         answers = self._collect()
         replies = [own if owner == self.rank else None for owner in range(self.size)]
-        for owner, questions in enumerate(asked):
+        for owner, owned in enumerate(requested):
             if owner != self.rank:
                 wire = self._wire(counted)
-                replies[owner] = self._read(answers.get(owner), questions, clocks is not None, wire)
+                replies[owner] = self._read(answers.get(owner), owned, clocks is not None, wire)
         if counted:
             with self._lock:
                 self._counts.reads += ids.shape[0]
-                self._counts.local += asked[self.rank].shape[0]
+                self._counts.local += requested[self.rank].shape[0]
                 self._counts.exchange_s += time.perf_counter() - started
-        return join_replies([reply for reply in replies if reply], asked, self.layout)
+        return join_replies([reply for reply in replies if reply], requested, self.layout)
 
     def _begin(
         self,
@@ -178,32 +180,33 @@ class ServedStore(RowStore):
         clocks: Int64[Tensor, " n"] | None,
         counted: bool,
     ) -> tuple[list[Int64[Tensor, " _"]], RowReply]:
-        """Send requests to other owners, and serve what is asked of this one.
+        """Send requests to other owners, and compute this rank's own reply.
 
         Returns:
-            The ids asked of each rank, and this rank's own answer.
+            The ids requested from each rank, and this rank's own reply.
         """
-        pushed = update or no_update(self.layout, ids.device)
-        places, questions = (
+        pushed = update or empty_update(self.layout, ids.device)
+        push_places, read_places = (
             places_by_owner(rows % self.size, self.size) for rows in (pushed.ids, ids)
         )
         requests: dict[int, Request] = {}
         for owner in range(self.size):
-            if owner == self.rank or not places[owner].numel() + questions[owner].numel():
+            if owner == self.rank or not push_places[owner].numel() + read_places[owner].numel():
                 continue
-            chosen = None if clocks is None else clocks[questions[owner]]
-            request = RowRequest(pushed.take(places[owner]), ids[questions[owner]], chosen)
+            owned = read_places[owner]
+            chosen = None if clocks is None else clocks[owned]
+            request = RowRequest(pushed.take(push_places[owner]), ids[owned], chosen)
             requests[owner] = self._write(request, counted)
         if self._channel is not None and requests:
             self._channel.send(requests)
-        mine = questions[self.rank]
+        mine = read_places[self.rank]
         own_clocks = None if clocks is None else clocks[mine]
         with self._lock:
             self._counts.pushes += pushed.ids.shape[0] if counted else 0
-            own = self._apply_and_answer(
-                [pushed.take(places[self.rank])], ids[mine], own_clocks, self.rank, counted
+            own = self._apply_and_reply(
+                [pushed.take(push_places[self.rank])], ids[mine], own_clocks, self.rank, counted
             )
-        return [ids[question] for question in questions], own
+        return [ids[places] for places in read_places], own
 
     def _write(self, request: RowRequest, counted: bool) -> Request:
         """A request to one owner."""
@@ -214,22 +217,22 @@ class ServedStore(RowStore):
         return Request((*numbers, options), message.content)
 
     def _wire(self, counted: bool) -> Wire:
-        """How rows travel: unrounded for evaluation, which is what is not counted."""
+        """The wire format; evaluation reads, which are not counted, are not rounded."""
         return self.wire if counted else WIRES["float32"]
 
     @torch.no_grad()
     def _serve(self, source: int, request: Request) -> UInt8[Tensor, " bytes"]:
-        """Answer another rank; on the channel's thread."""
+        """Answer another rank; runs on the server thread."""
         *numbers, options = request.numbers
         has_clocks, counted = bool(options & 1), bool(options & 2)
         content = request.content.to(self._device())
         with self._lock:
-            asked = self._packing.read_request(
+            rows = self._packing.read_request(
                 content, numbers, self.rank, has_clocks, self.wire, self.rule
             )
-            reply = self._apply_and_answer([asked.update], asked.ids, asked.clocks, source, counted)
+            reply = self._apply_and_reply([rows.update], rows.ids, rows.clocks, source, counted)
             writer = MessageWriter()
-            if asked.ids.numel():
+            if rows.ids.numel():
                 if has_clocks:
                     self._packing.put_flags(writer, reply)
                 self._packing.put_rows(writer, reply, self._wire(counted))
@@ -238,7 +241,7 @@ class ServedStore(RowStore):
                 self._count(message)
         return message.content
 
-    def _apply_and_answer(
+    def _apply_and_reply(
         self,
         updates: Sequence[RowUpdate],
         ids: Int64[Tensor, " n"],
@@ -246,7 +249,7 @@ class ServedStore(RowStore):
         source: int,
         applies: bool,
     ) -> RowReply:
-        """What an owner does; under the lock. For evaluation it applies nothing."""
+        """Apply updates and reply, as the owner; the caller holds the lock."""
         updates = [update for update in updates if update.ids.numel()]
         for part in (part for update in updates for part in update.gradients):
             if not bool(torch.isfinite(part).all()):
@@ -259,7 +262,7 @@ class ServedStore(RowStore):
         if updates:
             pushed = average_over_workers(updates, self.num_workers, self.layout, self.rule)
         if not applies:
-            return previewed_reply(self.owned, pushed, ids)
+            return preview_reply(self.owned, pushed, ids)
         return self.owned.exchange(pushed, ids, clocks)
 
     def _read(
@@ -269,7 +272,7 @@ class ServedStore(RowStore):
         has_clocks: bool,
         wire: Wire,
     ) -> RowReply:
-        """An owner's answer; one that was asked nothing has none."""
+        """Decode an owner's reply; without requested rows it is empty."""
         rule = self.rule if has_clocks else None
         stale, behind = torch.ones_like(ids, dtype=torch.bool), None
         if content is None or not ids.numel():
@@ -282,7 +285,7 @@ class ServedStore(RowStore):
         return RowReply(stale, rows, clocks, state if has_clocks else (), behind)
 
     def _collect(self) -> dict[int, UInt8[Tensor, " bytes"]]:
-        """Answers to what was sent last, which tell that it was applied."""
+        """Wait for the answers to the last requests, which are applied by then."""
         return {} if self._channel is None else self._channel.collect()
 
     def _count(self, message: Message) -> None:
