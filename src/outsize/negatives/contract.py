@@ -33,7 +33,8 @@ class ItemSource:
 
     - With gradients enabled it runs in the model's own mode, and its result has gradients. With
       several ranks it is a forward pass of the data-parallel wrapper (DDP) around everything that
-      is trained; the backward pass that follows averages all gradients over ranks.
+      is trained. The backward pass that follows averages all gradients over ranks, also those that
+      reach the weights through the queries and β.
     - With gradients disabled it encodes without the wrapper. Where embedding rows live on several
       ranks, reading them is still collective: all ranks must call it equally often.
 
