@@ -29,7 +29,7 @@ def state(cache):
         ([3, 4, 3], [3, 4, 9], None, "two items of the batch have the key 3 but different feature"),
         ([3, 4, 5], [3, 4, 5], [4, 8, 9], "two items of the batch have the key 4"),
         ([3, 4, 5], [3, 4, 5], [8, 7, 8], "two items of the batch have the key 8"),
-        ([3, 4, 5], [3, 4, 5], [8, -7, 9], "must be >= 0, or −1 for nothing, but got -7"),
+        ([3, 4, 5], [3, 4, 5], [8, -7, 9], "must be >= 0, or −1 for none, but got -7"),
     ],
 )
 def test_a_forward_refuses_keys_that_do_not_tell_items_apart(keys, ids, hard, words):
@@ -133,7 +133,7 @@ def test_features_of_another_kind_are_refused(hard, words):
 
 
 def test_keys_must_be_whole_numbers(unchecked_shapes):
-    with pytest.raises(DataError, match=r"keys must be one int64 for each item, but got \(1,\)"):
+    with pytest.raises(DataError, match=r"keys must be one int64 per item, but got \(1,\)"):
         require_items(items([5.0], id=torch.tensor([5])))
 
 

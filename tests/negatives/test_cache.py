@@ -344,7 +344,7 @@ def test_a_million_items_with_128_tokens_fit_in_two_and_a_half_gigabytes():
                 torch.tensor([1, 2]),
             ),
             NonFiniteError,
-            "1 of 2 embeddings are NaN or infinite .the first is of item 2.: nothing was written",
+            "1 of 2 embeddings are NaN or infinite .the first is item 2.: nothing was written",
         ),
         (
             lambda c: c.push(
@@ -372,7 +372,7 @@ def test_what_cannot_be_kept_is_refused_and_nothing_is_written(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"num_items": 0}, "a cache needs items"),
+        ({"num_items": 0}, "num_items and dim must be >= 1, but got 0 and 2"),
         ({"eviction": "random"}, "eviction is 'fifo' or 'lru', but got 'random'"),
         ({"corpus_size": 0}, "corpus_size must be >= 1"),
         ({"precision": "float16"}, "float32, bfloat16, int8, but got 'float16'"),

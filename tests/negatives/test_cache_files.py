@@ -231,14 +231,14 @@ def refuses(cache, folder, words):
     ("options", "words"),
     [
         ({"precision": "bfloat16"}, r"items.scales is F32 .*, but here it is absent"),
-        ({"dim": 3}, r"items.vectors is I8 of shape \(2,\) an item, but here it is .* \(3,\)"),
+        ({"dim": 3}, r"items.vectors is I8 of shape \(2,\) per item, but here it is .* \(3,\)"),
         ({"features": {"id": ((), torch.int64)}}, "items.feature_tokens is U16 .*, but here"),
     ],
 )
 def test_a_cache_of_another_kind_is_refused(options, words, tmp_path):
     save(tmp_path / "a", 2, lambda cache: live(cache, 0))
     other = make(**options)
-    with pytest.raises(CheckpointError, match=words + ".*: make the cache as it was saved"):
+    with pytest.raises(CheckpointError, match=words + ".*: build the cache as it was saved"):
         load_cache(other, tmp_path / "a")
     assert other.num_held == 0
 
@@ -250,7 +250,7 @@ def test_folders_without_a_cache_and_foreign_files_are_refused(tmp_path):
     manifest = json.loads((folder / "manifest.json").read_text())
     second = manifest["files"].pop("cache-00001-of-00002.safetensors")
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    refuses(make(), folder, "of the 2 files of a negative cache it lists 1; save it anew")
+    refuses(make(), folder, "of the 2 files of a negative cache it lists 1; save it again")
     manifest["files"] = {"else.safetensors": second}
     (folder / "manifest.json").write_text(json.dumps(manifest))
     refuses(make(), folder, "holds no negative cache: choose another folder")
@@ -259,8 +259,8 @@ def test_folders_without_a_cache_and_foreign_files_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("metadata", "words"),
     [
-        (None, "is no file of a negative cache: save it anew"),
-        ({"cache": "{"}, "is no file of a negative cache"),
+        (None, "is not a file of a negative cache: save it again"),
+        ({"cache": "{"}, "is not a file of a negative cache"),
         ({"cache": '{"format": 9}'}, "has format 9, but this version reads format 1"),
     ],
 )

@@ -205,14 +205,14 @@ def test_an_encoder_that_gives_nan_is_found_before_it_is_kept():
         (lambda: Upkeep(refresh=1.5), "refresh must be from 0 to 1, but got 1.5"),
         (lambda: NegativeCacheConfig(refresh=1.5), "refresh must be from 0 to 1"),
         (lambda: NegativeCacheConfig(num_negatives=0), "num_negatives"),
-        (lambda: NegativeCacheConfig(num_items=5), "leave num_items out, or choose a stream"),
+        (lambda: NegativeCacheConfig(num_items=5), "remove num_items, or set feed = 'stream'"),
         (
             lambda: NegativeCacheConfig(feed="stream", num_items=5, eviction="lru"),
-            "uniform sample only under eviction = 'fifo'",
+            "uniform sample only with eviction = 'fifo'",
         ),
         (
             lambda: NegativeCacheConfig(feed="positives").build(Towers().source(), 0),
-            "log_q needs to know how often items are positives",
+            "log_q needs ItemSource.counts: give them, or set log_q = false",
         ),
     ],
 )

@@ -16,7 +16,7 @@ from outsize.negatives import (
     load_cache,
     save_cache,
 )
-from outsize.negatives.inclusion import InclusionChances, log_inclusion
+from outsize.negatives.inclusion import InclusionProbabilities, log_inclusion
 
 
 def make(num_items, **options):
@@ -113,15 +113,17 @@ def test_frequencies_must_be_frequencies():
 @pytest.mark.parametrize("eviction", ["fifo", "lru"])
 def test_chances_change_without_a_jump_from_filling_to_full(eviction):
     counts = (1e5 / torch.arange(1, 501)).long()
-    chances = InclusionChances(counts, 60, eviction)
+    chances = InclusionProbabilities(counts, 60, eviction)
     keys = torch.arange(500)
     for edge in (chances.full_at, chances.steady_at):
-        before, after = (chances.log_chances(keys, edge * by) for by in (1 - 1e-6, 1 + 1e-6))
+        before, after = (chances.log_probabilities(keys, edge * by) for by in (1 - 1e-6, 1 + 1e-6))
         torch.testing.assert_close(before, after, rtol=1e-4, atol=1e-4)
     for num_pushed in (chances.full_at, (chances.full_at + chances.steady_at) / 2, math.inf):
-        assert chances.log_chances(keys, num_pushed).exp().sum().item() == pytest.approx(60, 1e-4)
+        assert chances.log_probabilities(keys, num_pushed).exp().sum().item() == pytest.approx(
+            60, 1e-4
+        )
     torch.testing.assert_close(
-        chances.log_chances(keys, math.inf), log_inclusion(counts, 60, eviction)
+        chances.log_probabilities(keys, math.inf), log_inclusion(counts, 60, eviction)
     )
 
 
@@ -181,7 +183,7 @@ def partitions_over_time(eviction, steps, seeds, num_items=600, size=120, batch=
 @pytest.mark.parametrize("eviction", ["fifo", "lru"])
 def test_the_partition_of_the_positives_is_that_of_all_items_from_the_first_step_on(eviction):
     counts = (1e5 / torch.arange(1, 601)).long()
-    chances = InclusionChances(counts, 120, eviction)
+    chances = InclusionProbabilities(counts, 120, eviction)
     full = int(chances.full_at / 8)
     steps = [1, 4, full // 2, full, full + 2, 3 * full // 2]  # of 8 positives each
     found = partitions_over_time(eviction, steps, seeds=30)

@@ -16,7 +16,7 @@ from outsize.negatives import (
     ShardedNegativeCache,
     Upkeep,
 )
-from outsize.negatives.batch_items import hard_that_count
+from outsize.negatives.batch_items import hard_negative_mask
 from outsize.ranks.thread_ranks import run_as_ranks
 
 ROWS, KEYS = torch.tensor([0, 1, 2]), torch.tensor([3, 7, 3])
@@ -160,7 +160,7 @@ def test_dice_above_all_shares_of_an_empty_cache_pick_the_positive():
 
 def test_lists_without_known_items_mask_repeats_and_nothing_else():
     hard = torch.tensor([[4, 2, 4, 2, -1], [1, 0, -1, 1, 5]])
-    counts = hard_that_count(hard, torch.tensor([2, 9]), elsewhere=torch.tensor([5, 9]))
+    counts = hard_negative_mask(hard, torch.tensor([2, 9]), batch_keys=torch.tensor([5, 9]))
     assert counts.tolist() == [
         [True, False, False, False, False],
         [True, True, False, False, False],
@@ -169,7 +169,9 @@ def test_lists_without_known_items_mask_repeats_and_nothing_else():
 
 def test_an_uneven_number_of_hard_negatives_is_refused():
     towers = Towers()
-    with pytest.raises(DataError, match="4 hard negatives for 3 queries: give each query as many"):
+    with pytest.raises(
+        DataError, match="4 hard negatives for 3 queries: give each query the same number"
+    ):
         make(towers, held=0)(
             towers.encode_queries(ROWS), {"id": KEYS}, KEYS, hard=hard_items([[1, 2, 4, 5]])
         )

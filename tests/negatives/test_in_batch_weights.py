@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from outsize.negatives import InBatchLoss, ItemSource, Temperature
-from outsize.negatives.inclusion import log_drawn
+from outsize.negatives.inclusion import log_prob_drawn
 
 NUM_ITEMS, DIM, BETA = 3000, 8, 3.0
 COUNTS = (1e6 / torch.arange(1, NUM_ITEMS + 1)).long()
@@ -80,7 +80,7 @@ def test_a_batch_of_one_query_has_no_others_and_no_loss():
 
 def test_the_chance_of_a_rare_item_is_exact_and_that_of_a_frequent_one_is_one():
     shares = torch.tensor([1e-12, 1e-4, 0.5, 1.0], dtype=torch.float64)
-    found = log_drawn(shares, 2047).exp()
+    found = log_prob_drawn(shares, 2047).exp()
     assert found[0].item() == pytest.approx(2047e-12, rel=1e-6)
     assert found[1].item() == pytest.approx(1 - (1 - 1e-4) ** 2047, rel=1e-9)
     assert found[2:].tolist() == [1.0, 1.0]

@@ -103,11 +103,11 @@ def test_items_of_a_batch_are_masked_as_a_loop_over_all_pairs_would():
     back = 4.0 * items @ queries.T
     for query in range(5):
         for place, key in enumerate(KEYS.tolist()):
-            is_right = key == KEYS[query] or key in LISTS[query]
+            is_positive = key == KEYS[query] or key in LISTS[query]
             is_repeated = key in KEYS[:place].tolist()
-            expected = -torch.inf if is_right or is_repeated else scores[query, place].item()
+            expected = -torch.inf if is_positive or is_repeated else scores[query, place].item()
             assert logits[query, place].item() == pytest.approx(expected)
-            if is_right and place != query:
+            if is_positive and place != query:
                 back[place, query] = -torch.inf
     found = items_to_queries(queries, items, 4.0, KEYS, KNOWN)
     torch.testing.assert_close(found, back.logsumexp(dim=1) - back.diagonal())

@@ -54,6 +54,41 @@ def test_a_loss_is_a_number_with_gradients_on_both_sides(kind):
     assert towers.items.grad[KEYS].abs().sum() > 0
 
 
+def variants():
+    """Every kind as it is, and with each option that it has which changes what is encoded."""
+    options = {"in_batch": True, "symmetric": True, "warmup_steps": 1, "refresh": 0.5}
+    for kind, config in sorted(NEGATIVES.items()):
+        fields = {field.name for field in dataclasses.fields(config)}
+        yield kind, {}
+        yield from ((kind, {name: options[name]}) for name in sorted(fields & options.keys()))
+
+
+@pytest.mark.parametrize(("kind", "options"), list(variants()))
+def test_forward_encodes_once_and_everything_else_encodes_without_gradients(kind, options):
+    towers, had_gradients = Towers(), []
+
+    def encode(features):
+        had_gradients.append(torch.is_grad_enabled())
+        return towers.encode_items(features)
+
+    source = dataclasses.replace(towers.source(torch.arange(1, 31)), encode=encode)
+    loss = NEGATIVES[kind](**{**SMALL.get(kind, {}), **options}).build(source, 0)
+    for call in (loss.begin, loss.refresh):
+        call()
+        assert not any(had_gradients)
+    for _ in range(3):
+        had_gradients.clear()
+        report = step(loss, towers)
+        assert had_gradients == [True]
+        had_gradients.clear()
+        with torch.no_grad():
+            loss(towers.encode_queries(ROWS), {"id": KEYS}, KEYS, KNOWN)
+        assert had_gradients == [False]
+        loss.commit(report)
+        loss.refresh()
+        assert not any(had_gradients)
+
+
 def test_a_forward_pass_changes_nothing(kind):
     towers = Towers()
     loss = build(kind, towers)

@@ -319,7 +319,7 @@ def test_what_one_rank_cannot_push_is_refused_by_all_and_nothing_is_written():
         return words
 
     one, other = run_as_ranks(2, work)
-    assert one == ["rank 1 has items that cannot be kept: nothing was written"] * 2
+    assert one == ["rank 1 has items that cannot be stored: nothing was written"] * 2
     assert all("NaN or infinite" in word for word in other)
 
 
@@ -331,7 +331,7 @@ def test_ranks_that_do_not_ask_for_the_same_are_told_so():
 
     words = run_as_ranks(2, work)
     assert words[0] == (
-        "rank 1 draws 2 items a query, with_mean=False, but rank 0 draws 1, with_mean=False: "
+        "rank 1 draws 2 items per query, with_mean=False, but rank 0 draws 1, with_mean=False: "
         "all must agree"
     )
 

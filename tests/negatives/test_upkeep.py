@@ -175,7 +175,9 @@ def test_a_push_that_cannot_be_written_changes_nothing(given, unchecked_shapes):
     cache.push({}, torch.ones(2, 2), torch.tensor([5, 6]))
     before = everything(cache)
     embeddings = torch.ones(2, 2, device=given.get("device", "cpu"))
-    with pytest.raises(DataError, match=r"log_weights must be one for each|embeddings are on meta"):
+    with pytest.raises(
+        DataError, match=r"log_weights must be one per item, here|embeddings are on meta"
+    ):
         cache.push({}, embeddings, torch.tensor([6, 7]), given.get("weights"))
     assert everything(cache) == before
 

@@ -1,6 +1,6 @@
-"""Pillar 3: which items train against a query? A cache of stale ones, and what it is compared with.
+"""Negatives: which items a query is trained against, a cache of stale ones or one of its baselines.
 
-`NEGATIVES` names every way; all keep the contract of `NegativesLoss`.
+`NEGATIVES` maps the name in a run file to its configuration. Each builds a `NegativesLoss`.
 """
 
 from outsize.negatives.cache.cache_files import load_cache, save_cache, write_cache

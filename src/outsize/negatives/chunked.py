@@ -1,8 +1,8 @@
-"""Encoding a batch of any size in the memory of a chunk.
+"""GradCache: encode a large batch in the memory of one chunk.
 
-GradCache (Gao et al. 2021) encodes without keeping activations, finds the gradient of the loss in
-the embeddings, and encodes each chunk once more to send that gradient on. Recomputing each chunk in
-the backward pass is the same thing in autograd's own words, whatever loss comes after.
+GradCache (Gao et al. 2021) encodes all chunks without storing activations, computes the gradient of
+the loss with respect to the embeddings, and encodes each chunk again to backpropagate it. Gradient
+checkpointing per chunk does the same within autograd, for any loss.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ Encode = Callable[[Mapping[str, Tensor]], Tensor]
 
 
 def in_chunks(encode: Encode, chunk_size: int | None) -> Encode:
-    """The same encoder, a chunk of rows at a time, each encoded again in the backward pass.
+    """Wrap an encoder so that it works in chunks, with gradient checkpointing (GradCache).
 
-    Gradients are those of one whole pass, dropout included: a chunk's random numbers are drawn
-    again as they were.
+    Each chunk is encoded again in the backward pass. Gradients equal those of encoding the batch as
+    a whole; dropout masks are the same in both passes of a chunk.
 
     Args:
         encode: Features `(n, …)` by name → embeddings `(n, dim)`.
-        chunk_size: Rows in a chunk; `None` leaves the encoder as it is.
+        chunk_size: Examples per chunk; `None` returns the encoder unchanged.
     """
     if chunk_size is None:
         return encode

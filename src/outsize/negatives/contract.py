@@ -1,4 +1,8 @@
-"""What a way to train queries against items promises, whichever items those are."""
+"""The contract of a loss over negatives, and of the items it may encode.
+
+A loss gets all items as an `ItemSource` and decides which of them each query is compared with. How
+it may encode them matters with several ranks: see `ItemSource` and `NegativesLoss`.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +22,30 @@ from outsize.negatives.temperature import Temperature
 from outsize.ranks.collectives import check_stop_together
 
 EncodeItems = Callable[[Mapping[str, Tensor]], Tensor]
-ENCODED_AT_ONCE = 8192  # items that are encoded between two looks whether to stop
+ENCODED_AT_ONCE = 8192  # items per chunk without gradients; a stop is honoured between chunks
 
 
 @dataclass(frozen=True)
 class ItemSource:
-    """All items there are, by key, and how they are encoded.
+    """The corpus: all items by key, and how they are encoded.
+
+    Who builds a source promises of `encode`:
+
+    - With gradients enabled it runs in the model's own mode, and its result has gradients. With
+      several ranks it is a forward pass of the data-parallel wrapper (DDP) around everything that
+      is trained. The backward pass that follows averages all gradients over ranks, also those that
+      reach the weights through the queries and β.
+    - With gradients disabled it encodes without the wrapper. Where embedding rows live on several
+      ranks, reading them is still collective: all ranks must call it equally often.
+
+    `NegativesLoss` says what a loss must do in return.
 
     Attributes:
-        num_items: Keys are 0 … num_items − 1.
+        num_items: Size of the corpus. Keys are 0 … num_items − 1.
         dim: Width of an embedding.
-        features_of: Keys `(n,)` → what those items are encoded from, `(n, …)` by name.
-        encode: Such features → embeddings `(n, dim)`, with gradients.
-        counts: How often each item is a positive in training, where that is known.
+        features_of: Keys `(n,)` → the encoder's inputs for these items, `(n, …)` by name.
+        encode: Such features → embeddings `(n, dim)`.
+        counts: How often each item is a positive in training, if known.
     """
 
     num_items: int
@@ -43,16 +58,17 @@ class ItemSource:
     def encode_keys(
         self, keys: Int64[Tensor, " n"], chunk_size: int | None = None, most: int | None = None
     ) -> Float32[Tensor, "n dim"]:
-        """Embeddings of items in evaluation mode, without gradients, a chunk at a time.
+        """Encode items in chunks, in evaluation mode and without gradients.
 
-        Where a stop is asked for, `StopRequested` is raised between chunks. Ranks enter together.
+        All ranks call it together. If a stop is requested, it raises `StopRequested` between
+        chunks.
 
         Args:
-            keys: Of the items.
-            chunk_size: How many to encode at once; `ENCODED_AT_ONCE` by default.
-            most: The most items that any rank encodes in this call, by default as many as here.
-                Where rows live on several ranks, encoding is a meeting of all, so all encode as
-                many chunks, the last ones without items.
+            keys: Keys of the items.
+            chunk_size: Items per chunk; `ENCODED_AT_ONCE` by default.
+            most: The largest number of items that any rank encodes in this call; `len(keys)` by
+                default. All ranks encode the same number of chunks, empty ones included, because
+                `encode` is collective where rows live on several ranks.
         """
         size = chunk_size or ENCODED_AT_ONCE
         parts: list[Tensor] = []
@@ -67,12 +83,12 @@ class ItemSource:
 
 @dataclass(frozen=True)
 class LossReport:
-    """The loss of one batch, and what its commit needs.
+    """The loss of one batch, and what `commit` needs of it.
 
     Attributes:
-        loss: What to minimise: the mean over the batch.
-        losses: −log p⁺ of each query among what it was compared with, without a gradient.
-        metrics: What to log of it.
+        loss: The value to minimise: the mean over the batch.
+        losses: −log p⁺ per query, over its positive and its negatives, without gradients.
+        metrics: Values to log.
     """
 
     loss: Float32[Tensor, ""]
@@ -83,26 +99,49 @@ class LossReport:
 def cross_entropies(
     positive: Float32[Tensor, " batch"], others: Float32[Tensor, "batch n"]
 ) -> Float32[Tensor, " batch"]:
-    """−log p of each query's positive among itself and the others, given the logits of all."""
+    """Cross-entropy per query: −log p of its positive among the positive and the others.
+
+    Args:
+        positive: The logit of each query's positive.
+        others: The logits of its negatives, −∞ for masked ones.
+    """
     return torch.cat((positive.unsqueeze(1), others), dim=1).logsumexp(dim=1) - positive
 
 
-def report_of(
+def make_report(
     losses: Float32[Tensor, " batch"],
     beta: Float32[Tensor, ""],
     loss: Float32[Tensor, ""] | None = None,
 ) -> LossReport:
-    """The report of losses that have gradients; `loss` is minimised where it is not their mean."""
-    kept = losses.detach()
-    metrics = {"p_positive": torch.exp(-kept).mean(), "beta": beta.detach()}
-    return LossReport(losses.mean() if loss is None else loss, kept, metrics)
+    """Build the report of per-query losses with gradients.
+
+    Args:
+        losses: The loss of each query.
+        beta: The inverse temperature, to log.
+        loss: The value to minimise, where it is not the mean of `losses`.
+    """
+    values = losses.detach()
+    metrics = {"p_positive": torch.exp(-values).mean(), "beta": beta.detach()}
+    return LossReport(losses.mean() if loss is None else loss, values, metrics)
 
 
 class NegativesLoss(nn.Module, ABC):
-    """Trains queries against items. A forward pass changes nothing: `begin` and `commit` do.
+    """A loss that trains queries against items.
 
-    Forward passes with gradients may count draws, so that each has its own. One without gradients,
-    as in an evaluation, does not: training draws as if it had not been.
+    `forward` changes no state but the count of draws; `begin`, `commit` and `refresh` do. A forward
+    pass without gradients, as in an evaluation, counts no draws: later ones are as if it had not
+    happened.
+
+    For gradients to be averaged correctly over ranks, every loss keeps three rules:
+
+    - **`forward` calls `ItemSource.encode` exactly once**, with all items of the step that need a
+      gradient in that one call: positives, drawn items and hard negatives together. The call is a
+      forward pass of DDP, which supports one per backward pass, and averages nothing without one.
+    - **All ranks call `forward` equally often**, each with at least one pair, since DDP's backward
+      pass waits for every rank. So whether `encode` is called must not depend on the batch.
+    - **Everything else is encoded without gradients**, in evaluation mode and outside `forward`:
+      by `ItemSource.encode_keys`, or by `encode` under `torch.no_grad()` and `evaluation_mode`.
+      That is how caches are filled and swept, and how indexes are built.
 
     Attributes:
         temperature: The inverse temperature β.
@@ -111,7 +150,7 @@ class NegativesLoss(nn.Module, ABC):
     temperature: Temperature
 
     def begin(self) -> None:
-        """Get ready for the first step, such as by encoding all items; by default nothing."""
+        """Prepare the first step, for example by encoding all items. Does nothing by default."""
         return
 
     @abstractmethod
@@ -126,40 +165,40 @@ class NegativesLoss(nn.Module, ABC):
 
         Args:
             queries: Encoded queries, with gradients.
-            features: What the queries' positives are encoded from, `(batch, …)` by name.
+            features: The encoder's inputs for the positives, `(batch, …)` by name.
             keys: Keys of the positives.
-            known: Keys of other items that are right for a query: they never count as its
-                negatives. Lists of any length, or a matrix with −1 for nothing.
+            known: Keys of the query's other known positives. They are masked: never its negatives.
+                Lists of any length, or a matrix padded with −1.
         """
 
     def commit(self, report: LossReport) -> None:
-        """Keep what a step has made, once its weights are updated; by default nothing.
+        """Record a step after the optimizer's step. Does nothing by default.
 
-        Ends with `refresh`, which may be stopped; the step's part is kept by then.
+        It ends with `refresh`. If that is stopped, the rest of the commit is already done.
         """
         return
 
     def refresh(self) -> None:
-        """Encode anew what is due after the last commit; by default nothing.
+        """Re-encode what is due after the last commit. Does nothing by default.
 
-        May be called again where it was stopped.
+        If it was stopped, it can be called again.
         """
         return
 
     def latest_metrics(self) -> dict[str, float]:
-        """What there is to log after a commit, besides the report's; by default nothing."""
+        """Values to log after a commit, besides those of the report. Empty by default."""
         return {}
 
 
 @dataclass(frozen=True)
 class NegativesConfig(ABC):
-    """How a run finds its negatives.
+    """How a run chooses negatives.
 
     Attributes:
         beta: The inverse temperature β.
-        learn_beta: Train it, starting there.
-        chunk_size: Encode so many queries or items at a time, and once more in the backward pass:
-            a batch of any size in the memory of a chunk, with the same gradients (GradCache).
+        learn_beta: Train β, starting from `beta`.
+        chunk_size: Queries or items per chunk. Each chunk is encoded again in the backward pass, so
+            that a large batch needs the memory of one chunk, with the same gradients (GradCache).
     """
 
     beta: float = 20.0
@@ -174,13 +213,13 @@ class NegativesConfig(ABC):
 
     @abstractmethod
     def build(self, source: ItemSource, seed: int) -> NegativesLoss:
-        """Make the loss."""
+        """Build the loss."""
 
     def items_per_step(self, batch_size: int, num_items: int) -> int:
-        """Items whose vectors a step holds besides those of its batch, to estimate its memory.
+        """Item embeddings per step besides the batch's positives, to estimate memory.
 
         Args:
-            batch_size: Queries of a rank.
-            num_items: Items of the corpus.
+            batch_size: Queries per rank.
+            num_items: Size of the corpus.
         """
         return 0

@@ -1,22 +1,24 @@
-"""Softmax cross-entropy against a cache: the value is the loss, the gradient an estimate.
+"""Softmax cross-entropy against a cache: the value is exact, the gradient is estimated.
 
-With s⁺ the logit of a query's positive, s̃ⱼ those of the cached items and J drawn from softmax(s̃),
+Let s⁺ be the logit of a query's positive, s̃ⱼ the logits of the cached items, and J ~ softmax(s̃):
 
     L = log(exp s⁺ + Σⱼ exp s̃ⱼ) − s⁺ = −log p⁺.
 
-Its gradient would need every item encoded anew. An estimate needs the drawn ones only, whose fresh
-logits s_J carry gradients into the encoder; in expectation it is Σⱼ p̃ⱼ ∇sⱼ − ∇s⁺ for each of:
+The exact gradient would need every item re-encoded. An estimate needs only the drawn items, whose
+fresh logits s_J carry gradients into the encoder. All estimators have the expectation
+Σⱼ p̃ⱼ ∇sⱼ − ∇s⁺:
 
-- "sampled" (Lindgren et al. 2021): J ranges over the positive and the cache, and the estimate is
-  ∇s_J − ∇s⁺, which is 0 where J is the positive.
-- "weighted": J ranges over the cache, and the estimate is (1 − p⁺)(∇s_J − ∇s⁺). The same
-  expectation without the dice between positive and cache.
-- "control-variate": the gradient of log Σⱼ exp s̃ⱼ in the query and in β is known exactly, since
-  cached embeddings are constants, and only the change s_J − s̃_J is estimated. This takes most of
-  the variance out of the query's gradient, for a second pass over the cache (`with_mean`).
+- "sampled" (Lindgren et al. 2021): J is drawn from the positive and the cache, and the estimate is
+  ∇s_J − ∇s⁺, which is 0 if J is the positive.
+- "weighted": J is drawn from the cache, and the estimate is (1 − p⁺)(∇s_J − ∇s⁺). The choice
+  between positive and cache is replaced by its expectation.
+- "control-variate": cached embeddings are constants, so the gradient of log Σⱼ exp s̃ⱼ with respect
+  to the query and β is known exactly; only that of the difference s_J − s̃_J is estimated. This
+  removes most of the variance of the query's gradient, for a second pass over the cache
+  (`with_mean`).
 
-All of them mean over k draws. Items with logits of their own (the rest of a batch, hard negatives)
-join the sum with exact gradients, and must be excluded from the cache, or they count twice.
+All are averaged over k draws. Items with logits of their own (in-batch and hard negatives) join the
+sum with exact gradients. Exclude them from the cache, or they count twice.
 """
 
 from __future__ import annotations
@@ -37,12 +39,12 @@ ESTIMATORS: tuple[Estimator, ...] = ("weighted", "sampled", "control-variate")
 
 @dataclass(frozen=True)
 class CachedSoftmax:
-    """A loss to minimise, and what to read of it.
+    """The loss against a cache, and what to log.
 
     Attributes:
         loss: Mean of −log p⁺ over the batch; its gradient is the estimator's.
-        losses: −log p⁺ of each query, without a gradient.
-        staleness: ‖cached − fresh‖² / ‖fresh‖² of each drawn item.
+        losses: −log p⁺ per query, without gradients.
+        staleness: Embedding drift of each drawn item: ‖cached − fresh‖² / ‖fresh‖².
     """
 
     loss: Float32[Tensor, ""]
@@ -64,16 +66,16 @@ def cached_softmax(
     estimator: Estimator = "weighted",
     extra_logits: Float[Tensor, "batch extra"] | None = None,
 ) -> CachedSoftmax:
-    """Cross-entropy of each query's positive among everything it is compared with.
+    """Cross-entropy of each positive against the cache, with an estimated gradient.
 
     Args:
         queries: Encoded queries.
-        positives: Their positives, encoded now.
-        drawn: The drawn items, encoded now.
-        draw: What `NegativeCache.sample` drew at the same β, the positives excluded.
-        beta: The inverse temperature; a tensor gets a gradient too.
+        positives: Fresh embeddings of their positives.
+        drawn: Fresh embeddings of the drawn items.
+        draw: The draw of `NegativeCache.sample` at the same β, with the positives excluded.
+        beta: The inverse temperature. A tensor gets a gradient too.
         estimator: "weighted", "sampled" or "control-variate".
-        extra_logits: β·score of more items for each query, −∞ for none.
+        extra_logits: Logits (β·score) of further items per query, −∞ for masked ones.
     """
     if estimator not in ESTIMATORS:
         raise ConfigError(f"estimator is one of {', '.join(ESTIMATORS)}, but got {estimator!r}")
@@ -84,12 +86,14 @@ def cached_softmax(
         fresh = torch.cat((fresh, extra_logits.float()), dim=1)
     logits = beta * _dot(queries, drawn)
     if estimator == "sampled":
-        losses = _dice(fresh, logits, draw)
+        losses = _sampled_losses(fresh, logits, draw)
     else:
         change = _mean_of_draws(logits)
         if estimator == "control-variate":
             if draw.mean_embedding is None:
-                raise ConfigError("the control variate needs a draw made with with_mean=True")
+                raise ConfigError(
+                    "the control variate needs a draw: call sample with with_mean=True"
+                )
             known = beta * (queries * draw.mean_embedding).sum(dim=1)
             change = change - _mean_of_draws(beta * _dot(queries, draw.embeddings)) + known
         cached = draw.log_partition + change - change.detach()
@@ -100,15 +104,15 @@ def cached_softmax(
     return CachedSoftmax(losses.mean(), losses.detach(), staleness)
 
 
-def _dice(fresh: Tensor, logits: Tensor, draw: Draw) -> Tensor:
-    """−log p⁺ with the gradient of drawing from everything, cached or not."""
+def _sampled_losses(fresh: Tensor, logits: Tensor, draw: Draw) -> Tensor:
+    """−log p⁺ with the gradient of "sampled": J is drawn from fresh logits and the cache."""
     positive = fresh[:, 0]
     whole = torch.logaddexp(fresh.logsumexp(dim=1), draw.log_partition).detach()
     shares = (fresh.detach() - whole.unsqueeze(1)).exp().cumsum(dim=1)
-    # A uniform number below the share of the fresh logits picks one of them, else the cached draw.
+    # A uniform number below the total share of the fresh logits picks one of them, else the draw.
     place = torch.searchsorted(shares, draw.uniforms.contiguous(), right=True)
     is_cached = (place >= fresh.shape[1]) & (draw.rows >= 0)
-    # With nothing cached, rounding may leave a number above all shares: it picks the positive.
+    # With an empty cache, rounding may leave a number above all shares: it picks the positive.
     picked = fresh.gather(1, torch.where(place < fresh.shape[1], place, 0))
     surrogate = _mean_of_draws(torch.where(is_cached, logits, picked)) - positive
     return (whole - positive).detach() + surrogate - surrogate.detach()
@@ -119,5 +123,5 @@ def _dot(queries: Float32[Tensor, "batch dim"], items: Float32[Tensor, "batch k 
 
 
 def _mean_of_draws(values: Float32[Tensor, "batch k"]) -> Float32[Tensor, " batch"]:
-    """The mean over draws; 0 where there are none."""
+    """The mean over draws; 0 without draws."""
     return values.sum(dim=1) / max(1, values.shape[1])

@@ -1,4 +1,4 @@
-"""Encoding items in evaluation mode, whatever the encoder is made of."""
+"""Evaluation mode for an encoder that may be any function."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 @contextmanager
 def evaluation_mode(encode: Callable[..., Any]) -> Iterator[None]:
-    """Every module called inside is in evaluation mode; afterwards each has the mode it had.
+    """Run every module that is called inside in evaluation mode, then restore each one's mode.
 
-    An encoder may be any function. The modules it visibly has (itself, that of a method, those a
-    function refers to) are switched from the start, any other when this thread calls it, each with
-    all of its parts.
+    The modules that can be found from the encoder (itself, the owner of a method, those a function
+    refers to) are switched on entry, others when this thread first calls them. A module is switched
+    with all its submodules.
     """
     switched: list[nn.Module] = []
     thread = threading.get_ident()
 
     def switch(module: nn.Module) -> None:
-        # Not by `eval()`, which modules may override and which no call undoes exactly.
+        # Not by `eval()`: modules may override it, and `train()` would not restore mixed modes.
         parts = [part for part in module.modules() if part.training]
         switched.extend(parts)
         for part in parts:
             part.training = False
 
     def switch_called(module: nn.Module, *_: Any) -> None:
-        if torch.compiler.is_compiling():  # the module around it is switched
+        if torch.compiler.is_compiling():  # the outer module is switched already
             return
         if module.training and threading.get_ident() == thread:
             switch(module)
@@ -40,10 +40,10 @@ def evaluation_mode(encode: Callable[..., Any]) -> Iterator[None]:
     visible = _modules_of(encode)
     for module in visible:
         switch(module)
-    # Under a new hook a compiled module would be compiled anew each time.
+    # A new global hook would make torch.compile recompile the module each time.
     is_compiled = any(_is_compiled(part) for module in visible for part in module.modules())
     try:
-        with nullcontext() if is_compiled else _calling_before_modules(switch_called):
+        with nullcontext() if is_compiled else _forward_pre_hook(switch_called):
             yield
     finally:
         for module in switched:
@@ -51,7 +51,7 @@ def evaluation_mode(encode: Callable[..., Any]) -> Iterator[None]:
 
 
 @contextmanager
-def _calling_before_modules(hook: Callable[..., None]) -> Iterator[None]:
+def _forward_pre_hook(hook: Callable[..., None]) -> Iterator[None]:
     handle = register_module_forward_pre_hook(hook)
     try:
         yield
@@ -64,7 +64,7 @@ def _is_compiled(module: nn.Module) -> bool:
 
 
 def _modules_of(encode: Callable[..., Any]) -> list[nn.Module]:
-    """The modules that a function is, belongs to or refers to."""
+    """The modules that a callable is, is a method of, or refers to."""
     found = [encode, getattr(encode, "__self__", None)]
     if inspect.isfunction(encode):
         known = inspect.getclosurevars(encode)

@@ -1,15 +1,16 @@
-"""How likely a cache that is fed by what happens to be used holds an item.
+"""Inclusion probabilities: how likely a cache that is fed with positives holds an item.
 
-Items that are pushed with unequal frequency are held with unequal chance πⱼ, and each held one
-stands for 1/πⱼ items of the corpus (the logQ correction, and the general form of Lemma 4's 1/α).
-Pushes are taken for independent, an item with share qⱼ of them. After n pushes into a cache of C:
+Items that are pushed with unequal frequency are held with unequal probability πⱼ. Each held item
+then stands for 1/πⱼ items of the corpus (the logQ correction; Lemma 4's 1/α is the uniform case).
+Pushes are modelled as independent draws in which item j has share qⱼ. After n pushes into a cache
+of C items:
 
-- while it fills, it holds what was pushed at least once: πⱼ(n) = 1 − (1 − qⱼ)ⁿ. It is full after
-  about T₀ pushes, T₀ such that these chances add up to C;
-- long after, Che's approximation has one characteristic time T for all items: πⱼ = 1 − (1 − qⱼ)ᵀ
-  where a push renews its turn ("lru"), so that T = T₀, and πⱼ = qⱼT/(1 + qⱼT) where it does not
-  ("fifo"), T such that the chances add up to C;
-- between T₀ and T, which a "fifo" cache needs to forget how it was filled, a mean of both.
+- While the cache fills, it holds every item pushed at least once: πⱼ(n) = 1 − (1 − qⱼ)ⁿ. It is full
+  after about T₀ pushes, where T₀ makes these probabilities sum to C.
+- In the long run, Che's approximation gives one characteristic time T for all items. Under "lru", a
+  push moves an item to the back of the eviction order: πⱼ = 1 − (1 − qⱼ)ᵀ, so T = T₀. Under "fifo"
+  it does not: πⱼ = qⱼT/(1 + qⱼT), where T makes the probabilities sum to C.
+- Between T₀ and T, while a "fifo" cache replaces its first filling, the two are interpolated.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from torch import Tensor
 
 from outsize.errors import ConfigError
 
-_HALVINGS = 200
-_SURE = 1e-6  # an item that is missing with less chance is taken for held
+_MAX_BISECTIONS = 200
+_NEGLIGIBLE = 1e-6  # an item that is missing with a smaller probability counts as held
 
 
-def log_drawn(shares: Float64[Tensor, " items"], num: float) -> Float64[Tensor, " items"]:
-    """The log of 1 − (1 − q)^num: that an item with share q is among `num` independent draws.
+def log_prob_drawn(shares: Float64[Tensor, " items"], num: float) -> Float64[Tensor, " items"]:
+    """Log-probability that an item with share q is among `num` independent draws.
 
-    Exact also where q is far below the precision of 1 − q; −∞ for an item that is never drawn.
+    That is log(1 − (1 − q)^num), computed without cancellation for small q; −∞ for q = 0.
     """
     return _drawn(shares, num).log()
 
@@ -41,31 +42,32 @@ def log_inclusion(
     eviction: str = "fifo",
     num_pushed: int | None = None,
 ) -> Float[Tensor, " items"]:
-    """The log of πⱼ for each item; 0 where the cache has room for every item that is pushed.
+    """Log-probability that a cache holds each item: log πⱼ of the logQ correction.
+
+    It is 0 if the cache has room for every item that is pushed, and −∞ for items that never are.
 
     Args:
-        frequencies: How often each item is pushed, in any unit; −∞ comes out for those that
-            never are.
-        num_held: Items the cache has room for.
+        frequencies: How often each item is pushed, in any unit.
+        num_held: Capacity of the cache, in items.
         eviction: "fifo" or "lru".
-        num_pushed: Items pushed so far, at least 1; `None` for long after the cache is full.
+        num_pushed: Items pushed so far, at least 1; `None` for the long run.
     """
-    chances = InclusionChances(frequencies, num_held, eviction)
+    probabilities = InclusionProbabilities(frequencies, num_held, eviction)
     keys = torch.arange(len(frequencies), device=frequencies.device)
-    return chances.log_chances(keys, math.inf if num_pushed is None else num_pushed)
+    return probabilities.log_probabilities(keys, math.inf if num_pushed is None else num_pushed)
 
 
-class InclusionChances:
-    """The chance of each item to be held, by how many were pushed so far.
+class InclusionProbabilities:
+    """The probability that each item is held, as a function of the items pushed so far.
 
     Args:
         frequencies: How often each item is pushed, in any unit, by key.
-        num_held: Items the cache has room for.
+        num_held: Capacity of the cache, in items.
         eviction: "fifo" or "lru".
 
     Attributes:
-        full_at: T₀, the pushes that fill the cache; ∞ where it has room for every item.
-        steady_at: T, from which on chances do not change.
+        full_at: T₀, the number of pushes that fill the cache; ∞ if it has room for every item.
+        steady_at: T, the number of pushes after which probabilities no longer change.
     """
 
     def __init__(
@@ -74,29 +76,31 @@ class InclusionChances:
         frequencies = frequencies.double()
         if not (frequencies >= 0).all() or not frequencies.sum() > 0:
             raise ConfigError("frequencies must be >= 0, and one of them > 0")
-        # Items of one frequency have one chance, and there are few frequencies.
+        # Items of equal frequency have equal probability, and there are few distinct frequencies.
         distinct, self._class_of = torch.unique(frequencies, return_inverse=True)
         counts = torch.bincount(self._class_of, minlength=len(distinct)).double()
         self._shares = distinct / frequencies.sum()
         self._is_lru = eviction == "lru"
         if num_held >= int(counts[distinct > 0].sum()):
             rarest = self._shares[self._shares > 0].min()
-            self.full_at, self.steady_at = math.inf, _sure_after(float(rarest))
+            self.full_at, self.steady_at = math.inf, _pushes_until_held(float(rarest))
             return
-        self.full_at = self.steady_at = _time(_drawn, self._shares, counts, num_held)
+        self.full_at = self.steady_at = _characteristic_time(_drawn, self._shares, counts, num_held)
         if not self._is_lru:
-            self.steady_at = _time(_held_by_turns, self._shares, counts, num_held)
+            self.steady_at = _characteristic_time(_fifo_occupancy, self._shares, counts, num_held)
 
-    def log_chances(self, keys: Int64[Tensor, " n"], num_pushed: float) -> Float[Tensor, " n"]:
-        """The log of πⱼ of some items, once so many were pushed."""
-        return self._chances(num_pushed).log().float()[self._class_of[keys]]
+    def log_probabilities(
+        self, keys: Int64[Tensor, " n"], num_pushed: float
+    ) -> Float[Tensor, " n"]:
+        """The log of πⱼ of the given items after `num_pushed` pushes."""
+        return self._probabilities(num_pushed).log().float()[self._class_of[keys]]
 
-    def to(self, device: torch.device) -> InclusionChances:
-        """The same, answering on a device."""
+    def to(self, device: torch.device) -> InclusionProbabilities:
+        """Move to a device, in place."""
         self._class_of, self._shares = self._class_of.to(device), self._shares.to(device)
         return self
 
-    def _chances(self, num_pushed: float) -> Float64[Tensor, " classes"]:
+    def _probabilities(self, num_pushed: float) -> Float64[Tensor, " classes"]:
         if num_pushed <= self.full_at and num_pushed < self.steady_at:
             return _drawn(self._shares, num_pushed)
         if self.full_at == math.inf:
@@ -104,7 +108,7 @@ class InclusionChances:
         full = _drawn(self._shares, self.full_at)
         if self._is_lru:
             return full
-        steady = _held_by_turns(self._shares, self.steady_at)
+        steady = _fifo_occupancy(self._shares, self.steady_at)
         passed = (num_pushed - self.full_at) / max(self.steady_at - self.full_at, 1.0)
         mixed: Tensor = torch.lerp(full, steady, min(1.0, passed))
         return mixed
@@ -114,30 +118,30 @@ def _drawn(shares: Float64[Tensor, " n"], num: float) -> Float64[Tensor, " n"]:
     return -torch.expm1(num * torch.log1p(-shares))
 
 
-def _held_by_turns(shares: Float64[Tensor, " n"], time: float) -> Float64[Tensor, " n"]:
-    """The share of time an item is held that stays for `time` pushes and returns when pushed."""
+def _fifo_occupancy(shares: Float64[Tensor, " n"], time: float) -> Float64[Tensor, " n"]:
+    """The share of time that an item is held if it stays for `time` pushes each time it enters."""
     return shares * time / (1 + shares * time)
 
 
-def _sure_after(share: float) -> float:
-    """Pushes after which an item of this share has been pushed for sure."""
-    return 1.0 if share >= 1 else math.log(_SURE) / math.log1p(-share)
+def _pushes_until_held(share: float) -> float:
+    """Pushes after which an item with this share has almost surely been pushed."""
+    return 1.0 if share >= 1 else math.log(_NEGLIGIBLE) / math.log1p(-share)
 
 
-def _time(
-    chances: Callable[[Tensor, float], Tensor],
+def _characteristic_time(
+    probabilities: Callable[[Tensor, float], Tensor],
     shares: Float64[Tensor, " n"],
     counts: Float64[Tensor, " n"],
     num_held: int,
 ) -> float:
-    """When the chances of all items add up to the items held."""
+    """The number of pushes at which the probabilities of all items sum to `num_held`."""
     low, high = 0.0, 1.0
-    while (chances(shares, high) * counts).sum() < num_held:
+    while (probabilities(shares, high) * counts).sum() < num_held:
         low, high = high, 2 * high
-    for _ in range(_HALVINGS):
+    for _ in range(_MAX_BISECTIONS):
         middle = (low + high) / 2
         if not low < middle < high:
             break
-        is_short = bool((chances(shares, middle) * counts).sum() < num_held)
+        is_short = bool((probabilities(shares, middle) * counts).sum() < num_held)
         low, high = (middle, high) if is_short else (low, middle)
     return high

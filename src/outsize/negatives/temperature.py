@@ -12,11 +12,11 @@ from outsize.errors import ConfigError
 
 
 class Temperature(nn.Module):
-    """β, fixed or learned. It is learned as log β, so it stays positive.
+    """The inverse temperature β, fixed or learned. It is stored as log β, so it stays positive.
 
     Args:
-        beta: Where it starts.
-        learned: Whether it has a gradient.
+        beta: The initial value.
+        learned: Whether β is a parameter.
     """
 
     log_beta: Tensor
@@ -32,5 +32,5 @@ class Temperature(nn.Module):
             self.register_buffer("log_beta", start)
 
     def forward(self) -> Float32[Tensor, ""]:
-        """β."""
+        """Return β."""
         return self.log_beta.float().exp()

@@ -1,1 +1,1 @@
-"""The negative cache: items with embeddings that are mostly stale, on one rank or shared by all."""
+"""The negative cache: items with mostly stale embeddings, on one rank or sharded over several."""

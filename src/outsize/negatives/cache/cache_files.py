@@ -1,8 +1,8 @@
-"""Negative caches as files: each rank writes the items it keeps, any number of ranks reads them.
+"""Saving and loading negative caches: one file per rank, readable on any number of ranks.
 
-`cache-00001-of-00004.safetensors` holds the items of rank 1 of 4, a line each in the order of its
-rows, and in its header (`cache`, as JSON) where that rank stood. A rank that loads looks for the
-keys it owns in all files; where as many ranks saved as load, its own file has them.
+`cache-00001-of-00004.safetensors` holds the items of rank 1 of 4, in the order of its rows, and in
+its header (`cache`, as JSON) the counters of that rank. On loading, a rank looks for the keys it
+owns in all files. If the number of ranks is unchanged, it reads only its own file.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from outsize.ranks.collectives import failing_together, gather_values, rank, wor
 _FORMAT = 1
 _NAME = re.compile(r"cache-(\d{5})-of-(\d{5})\.safetensors")
 _COUNTERS = ("clock", "num_pushes", "num_draws", "num_pushed", "seed")
-_MISSING = {"num_pushed": UNKNOWN_PUSHED}  # what older files do not say
+_MISSING = {"num_pushed": UNKNOWN_PUSHED}  # defaults for older files
 _HEADER = {
     "num_shards": Whole(1),
     "num_items": Whole(),
@@ -46,25 +46,26 @@ _HEADER = {
 
 
 def save_cache(cache: ItemCache, folder: str | Path) -> None:
-    """Write a cache into a folder of its own, complete or absent; entered by all ranks.
+    """Save a cache into a new folder, which is complete or absent. All ranks call it.
 
     Args:
-        cache: What to write.
-        folder: Where to; new, or empty, and the same folder for all ranks.
+        cache: The cache to save.
+        folder: A new or empty folder, the same for all ranks.
     """
     final = require_new_folder(folder, "the cache")
     write_folder(final, lambda partial: write_cache(cache, partial))
 
 
 def write_cache(cache: ItemCache, folder: Path) -> dict[str, dict[str, Any]]:
-    """Write this rank's items into a checkpoint, and say the size and SHA-256 of the file."""
-    index, count = _place(cache)
+    """Write this rank's items into a checkpoint folder; returns the file's size and SHA-256."""
+    index, count = _file_number(cache)
     tensors = {
-        name: lines[: cache.num_held_here].detach() for name, lines in cache.tensors_here().items()
+        name: tensor[: cache.num_held_here].detach()
+        for name, tensor in cache.tensors_here().items()
     }
-    for name, lines in tensors.items():
-        if lines.dtype not in SAFETENSORS_TYPES:
-            raise ConfigError(f"a cache whose {name} is of {lines.dtype} cannot be saved")
+    for name, tensor in tensors.items():
+        if tensor.dtype not in SAFETENSORS_TYPES:
+            raise ConfigError(f"a cache whose {name} is {tensor.dtype} cannot be saved")
     header = {
         "format": _FORMAT,
         "num_shards": cache.shard.count,
@@ -77,40 +78,40 @@ def write_cache(cache: ItemCache, folder: Path) -> dict[str, dict[str, Any]]:
 
 @torch.no_grad()
 def load_cache(cache: ItemCache, folder: str | Path) -> int:
-    """Bring back what any number of ranks saved; entered by all ranks.
+    """Load a cache that any number of ranks saved. All ranks call it.
 
-    Every file is verified before anything is changed. With as many ranks as saved it, a cache goes
-    on as it would have, draws included. With more or fewer, every item comes to the rank that owns
-    it now, with its age and its turn to be displaced, and draws are new. Where there is less room
-    than items, those that would be displaced first are left out.
+    Every file is verified before anything changes. On the same number of ranks, the cache continues
+    exactly, draws included. On another number, each item moves to its new owner with its age and
+    its place in the eviction order, and draws are new. If items do not fit, those next in the
+    eviction order are dropped.
 
     Args:
-        cache: Where to; of the same width, precision and features. What it holds is forgotten.
-        folder: What `save_cache` wrote, or a checkpoint that `write_cache` wrote into.
+        cache: A cache of the same width, precision and features. Its items are replaced.
+        folder: A folder that `save_cache` wrote, or a checkpoint that `write_cache` wrote into.
 
     Returns:
-        How many items were left out, by all ranks together.
+        The number of items dropped, over all ranks.
     """
     folder = Path(folder)
     with failing_together(CheckpointError):
-        paths, goes_on = _needed_files(cache, folder)
+        paths, is_same_layout = _needed_files(cache, folder)
         headers = [_read_header(path, cache) for path in paths]
-        chosen, num_left_out = _choose_lines(cache, paths)
+        chosen, num_dropped = _choose_rows(cache, paths)
     num_held = 0
-    for path, lines in zip(paths, chosen, strict=True):
-        rows = torch.arange(num_held, num_held + len(lines), device=cache.device)
+    for path, saved_rows in zip(paths, chosen, strict=True):
+        rows = torch.arange(num_held, num_held + len(saved_rows), device=cache.device)
         with open_tensors(path) as tensors:
             for name, target in cache.tensors_here().items():
-                copy_lines(tensors.get_slice(name), lines, target, rows)
-        num_held += len(lines)
+                copy_lines(tensors.get_slice(name), saved_rows, target, rows)
+        num_held += len(saved_rows)
     saved = [{**_MISSING, **header["counters"]} for header in headers]
     counters = [max(each[name] for each in saved) for name in _COUNTERS]
-    cache.resume(num_held, counters if goes_on else [*counters[:-1], cache.counters()[-1]])
-    return sum(gather_values(num_left_out))
+    cache.resume(num_held, counters if is_same_layout else [*counters[:-1], cache.counters()[-1]])
+    return sum(gather_values(num_dropped))
 
 
 def _needed_files(cache: ItemCache, folder: Path) -> tuple[list[Path], bool]:
-    """The files that may have items for this rank, verified; whether it was this rank's own."""
+    """The files that may hold items of this rank, verified, and whether the ranks are unchanged."""
     files = read_manifest(folder)
     names = sorted(name for name in files if _NAME.fullmatch(name))
     if not names:
@@ -119,44 +120,45 @@ def _needed_files(cache: ItemCache, folder: Path) -> tuple[list[Path], bool]:
     if names != [_file_name(index, count) for index in range(count)]:
         raise CheckpointError(
             f"checkpoint {folder} is damaged: of the {count} files of a negative cache it lists "
-            f"{len(names)}; save it anew"
+            f"{len(names)}; save it again"
         )
     num_shards = _read_header(verified_rank_file(folder, names[0], files), cache)["num_shards"]
-    index, num_ranks = _place(cache)
-    goes_on = (num_shards, count) == (cache.shard.count, num_ranks)
-    if not goes_on and num_shards != count:
+    index, num_ranks = _file_number(cache)
+    is_same_layout = (num_shards, count) == (cache.shard.count, num_ranks)
+    if not is_same_layout and num_shards != count:
         raise CheckpointError(
-            f"{folder} holds negative caches that {count} ranks kept each for itself, but there "
-            f"are {num_ranks} ranks: load them on {count}"
+            f"{folder} holds {count} separate negative caches, one per rank, but there are "
+            f"{num_ranks} ranks: load them on {count} ranks"
         )
-    needed = [names[index]] if goes_on else names
-    return [verified_rank_file(folder, name, files) for name in needed], goes_on
+    needed = [names[index]] if is_same_layout else names
+    return [verified_rank_file(folder, name, files) for name in needed], is_same_layout
 
 
 def _read_header(path: Path, cache: ItemCache) -> dict[str, Any]:
-    """Where the rank stood that wrote a file; refuses one that holds another kind of items."""
+    """The header of a file; raises if the file's tensors do not fit the cache."""
     with open_tensors(path) as tensors:
         header = _parse_header(path, (tensors.metadata() or {}).get("cache", ""))
         slices = {name: tensors.get_slice(name) for name in tensors.keys()}  # noqa: SIM118
-        for name, lines in slices.items():
-            if lines.get_shape()[:1] != [header["num_items"]]:
-                raise damaged(path, f"{name} has not the {header['num_items']:,} lines it tells of")
+        for name, saved_slice in slices.items():
+            num_items = header["num_items"]
+            if saved_slice.get_shape()[:1] != [num_items]:
+                raise damaged(path, f"{name} does not have the {num_items:,} items of its header")
         saved = {n: (s.get_dtype(), tuple(s.get_shape()[1:])) for n, s in slices.items()}
     here = {
-        name: (SAFETENSORS_TYPES.get(lines.dtype), tuple(lines.shape[1:]))
-        for name, lines in cache.tensors_here().items()
+        name: (SAFETENSORS_TYPES.get(tensor.dtype), tuple(tensor.shape[1:]))
+        for name, tensor in cache.tensors_here().items()
     }
     for name in sorted(here.keys() | saved.keys()):
         if here.get(name) != saved.get(name):
             raise CheckpointError(
-                f"{path.parent} holds a negative cache whose {name} {_in_words(saved.get(name))}, "
-                f"but here it {_in_words(here.get(name))}: make the cache as it was saved"
+                f"{path.parent} holds a negative cache whose {name} {_describe(saved.get(name))}, "
+                f"but here it {_describe(here.get(name))}: build the cache as it was saved"
             )
     return header
 
 
 def _parse_header(path: Path, text: str) -> dict[str, Any]:
-    """The JSON in the header of a file."""
+    """Parse and check the JSON header of a file."""
     try:
         header: dict[str, Any] = parse_json(text, {"format": OneOf(int, str)})
         found = header["format"]
@@ -168,13 +170,13 @@ def _parse_header(path: Path, text: str) -> dict[str, Any]:
         check(header, _HEADER)
     except SchemaError as error:
         raise CheckpointError(
-            f"{path} is no file of a negative cache: save it anew (its header: {error})"
+            f"{path} is not a file of a negative cache: save it again (its header: {error})"
         ) from None
     return header
 
 
-def _choose_lines(cache: ItemCache, paths: Sequence[Path]) -> tuple[list[Int64[Tensor, " _"]], int]:
-    """For each file the lines of items that are kept here, and how many there is no room for."""
+def _choose_rows(cache: ItemCache, paths: Sequence[Path]) -> tuple[list[Int64[Tensor, " _"]], int]:
+    """The rows of each file that this rank loads, and how many items do not fit."""
     found: list[Tensor] = []
     stamps: list[Tensor] = []
     for path in paths:
@@ -182,26 +184,29 @@ def _choose_lines(cache: ItemCache, paths: Sequence[Path]) -> tuple[list[Int64[T
             is_own = tensors.get_tensor("keys") % cache.shard.count == cache.shard.index
             found.append(is_own.nonzero().flatten())
             stamps.append(tensors.get_tensor("stamps")[is_own])
-    sizes = [len(lines) for lines in found]
-    num_left_out = max(0, sum(sizes) - cache.num_items_here)
-    stays = torch.ones(sum(sizes), dtype=torch.bool)
-    stays[torch.cat(stamps).argsort(stable=True)[:num_left_out]] = False
-    flags = stays.split(sizes)
-    return [lines[flag] for lines, flag in zip(found, flags, strict=True)], num_left_out
+    sizes = [len(rows) for rows in found]
+    num_dropped = max(0, sum(sizes) - cache.num_items_here)
+    fits = torch.ones(sum(sizes), dtype=torch.bool)
+    fits[torch.cat(stamps).argsort(stable=True)[:num_dropped]] = False
+    flags = fits.split(sizes)
+    return [rows[flag] for rows, flag in zip(found, flags, strict=True)], num_dropped
 
 
-def _place(cache: ItemCache) -> tuple[int, int]:
-    """Which of how many files this rank writes; ranks may also keep a cache each for itself."""
+def _file_number(cache: ItemCache) -> tuple[int, int]:
+    """The index of this rank's file, and the number of files.
+
+    Several ranks may also have a separate cache each; then there is one file per rank.
+    """
     if cache.shard.count > 1:
         return cache.shard.index, cache.shard.count
     return rank(), world_size()
 
 
-def _in_words(kind: tuple[str | None, tuple[int, ...]] | None) -> str:
+def _describe(kind: tuple[str | None, tuple[int, ...]] | None) -> str:
     if kind is None:
         return "is absent"
     dtype, shape = kind
-    return f"is {dtype} of shape {shape} an item"
+    return f"is {dtype} of shape {shape} per item"
 
 
 def _file_name(index: int, count: int) -> str:

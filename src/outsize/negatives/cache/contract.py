@@ -1,4 +1,4 @@
-"""What a cache of items promises, whether one process keeps it or several ranks share it."""
+"""The contract of a negative cache, held by one process or sharded over ranks."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ from outsize.negatives.cache.draw import Draw, HeldItems
 from outsize.ranks.collectives import RankGroup
 from outsize.spec import MemoryUse
 
-UNKNOWN_PUSHED = 1 << 62  # of a cache that was saved before pushed items were counted
+UNKNOWN_PUSHED = (
+    1 << 62
+)  # stands for the count in files that were written before pushed items were counted
 
 
 @dataclass(frozen=True)
 class PushReport:
-    """What became of pushed items, of all ranks together.
+    """Counts of one `push`, over all ranks.
 
     Attributes:
-        num_new: Items that took a row.
-        num_known: Items the cache held already, now rewritten where they were.
-        num_repeated: Items pushed twice in the call (the last counts), or beyond the cache's size.
+        num_new: Items that were not held and got a row.
+        num_known: Items that were held already and were overwritten in place.
+        num_repeated: Items pushed twice in the call (the last one counts), or beyond the capacity.
     """
 
     num_new: int
@@ -36,18 +38,18 @@ class PushReport:
 
 
 class ItemCache(nn.Module, ABC):
-    """Items with their stale embeddings, which queries draw from.
+    """Items with their stale embeddings, from which negatives are drawn.
 
-    Only `push`, `commit` and `rewrite` change what is held. Where several ranks share a cache, all
-    of them enter `push`, `sample`, `commit`, `rewrite` and `resume` together, also one that has
-    nothing to give; everything else stays on its rank.
+    Only `push`, `commit` and `rewrite` change which items are held and their embeddings. In a cache
+    that is shared by several ranks, `push`, `sample`, `commit`, `rewrite` and `resume` are
+    collective: all ranks call them, also with no items. Everything else is local.
 
     Attributes:
-        num_items: The most items held, by all ranks together.
+        num_items: Capacity in items, over all ranks.
         dim: Width of an embedding.
-        corpus_size: How many items there are in all, where the cache holds a uniform sample.
-        shard: Which keys are kept here: every `count`-th, from `index` on.
-        ranks: Those that share it; `None` for a cache of one rank.
+        corpus_size: Size of the corpus, if the cache holds a uniform sample of it.
+        shard: Which keys this rank owns: every `count`-th, starting at `index`.
+        ranks: The ranks that share the cache; `None` for a cache of one rank.
     """
 
     num_items: int
@@ -64,47 +66,47 @@ class ItemCache(nn.Module, ABC):
     @property
     @abstractmethod
     def device(self) -> torch.device:
-        """Where items are kept."""
+        """The device of the stored items."""
 
     @property
     @abstractmethod
     def num_held(self) -> int:
-        """Items held now, by all ranks together."""
+        """Items held now, over all ranks."""
 
     @property
     @abstractmethod
     def num_held_here(self) -> int:
-        """Items that this rank holds."""
+        """Items held by this rank."""
 
     @property
     @abstractmethod
     def num_items_here(self) -> int:
-        """The most items that this rank holds."""
+        """Capacity of this rank, in items."""
 
     @property
     @abstractmethod
     def num_pushed(self) -> int:
-        """Items pushed so far, by all ranks together and repeated ones included.
+        """Items pushed so far, over all ranks, repeated ones included.
 
-        `UNKNOWN_PUSHED` and more for a cache that was saved before this was counted.
+        `UNKNOWN_PUSHED` or more for a cache from a file that has no count.
         """
 
     @property
     def alpha(self) -> float:
-        """The share of the corpus that is held, 1 for a cache of all of it."""
+        """α, the share of the corpus that is held; 1 without a `corpus_size`."""
         return 1.0 if self.corpus_size is None else self.num_held / self.corpus_size
 
     def own_keys(self, num_keys: int) -> range:
-        """Those of the keys 0 … num_keys − 1 whose items are kept here."""
+        """The keys among 0 … num_keys − 1 that this rank owns."""
         return range(self.shard.index, num_keys, self.shard.count)
 
     @abstractmethod
     def ages(self) -> Int64[Tensor, " held"]:
-        """Commits since each item held here was encoded."""
+        """The age of each item held by this rank: commits since it was encoded."""
 
     @abstractmethod
     def memory_use(self) -> MemoryUse:
-        """What the cache costs here."""
+        """Memory of the cache on this rank."""
 
     @abstractmethod
     def push(
@@ -114,14 +116,14 @@ class ItemCache(nn.Module, ABC):
         keys: Int64[Tensor, " n"],
         log_weights: Float[Tensor, " n"] | None = None,
     ) -> PushReport:
-        """Let items in; each counts as encoded now. If it raises, nothing has changed.
+        """Add items, with age 0. If it raises, the cache is unchanged.
 
         Args:
-            features: What they are encoded from, `(n, …)` by name.
-            embeddings: What that gave.
-            keys: Numbers >= 0 that tell items apart.
-            log_weights: log of how many items of the corpus each stands for, where items enter with
-                unequal chances: −log of the chance to be held (see `log_inclusion`).
+            features: The encoder's inputs, `(n, …)` by name.
+            embeddings: The embeddings of these items.
+            keys: Integers >= 0 that identify items.
+            log_weights: log of how many items of the corpus each one stands for, if items enter
+                with unequal probability: −log πⱼ (see `log_inclusion`).
         """
 
     @abstractmethod
@@ -139,14 +141,15 @@ class ItemCache(nn.Module, ABC):
 
         Args:
             queries: Encoded queries.
-            num: Draws of each, independent and with replacement; 0 gives the log-partition alone.
+            num: Draws per query, independent and with replacement; 0 computes only the
+                log-partition.
             beta: The inverse temperature β.
-            exclude: Keys that do not count for a query: its own positive `(batch,)`, a matrix
-                `(batch, n)` with −1 for nothing, or lists of any length.
-            exclude_everywhere: Keys that do not count for any of these queries.
-            with_mean: Also give Σ p̃ⱼ Eⱼ, at the price of a second pass.
-            advance: Whether the next call draws anew. Without, as in an evaluation, nothing is
-                counted, and later draws are what they would have been.
+            exclude: Keys to mask per query: its positive `(batch,)`, a matrix `(batch, n)` padded
+                with −1, or lists of any length.
+            exclude_everywhere: Keys to mask for all queries.
+            with_mean: Also return Σ p̃ⱼ Eⱼ, for the price of a second pass.
+            advance: Whether to count this draw. An uncounted one, as in an evaluation, does not
+                change later draws.
         """
 
     @abstractmethod
@@ -157,48 +160,53 @@ class ItemCache(nn.Module, ABC):
         keys: Int64[Tensor, " n"] | None = None,
         embeddings: Float[Tensor, "n dim"] | None = None,
     ) -> None:
-        """End a step: write back what it has encoded anew, and let every item age by one.
+        """End a step: write back fresh embeddings, and increase the age of all other items by 1.
 
-        If it raises, as for an embedding that is NaN, nothing has changed, on any rank.
+        If it raises, for example because an embedding is NaN, no rank's cache has changed.
 
         Args:
-            draw: What was drawn.
-            drawn: The drawn items as encoded now; of several encodings of one item the last counts.
-            keys: Other items of the step, such as its positives: those that are held are rewritten.
-            embeddings: What they were encoded to.
+            draw: The draw of this step.
+            drawn: Fresh embeddings of the drawn items; of several for one item, the last counts.
+            keys: Other items of the step, such as its positives; those held are written back too.
+            embeddings: Their fresh embeddings.
         """
 
     @abstractmethod
     def all_or_nothing(self) -> AbstractContextManager[None]:
-        """If anything raises inside, the cache is again as it was before.
+        """If anything raises inside, restore the cache to its state on entry.
 
-        Where ranks share it, an error inside must be one of all ranks.
+        In a shared cache, an error inside must be raised on all ranks.
         """
 
     @abstractmethod
     def rewrite(self, items: HeldItems, embeddings: Float[Tensor, "n dim"]) -> None:
-        """Replace the embeddings of items that are still where they were by those they have now."""
+        """Write fresh embeddings of items; skips rows that hold another item by now."""
 
     @abstractmethod
     def oldest(self, num: int) -> HeldItems:
-        """The `num` items held here that were encoded longest ago, of equal ones lower rows first.
+        """The `num` oldest items of this rank by age; ties go to lower rows.
 
-        Where ranks share a cache, each sweeps its own: a share ρ of `num_held_here` on every rank
-        is a share ρ of all items, and nothing has to be sent for it.
+        In a shared cache, each rank sweeps its own items: a share ρ of `num_held_here` on every
+        rank is a share ρ of all items, and nothing is sent.
         """
 
     @abstractmethod
     def reweigh(self, log_weights_of: Callable[[Int64[Tensor, " n"]], Float[Tensor, " n"]]) -> None:
-        """Give every item held here the log-weight that its key has now."""
+        """Set the log-weight of every item held by this rank, as a function of its key."""
 
     @abstractmethod
     def tensors_here(self) -> dict[str, Tensor]:
-        """All that is kept here by name, a line for each row; held items have the first rows."""
+        """The tensors of this rank by name, one entry per row; held items are in the first rows."""
 
     @abstractmethod
     def counters(self) -> list[int]:
-        """Steps, calls of `push`, draws and items pushed so far, and the seed of the draws."""
+        """The clock, calls of `push`, draws and items pushed so far, and the seed of the draws."""
 
     @abstractmethod
     def resume(self, num_held_here: int, counters: Sequence[int]) -> None:
-        """Go on from lines written to `tensors_here`, the first ones of them held, and counters."""
+        """Take over what was written into `tensors_here`.
+
+        Args:
+            num_held_here: Items held; they are in the first rows.
+            counters: What `counters` returned when it was saved.
+        """

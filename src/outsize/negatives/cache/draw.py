@@ -1,4 +1,4 @@
-"""What a cache hands out: items as it holds them, and items drawn for queries."""
+"""What a cache returns: items it holds, and items drawn for queries."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from jaxtyping import Float32, Int64
 from torch import Tensor
 
-from outsize.negatives.cache.stored_items import KeptRows
+from outsize.negatives.cache.stored_items import StoredItems
 
 
 @dataclass(frozen=True)
 class HeldItems:
-    """Some rows of a cache, to be encoded anew and written back.
+    """Items in rows of a cache, to be re-encoded and written back.
 
     Attributes:
-        rows: Where they are; −1 stands for no item.
-        keys: Which items they hold, so that a row given to another item meanwhile is not rewritten.
-        features: What each item is encoded from, `(n, …)` by name.
+        rows: Their rows; −1 for no item.
+        keys: Their keys. A row that holds another item by the time of the write-back is skipped.
+        features: The encoder's inputs, `(n, …)` by name.
     """
 
     rows: Int64[Tensor, " n"]
@@ -28,21 +28,21 @@ class HeldItems:
 
 @dataclass(frozen=True)
 class Draw:
-    """Items drawn for each of B queries, k independent draws each, from softmax(β·score).
+    """Items drawn from softmax(β·score): k independent draws for each of B queries.
 
-    Nothing here has a gradient. Where a query has nothing to draw from (an empty cache, or all of
-    it masked), its rows and keys are −1, its log-partition −∞, and the rest is filler.
+    Nothing here has gradients. If a query has nothing to draw from (an empty cache, or all items
+    masked), its rows and keys are −1, its log-partition is −∞, and the rest is filler.
 
     Attributes:
-        rows: Rows of the cache.
-        keys: Keys of the items.
-        features: What the items are encoded from, `(B, k, …)` by name.
-        embeddings: The items as cached: stale, and rounded to the cache's precision.
-        ages: Commits since each was encoded.
-        logits: β·score plus log-weight, as drawn from.
-        log_partition: log Σ exp(logit) over all items of the cache that count for the query.
-        uniforms: A uniform number for each draw, for estimators that throw dice of their own.
-        mean_embedding: Σ p̃ⱼ Eⱼ over the same items, where it was asked for.
+        rows: Rows of the drawn items.
+        keys: Keys of the drawn items.
+        features: The encoder's inputs, `(B, k, …)` by name.
+        embeddings: Cached embeddings: stale, and rounded to the cache's precision.
+        ages: Age of each: commits since it was encoded.
+        logits: β·score plus log-weight, which the draw is from.
+        log_partition: log Σ exp(logit) over all items of the cache that are not masked.
+        uniforms: One uniform random number per draw, for the "sampled" estimator.
+        mean_embedding: Σ p̃ⱼ Eⱼ over the same items, with `with_mean=True`.
     """
 
     rows: Int64[Tensor, "batch k"]
@@ -61,13 +61,13 @@ class Draw:
         rows: Int64[Tensor, "batch k"],
         keys: Int64[Tensor, " n"],
         ages: Int64[Tensor, " n"],
-        items: KeptRows,
+        items: StoredItems,
         logits: Float32[Tensor, "batch k"],
         log_partition: Float32[Tensor, " batch"],
         uniforms: Float32[Tensor, "batch k"],
         mean_embedding: Float32[Tensor, "batch dim"] | None,
     ) -> Draw:
-        """A draw of items in one line, those of the first query first."""
+        """Build a draw from flattened items, those of the first query first."""
 
         def by_query(values: Tensor) -> Tensor:
             return values.view(*rows.shape, *values.shape[1:])
@@ -86,10 +86,10 @@ class Draw:
 
     @property
     def num(self) -> int:
-        """Draws of each query."""
+        """Draws per query."""
         return self.rows.shape[1]
 
     def items(self) -> HeldItems:
-        """The drawn items in one line, those of the first query first."""
+        """The drawn items, flattened; those of the first query come first."""
         flat = {name: values.flatten(0, 1) for name, values in self.features.items()}
         return HeldItems(self.rows.flatten(), self.keys.flatten(), flat)

@@ -1,4 +1,4 @@
-"""How items come into a cache: all at the start, a stream of random ones, or the positives."""
+"""Feeds: which items enter a cache. The whole corpus, a stream of random items, or positives."""
 
 from __future__ import annotations
 
@@ -14,48 +14,48 @@ from outsize.hashing import derive_seed
 from outsize.negatives.cache.contract import ItemCache, PushReport
 from outsize.negatives.cache.draw import HeldItems
 from outsize.negatives.contract import ItemSource
-from outsize.negatives.inclusion import InclusionChances
+from outsize.negatives.inclusion import InclusionProbabilities
 from outsize.ranks.collectives import check_stop_together
 from outsize.ranks.gathering import raising_together
 
 _NOTHING = PushReport(0, 0, 0)
-_FILL_SIZE = 1 << 17  # so that no second copy of a corpus is made in float32
+_FILL_SIZE = 1 << 17  # items per push, so that the corpus is never held twice in float32
 
 
 class Feed(ABC):
-    """Brings items into a cache.
+    """Decides which items enter a cache.
 
     Attributes:
-        needs_positives: Whether items come in with the positives of each step. A feed that has
-            items of its own waits until the cache counts, and fills it then.
+        needs_positives: Whether the feed pushes the positives of each step. A feed with items of
+            its own fills the cache once, when the warm-up is over.
     """
 
     needs_positives: bool = True
 
     def require_room(self, cache: ItemCache) -> None:
-        """Refuse a cache that cannot be fed; by default none."""
+        """Raise if the cache is too small for this feed. Does nothing by default."""
         return
 
     def begin(self, cache: ItemCache) -> None:
-        """Before the first step that draws from the cache; by default nothing."""
+        """Fill the cache before the first step that draws from it. Does nothing by default."""
         return
 
     @abstractmethod
     def feed(self, cache: ItemCache, positives: HeldItems, embeddings: Tensor) -> PushReport:
-        """After each step.
+        """Push items after each step.
 
         Args:
-            cache: What to push into.
-            positives: The step's positives; their rows mean nothing.
-            embeddings: What those were encoded to.
+            cache: The cache to push into.
+            positives: The positives of the step; their `rows` are unused.
+            embeddings: Their fresh embeddings.
         """
 
 
 class CorpusFeed(Feed):
-    """Every item from the start: the cache is the corpus (α = 1), and only has to be kept fresh.
+    """Fills the cache with the whole corpus at the start (α = 1).
 
     Args:
-        source: All items; the cache must have room for them.
+        source: The corpus; the cache must have room for all of it.
     """
 
     needs_positives = False
@@ -64,7 +64,7 @@ class CorpusFeed(Feed):
         self._source = source
 
     def require_room(self, cache: ItemCache) -> None:
-        """Refuse a cache with fewer rows than there are items."""
+        """Raise if the cache has fewer rows than the corpus has items."""
         if cache.num_items < self._source.num_items:
             raise ConfigError(
                 f"the cache holds {cache.num_items:,} items, but the corpus has "
@@ -72,7 +72,7 @@ class CorpusFeed(Feed):
             )
 
     def begin(self, cache: ItemCache) -> None:
-        """Encode and push all items, each rank those it keeps."""
+        """Encode and push all items, each rank those it owns."""
         self.require_room(cache)
         own = cache.own_keys(self._source.num_items)
         _fill(cache, self._source, own, torch.arange(len(own)))
@@ -84,15 +84,15 @@ class CorpusFeed(Feed):
 
 
 class StreamFeed(Feed):
-    """A few random items a step: the cache is a moving uniform sample of the corpus.
+    """Pushes a few random items per step: the cache is a moving uniform sample of the corpus.
 
-    Give the cache the `corpus_size`, and let it evict by "fifo": under "lru" items that are drawn
-    often would stay, and the sample would not be uniform. Where ranks share the cache, each draws
-    from the keys it keeps, so that no two bring the same item and no embedding is sent.
+    Build the cache with `corpus_size` and "fifo" eviction. Under "lru" eviction, items that are
+    drawn often would stay, and the sample would not be uniform. In a shared cache, each rank draws
+    from the keys it owns, so that no item is pushed twice and no embedding is sent.
 
     Args:
-        source: What to draw from; it may be larger than any memory.
-        num_new: Items a step, of each rank.
+        source: The corpus; it may be larger than memory.
+        num_new: Items per step and rank.
         seed: Seed of the random items.
     """
 
@@ -106,7 +106,7 @@ class StreamFeed(Feed):
         self._seed = seed
 
     def begin(self, cache: ItemCache) -> None:
-        """Fill the cache with random items, each once."""
+        """Fill the cache with distinct random items."""
         own = cache.own_keys(self._source.num_items)
         num = min(cache.num_items_here, len(own))
         picked = _distinct(num, len(own), self._generator(cache, "fill"))
@@ -126,16 +126,17 @@ class StreamFeed(Feed):
 
 
 class PositivesFeed(Feed):
-    """What the queries of each step are right for, as the public code of the paper does it.
+    """Pushes the positives of each step, as the paper's public code does.
 
-    Popular items are then held more often than others. With their counts they weigh less, each
-    1/chance to be held; without, the softmax is over what is popular. Chances grow while the cache
-    fills, and with them all weights change (see `inclusion`).
+    Popular items are then held more often than others. With `counts`, each item is weighted by
+    1/πⱼ, πⱼ its probability of being held (logQ correction); without, the softmax is over popular
+    items. The probabilities grow while the cache fills, and all weights are updated with them (see
+    `inclusion`).
 
     Args:
-        counts: How often each item, by key, is a positive.
-        num_held: The cache's size, where counts are given.
-        eviction: The cache's eviction, likewise.
+        counts: How often each item is a positive, by key.
+        num_held: Capacity of the cache; needed with `counts`.
+        eviction: Eviction of the cache; needed with `counts`.
     """
 
     def __init__(
@@ -144,55 +145,57 @@ class PositivesFeed(Feed):
         num_held: int = 0,
         eviction: str = "fifo",
     ) -> None:
-        self._chances: InclusionChances | None = None
+        self._inclusion: InclusionProbabilities | None = None
         if counts is not None:
-            self._chances = InclusionChances(counts, num_held, eviction)
+            self._inclusion = InclusionProbabilities(counts, num_held, eviction)
 
     def feed(  # noqa: D102
         self, cache: ItemCache, positives: HeldItems, embeddings: Tensor
     ) -> PushReport:
-        if self._chances is None:
+        if self._inclusion is None:
             return cache.push(positives.features, embeddings, positives.keys)
-        chances = self._chances.to(positives.keys.device)
-        was_steady = cache.num_pushed >= chances.steady_at
-        weights = -chances.log_chances(positives.keys, math.inf)
+        inclusion = self._inclusion.to(positives.keys.device)
+        was_steady = cache.num_pushed >= inclusion.steady_at
+        weights = -inclusion.log_probabilities(positives.keys, math.inf)
         report = cache.push(positives.features, embeddings, positives.keys, weights)
         if not was_steady:
             num_pushed = cache.num_pushed
-            cache.reweigh(lambda keys: -chances.log_chances(keys, num_pushed))
+            cache.reweigh(lambda keys: -inclusion.log_probabilities(keys, num_pushed))
         return report
 
 
 def _push(cache: ItemCache, source: ItemSource, keys: Int64[Tensor, " n"], most: int) -> PushReport:
-    """Encode and push items; `most` is how many any rank has."""
+    """Encode and push items; `most` is the largest number on any rank."""
     with raising_together(cache.ranks, cache.device):
         embeddings = source.encode_keys(keys, most=most)
     return cache.push(source.features_of(keys), embeddings, keys)
 
 
-def _fill(cache: ItemCache, source: ItemSource, own: range, places: Int64[Tensor, " n"]) -> None:
-    """Push the keys at given places of a range, some at a time; all ranks as many times.
+def _fill(cache: ItemCache, source: ItemSource, own: range, positions: Int64[Tensor, " n"]) -> None:
+    """Push the keys at given positions of a range, in chunks; the same number on all ranks.
 
-    Where it is stopped on the way, the cache has what was pushed, and is filled again later.
+    If it is stopped, the cache keeps what was pushed so far, and is filled again later.
     """
     most = min(cache.num_items_here, -(-source.num_items // cache.shard.count))
     for start in range(0, most, _FILL_SIZE):
         if start:
             check_stop_together(cache.device)
-        keys = _keys_of(own, places[start : start + _FILL_SIZE], cache)
+        keys = _keys_of(own, positions[start : start + _FILL_SIZE], cache)
         _push(cache, source, keys, min(_FILL_SIZE, most - start))
 
 
-def _keys_of(own: range, places: Int64[Tensor, " n"], cache: ItemCache) -> Int64[Tensor, " n"]:
-    """The keys at given places of a range, on the cache's device."""
-    return (own.start + own.step * places).to(cache.device)
+def _keys_of(own: range, positions: Int64[Tensor, " n"], cache: ItemCache) -> Int64[Tensor, " n"]:
+    """The keys at given positions of a range, on the cache's device."""
+    return (own.start + own.step * positions).to(cache.device)
 
 
 def _distinct(num: int, total: int, generator: torch.Generator) -> Int64[Tensor, " num"]:
-    """Some of 0 … total − 1, each at most once, in random order."""
+    """`num` distinct numbers from 0 … total − 1, in random order."""
     if 8 * num > total:
         return torch.randperm(total, generator=generator)[:num]
-    found = torch.empty(0, dtype=torch.int64)  # few of many: draw until there are enough
+    found = torch.empty(
+        0, dtype=torch.int64
+    )  # few of many: draw with replacement until enough are distinct
     while len(found) < num:
         more = torch.randint(total, (num + 64,), generator=generator)
         found = torch.unique(torch.cat((found, more)))

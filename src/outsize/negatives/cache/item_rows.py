@@ -1,4 +1,4 @@
-"""What a cache keeps of items: their embeddings, and what those are encoded from."""
+"""The rows of a cache: embeddings of items, and the features they are encoded from."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from torch import Tensor, nn
 
 from outsize.errors import ConfigError, DataError, NonFiniteError
 from outsize.kernels.rows.lines import put_lines
-from outsize.negatives.cache.precision import Precision, dtype_of, keep
-from outsize.negatives.cache.stored_items import KeptRows
+from outsize.negatives.cache.precision import Precision, dtype_of, to_stored
+from outsize.negatives.cache.stored_items import StoredItems
 
 FeatureShapes = Mapping[str, tuple[Sequence[int], torch.dtype]]
 
 
 class ItemRows(nn.Module):
-    """A row for each item, all in buffers.
+    """One row per item, all in buffers.
 
     Args:
-        num_rows: How many.
+        num_rows: Number of rows.
         dim: Width of an embedding.
-        features: Name → (shape, type) of one item's tensor.
-        precision: How embeddings are kept.
+        features: Name → (shape, dtype) of the feature of one item.
+        precision: How embeddings are stored.
     """
 
     vectors: Tensor
@@ -47,18 +47,18 @@ class ItemRows(nn.Module):
     def extra_repr(self) -> str:  # noqa: D102
         return f"precision={self.precision!r}, features={list(self.shapes)}"
 
-    def at(self, rows: Int64[Tensor, " n"]) -> KeptRows:
-        """Rows as they are kept."""
+    def at(self, rows: Int64[Tensor, " n"]) -> StoredItems:
+        """The items in the given rows, in stored precision."""
         scales = None if self.scales is None else self.scales[rows]
-        return KeptRows(self.vectors[rows], scales, self.features_at(rows))
+        return StoredItems(self.vectors[rows], scales, self.features_at(rows))
 
     def embeddings_at(self, rows: Int64[Tensor, " n"]) -> Float32[Tensor, "n dim"]:
-        """Embeddings as float32."""
+        """The embeddings in the given rows, as float32."""
         scales = None if self.scales is None else self.scales[rows]
-        return KeptRows(self.vectors[rows], scales, {}).embeddings()
+        return StoredItems(self.vectors[rows], scales, {}).embeddings()
 
     def features_at(self, rows: Int64[Tensor, " n"]) -> dict[str, Tensor]:
-        """What items are encoded from, `(n, …)` by name."""
+        """The features in the given rows, `(n, …)` by name."""
         return {name: getattr(self, f"feature_{name}")[rows] for name in self.shapes}
 
     def prepare(
@@ -66,18 +66,18 @@ class ItemRows(nn.Module):
         embeddings: Float[Tensor, "n width"],
         keys: Int64[Tensor, " n"],
         features: Mapping[str, Tensor] | None = None,
-    ) -> KeptRows:
-        """Items as they would be kept; refuses what cannot be, before anything is written."""
+    ) -> StoredItems:
+        """Check items and convert them to stored precision; writes nothing."""
         self._require_embeddings(embeddings, keys)
         if features is not None:
             _require_keys(keys, len(embeddings))
             self._require_features(features, len(keys))
-        vectors, scales = keep(embeddings, self.vectors.dtype)
+        vectors, scales = to_stored(embeddings, self.vectors.dtype)
         names = self.shapes if features else ()
-        return KeptRows(vectors, scales, {name: (features or {})[name] for name in names})
+        return StoredItems(vectors, scales, {name: (features or {})[name] for name in names})
 
-    def put(self, rows: Int64[Tensor, " n"], items: KeptRows) -> None:
-        """Keep items; no row may be named twice."""
+    def put(self, rows: Int64[Tensor, " n"], items: StoredItems) -> None:
+        """Write items into rows; no row may occur twice."""
         put_lines(self.vectors, rows, items.vectors)
         if self.scales is not None and items.scales is not None:
             put_lines(self.scales, rows, items.scales)
@@ -94,18 +94,18 @@ class ItemRows(nn.Module):
                 f"embeddings are on {embeddings.device}, but the cache is on "
                 f"{self.vectors.device}: move one of them"
             )
-        if not torch.isfinite(embeddings.sum()):  # no finite sum hides a NaN or an infinity
+        if not torch.isfinite(embeddings.sum()):  # a finite sum rules out NaN and infinity
             bad = ~torch.isfinite(embeddings).all(dim=1)
             if bad.any():
                 raise NonFiniteError(
                     f"{int(bad.sum())} of {len(keys)} embeddings are NaN or infinite (the first "
-                    f"is of item {int(keys[bad][0])}): nothing was written; look at the encoder"
+                    f"is item {int(keys[bad][0])}): nothing was written; check the encoder"
                 )
 
     def _require_features(self, given: Mapping[str, Tensor], num: int) -> None:
         if set(given) != set(self.shapes):
             raise DataError(
-                f"the cache keeps the features {sorted(self.shapes)}, but got {sorted(given)}"
+                f"the cache has the features {sorted(self.shapes)}, but got {sorted(given)}"
             )
         for name, (shape, kind) in self.shapes.items():
             values = given[name]
@@ -119,7 +119,7 @@ class ItemRows(nn.Module):
 def _require_keys(keys: Tensor, num: int) -> None:
     if keys.shape != (num,) or keys.dtype != torch.int64:
         raise DataError(
-            f"keys must be one int64 for each of {num} items, but got {tuple(keys.shape)} of "
+            f"keys must be one int64 per item, here {num}, but got {tuple(keys.shape)} of "
             f"{keys.dtype}"
         )
     if num and int(keys.min()) < 0:
@@ -127,11 +127,11 @@ def _require_keys(keys: Tensor, num: int) -> None:
 
 
 def require_weights(log_weights: Tensor, keys: Tensor) -> None:
-    """Refuse weights that are not one finite number for each item."""
+    """Refuse weights that are not one finite number per item."""
     if log_weights.shape != keys.shape or log_weights.device != keys.device:
         raise DataError(
-            f"log_weights must be one for each of {len(keys)} items, on {keys.device}, but got "
+            f"log_weights must be one per item, here {len(keys)} on {keys.device}, but got "
             f"{tuple(log_weights.shape)} on {log_weights.device}"
         )
     if not torch.isfinite(log_weights).all():
-        raise NonFiniteError("log_weights must be finite: leave items of weight 0 out")
+        raise NonFiniteError("log_weights must be finite: do not push items of weight 0")

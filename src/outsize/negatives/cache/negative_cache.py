@@ -1,10 +1,10 @@
-"""A cache of item embeddings, most of them stale, that negatives are drawn from.
+"""A cache of mostly stale item embeddings, from which negatives are drawn.
 
-"Efficient training of retrieval models using negative cache" (Lindgren et al., NeurIPS 2021). An
-item is kept as what it is encoded from and as the embedding it had when it was last encoded. A step
-draws items for its queries (`sample`), encodes those anew so that gradients reach the encoder, and
-writes them back (`commit`); others enter (`push`) and displace the oldest, or the oldest are swept
-(`oldest`, `rewrite`). Nothing else changes a cache: a forward pass may be repeated or thrown away.
+"Efficient training of retrieval models using negative cache" (Lindgren et al., NeurIPS 2021). Of
+each item the cache stores the encoder's inputs and the embedding of its last encoding. A step draws
+items for its queries (`sample`), re-encodes them with gradients, and writes the fresh embeddings
+back (`commit`). New items evict old ones (`push`); a sweep re-encodes the oldest (`oldest`,
+`rewrite`). Nothing else changes a cache, so a forward pass can be repeated or discarded.
 """
 
 from __future__ import annotations
@@ -28,39 +28,39 @@ from outsize.kernels.softmax.draws import ScoredItems, SoftmaxDraws, draw_from_s
 from outsize.negatives.cache.contract import UNKNOWN_PUSHED, ItemCache, PushReport
 from outsize.negatives.cache.draw import Draw, HeldItems
 from outsize.negatives.cache.item_rows import FeatureShapes, ItemRows, require_weights
-from outsize.negatives.cache.key_index import NO_KEY, KeyIndex, as_lists, last_of_each
+from outsize.negatives.cache.key_index import NO_KEY, KeyIndex, as_lists, last_occurrences
 from outsize.negatives.cache.oldest import NEVER, OldestFirst
 from outsize.negatives.cache.precision import Precision
-from outsize.negatives.cache.stored_items import KeptRows
+from outsize.negatives.cache.stored_items import StoredItems
 from outsize.negatives.cache.undo import Undo
 from outsize.spec import MemoryUse
 
 Eviction = Literal["fifo", "lru"]
-_EMPTY = -1  # the stamp of an empty row: the first to be taken
+_EMPTY = -1  # the stamp of an empty row, which is used first
 
 
 class NegativeCache(ItemCache):
-    """Items with their embeddings, a row each; every item at most once, known by its key.
+    """A negative cache of one rank: one row per item, each item at most once by its key.
 
-    New items take empty rows first, then those of the items that entered longest ago ("fifo"), or
-    were encoded longest ago ("lru": a drawn item that is rewritten stays). Items that entered in
-    one `push` are of one age, and of those the one in the lowest row goes first. An item that is
-    pushed while it is held is rewritten where it is; under "fifo" it keeps its turn.
+    New items use empty rows first. Then they evict the items that entered longest ago ("fifo") or
+    were encoded longest ago ("lru", where a write-back protects an item). Items of the same `push`
+    are evicted in the order of their rows. An item that is pushed while it is held is overwritten
+    in place; under "fifo" it keeps its place in the eviction order.
 
-    All state is in buffers (and `get_extra_state`), so a cache resumes with the draws it would have
-    made. It follows moves to a device, but keeps its types: `.half()` does not touch it. Under DDP
-    keep it outside of the wrapped module, which would copy rank 0's over all others.
+    All state is in buffers and `get_extra_state`, so that a resumed cache makes the same draws. The
+    cache moves between devices but keeps its dtypes: `.half()` has no effect. Keep it outside a
+    module that is wrapped by DDP, which would overwrite it with the cache of rank 0.
 
     Args:
-        num_items: The most items held.
+        num_items: Capacity in items.
         dim: Width of an embedding.
-        features: What items are encoded from: name → (shape, type) of one item's tensor.
-        precision: How embeddings are kept: "float32", "bfloat16" or "int8" (a scale an item).
-            Queries are rounded to bfloat16 before they meet the latter two.
+        features: The encoder's inputs: name → (shape, dtype) of the feature of one item.
+        precision: How embeddings are stored: "float32", "bfloat16" or "int8" (one scale per item).
+            For the latter two, queries are rounded to bfloat16 before they are scored.
         eviction: "fifo" or "lru".
-        corpus_size: How many items there are in all, where the cache holds a uniform sample of
-            them: each then counts for corpus_size / held items, the 1/α of Lemma 4. `None` counts
-            them as they are: a cache of the whole corpus.
+        corpus_size: Size of the corpus, if the cache holds a uniform sample of it. Each item then
+            counts for corpus_size / held items, the 1/α of Lemma 4. `None` gives each item
+            weight 1, as for a cache of the whole corpus.
         seed: Seed of the draws.
 
     Example:
@@ -89,7 +89,7 @@ class NegativeCache(ItemCache):
     ) -> None:
         super().__init__()
         if num_items < 1 or dim < 1:
-            raise ConfigError(f"a cache needs items and a width, but got {num_items} and {dim}")
+            raise ConfigError(f"num_items and dim must be >= 1, but got {num_items} and {dim}")
         if eviction not in ("fifo", "lru"):
             raise ConfigError(f"eviction is 'fifo' or 'lru', but got {eviction!r}")
         if corpus_size is not None and corpus_size < 1:
@@ -119,7 +119,7 @@ class NegativeCache(ItemCache):
 
     @property
     def num_held(self) -> int:
-        """Items held now, known without asking the device."""
+        """Items held now; known without a device synchronization."""
         return self._num_held
 
     @property
@@ -135,11 +135,11 @@ class NegativeCache(ItemCache):
         return self._num_pushed
 
     def ages(self) -> Int64[Tensor, " held"]:
-        """Commits since each held item was encoded."""
+        """The age of each held item: commits since it was encoded."""
         return self.clock - self.encoded_at[self.keys != NO_KEY]
 
     def memory_use(self) -> MemoryUse:
-        """What the cache costs, all of it kept for items and their keys."""
+        """Memory of the cache: items, their keys and stamps."""
         return MemoryUse.of({"cache": self.buffers()})
 
     def extra_repr(self) -> str:  # noqa: D102
@@ -162,8 +162,8 @@ class NegativeCache(ItemCache):
         embeddings: Float[Tensor, "n dim"],
         keys: Int64[Tensor, " n"],
         log_weights: Float[Tensor, " n"] | None = None,
-    ) -> tuple[Float32[Tensor, " n"], KeptRows]:
-        """Weights and items as a push would keep them; refuses what cannot be kept."""
+    ) -> tuple[Float32[Tensor, " n"], StoredItems]:
+        """Check items and convert them to what `take_in` writes: log-weights and stored items."""
         items = self.items.prepare(embeddings, keys, features or {})
         if log_weights is None:
             return torch.zeros_like(keys, dtype=torch.float32), items
@@ -171,29 +171,31 @@ class NegativeCache(ItemCache):
         return log_weights.float(), items
 
     def take_in(
-        self, keys: Int64[Tensor, " n"], log_weights: Float32[Tensor, " n"], items: KeptRows
+        self, keys: Int64[Tensor, " n"], log_weights: Float32[Tensor, " n"], items: StoredItems
     ) -> PushReport:
-        """Push items that are prepared."""
-        last = last_of_each(keys)
+        """Push items that `prepare` has converted."""
+        last = last_occurrences(keys)
         found = self._index.rows_of(keys[last])
         known, known_rows = last[found >= 0], found[found >= 0]
         new = last[found < 0][-self.num_items :]
-        self._undo.note(known_rows)
+        self._undo.save(known_rows)
         self._num_pushes += 1
         self._num_pushed += len(keys)
         if self.eviction == "lru":
             self.stamps[known_rows] = self._num_pushes
         new_rows = self._by_stamp.take(new.shape[0])
-        num_empty = self.num_items - self._num_held  # empty rows come first
-        self._undo.note(new_rows[:num_empty], zero="items.")  # a fill makes no second copy
-        self._undo.note(new_rows[num_empty:])
+        num_empty = self.num_items - self._num_held  # empty rows are used first
+        self._undo.save(
+            new_rows[:num_empty], zero="items."
+        )  # empty rows are zero: no copy is needed
+        self._undo.save(new_rows[num_empty:])
         self._num_held = min(self.num_items, self._num_held + len(new))
         self.stamps[new_rows] = self._num_pushes
         self.keys[new_rows] = keys[new]
         self._index.add(new_rows)
-        stays = self.keys[known_rows] == keys[known]  # a new item may have taken its row
-        rows = torch.cat((known_rows[stays], new_rows))
-        which = torch.cat((known[stays], new))
+        is_held = self.keys[known_rows] == keys[known]  # a new item may have evicted it
+        rows = torch.cat((known_rows[is_held], new_rows))
+        which = torch.cat((known[is_held], new))
         self.items.put(rows, items.take(which))
         self.log_weights[rows] = log_weights[which]
         self.encoded_at[rows] = self.clock
@@ -218,8 +220,8 @@ class NegativeCache(ItemCache):
         found = self.found_at(drawn.rows.flatten())
         return Draw.of(drawn.rows, *found, drawn.logits, drawn.log_partition, uniforms, drawn.mean)
 
-    def found_at(self, rows: Int64[Tensor, " n"]) -> tuple[Tensor, Tensor, KeptRows]:
-        """Keys, ages and the rest of what is in given rows; `NO_KEY`, 0 and filler for row −1."""
+    def found_at(self, rows: Int64[Tensor, " n"]) -> tuple[Tensor, Tensor, StoredItems]:
+        """Keys, ages and items in the given rows; `NO_KEY`, 0 and filler for row −1."""
         keys, ages = keys_and_ages(rows, self.keys, self.encoded_at, self.clock)
         return keys, ages, self.items.at(rows)
 
@@ -232,7 +234,7 @@ class NegativeCache(ItemCache):
         exclude_everywhere: Int64[Tensor, " m"] | None = None,
         with_mean: bool = False,
     ) -> SoftmaxDraws:
-        """Rows drawn for queries that are multiplied by β, and the mean embedding if asked for."""
+        """Draw rows for queries that are already multiplied by β."""
         items = self.scored(exclude_everywhere)
         excluded = None if exclude is None else exclude.with_values(self.rows_of(exclude.values))
         return draw_from_softmax(scaled, items, num, generator, excluded, with_mean)
@@ -260,7 +262,7 @@ class NegativeCache(ItemCache):
         self.replace(*prepared)
 
     def tick(self) -> None:
-        """Let every item age by one."""
+        """Advance the clock: the age of every item grows by 1."""
         self._clock += 1
 
     @torch.no_grad()
@@ -268,12 +270,12 @@ class NegativeCache(ItemCache):
         self.replace(*self._still_held(items, embeddings))
 
     def replace(
-        self, rows: Int64[Tensor, " n"], keys: Int64[Tensor, " n"], items: KeptRows
+        self, rows: Int64[Tensor, " n"], keys: Int64[Tensor, " n"], items: StoredItems
     ) -> None:
-        """Rewrite rows by items that are prepared, those that still hold their keys."""
+        """Write prepared items into rows; skips rows that no longer hold the key."""
         holds = (self.keys[rows] == keys).nonzero().flatten()
-        last = holds[last_of_each(rows[holds])]
-        self._undo.note(rows[last], "items.feature_")
+        last = holds[last_occurrences(rows[holds])]
+        self._undo.save(rows[last], "items.feature_")
         self.items.put(rows[last], items.take(last))
         self.encoded_at[rows[last]] = self.clock
         if self.eviction == "lru":
@@ -297,22 +299,24 @@ class NegativeCache(ItemCache):
         self, log_weights_of: Callable[[Int64[Tensor, " n"]], Float[Tensor, " n"]]
     ) -> None:
         weights = log_weights_of(self.keys.clamp_min(0)).float()
-        self._undo.note(torch.arange(self.num_items, device=self.device), only="log_weights")
+        self._undo.save(torch.arange(self.num_items, device=self.device), only="log_weights")
         self.log_weights.copy_(torch.where(self.keys == NO_KEY, -torch.inf, weights))
 
     def rows_of(self, keys: Int64[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
-        """Where items are; −1 for those that are not held, and for −1."""
+        """The row of each key; −1 for keys that are not held, and for −1."""
         return self._index.rows_of(keys)
 
     @torch.no_grad()
     def scored(self, exclude_everywhere: Int64[Tensor, " n"] | None = None) -> ScoredItems:
-        """The cache as the kernels read it: empty rows and excluded items weigh nothing."""
+        """The cache as the kernels read it: empty rows and excluded items have log-weight −∞."""
         weights = self.log_weights
         if self.corpus_size is not None:
             weights = weights + math.log(self.corpus_size / max(1, self.num_held))
         if exclude_everywhere is not None:
             rows = self.rows_of(exclude_everywhere)
-            padded = torch.cat((weights, weights[:1]))  # items that are not held are written here
+            padded = torch.cat(
+                (weights, weights[:1])
+            )  # the extra entry takes keys that are not held
             padded[torch.where(rows >= 0, rows, self.num_items)] = -torch.inf
             weights = padded[:-1]
         return ScoredItems(self.items.vectors, self.items.scales, weights)
@@ -332,11 +336,11 @@ class NegativeCache(ItemCache):
         self.set_extra_state(torch.tensor(counters))
 
     def get_extra_state(self) -> Tensor:
-        """What counts steps, calls and draws."""
+        """The counters."""
         return torch.tensor(self.counters())
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Go on where another cache was."""
+        """Set the counters, and rebuild what is derived from the buffers."""
         *counts, self.seed = state.tolist()
         self._clock, self._num_pushes, self._num_draws, *pushed = counts
         self._num_pushed = pushed[0] if pushed else UNKNOWN_PUSHED
@@ -344,7 +348,7 @@ class NegativeCache(ItemCache):
         self._derive()
 
     def next_generator(self, advance: bool = True) -> torch.Generator:
-        """Draws are functions of the seed and of how many came before; some are not counted."""
+        """The generator of the next draw, seeded by the cache's seed and the number of draws."""
         self._num_draws += advance
         use = "negatives" if advance else "uncounted negatives"
         generator = torch.Generator(self.keys.device)
@@ -352,20 +356,20 @@ class NegativeCache(ItemCache):
 
     def _still_held(
         self, items: HeldItems, embeddings: Float[Tensor, "n dim"]
-    ) -> tuple[Tensor, Tensor, KeptRows]:
-        """Rows, keys and contents of items that are still where they were."""
+    ) -> tuple[Tensor, Tensor, StoredItems]:
+        """Rows, keys and prepared items, for the rows that still hold their key."""
         holds = (items.rows >= 0) & (self.keys[items.rows.clamp_min(0)] == items.keys)
         keys = items.keys[holds]
         return items.rows[holds], keys, self.items.prepare(embeddings[holds], keys)
 
     def _derive(self) -> None:
-        """What follows from the buffers."""
+        """Build what is derived from the buffers."""
         self._index = KeyIndex(self.keys)
         self._by_stamp = OldestFirst(self.stamps)
         self._by_encoding = OldestFirst(self.encoded_at)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> NegativeCache:
-        """Follow a move to another device; keep every type."""
+        """Move between devices, but keep every dtype."""
         super()._apply(keeping_types(fn), recurse)
         self._derive()
         return self

@@ -1,4 +1,4 @@
-"""How the embeddings of items are kept: in float32, bfloat16, or int8 with a scale each."""
+"""How the cache stores embeddings: as float32, bfloat16, or int8 with one scale per item."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ PRECISIONS: dict[Precision, torch.dtype] = {
 
 
 def dtype_of(precision: str) -> torch.dtype:
-    """The type that numbers are kept in."""
+    """The dtype of stored vectors."""
     if precision not in PRECISIONS:
-        raise ConfigError(f"embeddings are kept as {', '.join(PRECISIONS)}, but got {precision!r}")
+        raise ConfigError(f"precision is one of {', '.join(PRECISIONS)}, but got {precision!r}")
     return PRECISIONS[precision]
 
 
-def keep(
+def to_stored(
     embeddings: Float[Tensor, "n dim"], dtype: torch.dtype
 ) -> tuple[Tensor, Float32[Tensor, " n"] | None]:
-    """Embeddings as they are kept, and for int8 the scale of each.
+    """Round embeddings to the stored dtype; int8 comes with one scale per item.
 
-    A number kept as int8 is off by at most a 254th of its embedding's largest, one kept as
-    bfloat16 by at most a 256th of itself.
+    The error of an int8 number is at most 1/254 of the largest in its embedding; that of a bfloat16
+    number is at most 1/256 of the number itself.
     """
     if dtype != torch.int8:
         return embeddings.to(dtype), None
     return scale_rows(embeddings, dtype)
 
 
-def restore(kept: Tensor, scales: Float32[Tensor, " n"] | None) -> Float32[Tensor, "n dim"]:
-    """Embeddings as float32."""
-    return kept.to(torch.float32) if scales is None else unscale_rows(kept, scales)
+def from_stored(vectors: Tensor, scales: Float32[Tensor, " n"] | None) -> Float32[Tensor, "n dim"]:
+    """Stored vectors as float32 embeddings."""
+    return vectors.to(torch.float32) if scales is None else unscale_rows(vectors, scales)

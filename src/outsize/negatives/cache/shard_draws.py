@@ -1,8 +1,8 @@
-"""Draws from a softmax over several shards, made of what each shard draws by itself.
+"""Draws from a softmax over several shards, combined from the draws of each shard.
 
-With Zᵣ the partition of shard r, a shard drawn with chance Zᵣ / Σ Z and then an item drawn by that
-shard is exactly an item drawn from all. Candidates of a shard are independent of each other, so the
-i-th draw of a query takes the i-th candidate of the shard it falls on.
+Let Zᵣ be the partition function of shard r. To draw a shard with probability Zᵣ / Σ Z, then an item
+of that shard, is an exact draw from all items. The candidates of a shard are independent, so the
+i-th draw of a query takes the i-th candidate of the drawn shard.
 """
 
 from __future__ import annotations
@@ -21,24 +21,26 @@ from outsize.negatives.cache.negative_cache import NegativeCache
 
 
 @dataclass(frozen=True)
-class Question:
-    """What a rank asks every shard.
+class DrawRequest:
+    """The queries that a rank sends to every shard.
 
     Attributes:
-        scaled: Its queries, multiplied by β.
-        exclude: Keys that do not count for each of them.
-        exclude_everywhere: Keys that do not count for any of them.
+        scaled: The queries, multiplied by β.
+        exclude: Keys to mask per query.
+        exclude_everywhere: Keys to mask for all queries.
     """
 
     scaled: Float32[Tensor, "batch dim"]
     exclude: Ragged
     exclude_everywhere: Int64[Tensor, " m"]
 
-    def tensors(self, kept_as: torch.dtype, shard: Shard) -> list[Tensor]:
-        """What travels to a shard: queries as they are rounded anyway to meet items kept in this
-        type, and of the lists the keys that are kept there.
+    def tensors(self, stored_as: torch.dtype, shard: Shard) -> list[Tensor]:
+        """The message to a shard.
+
+        Queries are sent in bfloat16 unless items are stored as float32, since they are scored in
+        that precision anyway. Of the keys per query, only those that the shard owns are sent.
         """
-        is_exact = kept_as == torch.float32
+        is_exact = stored_as == torch.float32
         queries = self.scaled if is_exact else self.scaled.to(torch.bfloat16)
         lists = self.exclude
         if shard.count > 1:
@@ -46,57 +48,64 @@ class Question:
         return [queries, lists.values, lists.sizes(), self.exclude_everywhere]
 
     @classmethod
-    def of(cls, tensors: Sequence[Tensor]) -> Question:
-        """What `tensors` gave on another rank."""
+    def from_tensors(cls, tensors: Sequence[Tensor]) -> DrawRequest:
+        """The request behind a message that another rank built with `tensors`."""
         queries, values, sizes, everywhere = tensors
         return cls(queries.float(), Ragged.from_sizes(values, sizes), everywhere)
 
 
-def answer(
+def draw_candidates(
     shard: NegativeCache,
-    asked: Sequence[Question],
+    requests: Sequence[DrawRequest],
     num: int,
     generator: torch.Generator,
     with_mean: bool,
 ) -> list[list[Tensor]]:
-    """For each rank's queries the log-partition, candidates, their logits, and the mean if asked.
+    """Draw from one shard for the queries of all ranks.
 
-    One pass answers all ranks, unless items are excluded for all queries of one and not of another:
-    then each has a pass of its own, since a list for every query would be as long as a batch.
+    One pass over the shard answers all requests if their `exclude_everywhere` are equal. Otherwise
+    each request gets its own pass, since a list per query would be as long as a batch.
+
+    Returns:
+        For each request the log-partition, the candidates, their logits, and with `with_mean` the
+        mean embedding.
     """
-    everywhere = asked[0].exclude_everywhere
-    is_joint = all(torch.equal(question.exclude_everywhere, everywhere) for question in asked)
+    everywhere = requests[0].exclude_everywhere
+    is_joint = all(torch.equal(request.exclude_everywhere, everywhere) for request in requests)
     answers: list[list[Tensor]] = []
-    for group in [asked] if is_joint else [[question] for question in asked]:
+    for group in [requests] if is_joint else [[request] for request in requests]:
         drawn = shard.draw_rows(
-            torch.cat([question.scaled for question in group]),
+            torch.cat([request.scaled for request in group]),
             num,
             generator,
-            Ragged.stacked([question.exclude for question in group]),
+            Ragged.stacked([request.exclude for request in group]),
             group[0].exclude_everywhere if len(group[0].exclude_everywhere) else None,
             with_mean,
         )
         found = [drawn.log_partition, drawn.rows, drawn.logits]
         if drawn.mean is not None:
             found.append(drawn.mean)
-        sizes = [len(question.scaled) for question in group]
+        sizes = [len(request.scaled) for request in group]
         answers += map(list, zip(*(values.split(sizes) for values in found), strict=True))
     return answers
 
 
-def draw_from_shards(
+def combine_draws(
     answers: Sequence[Sequence[Tensor]],
     rows_per_shard: int,
     log_weight: float,
     generator: torch.Generator,
 ) -> tuple[SoftmaxDraws, Float32[Tensor, "batch dim"] | None]:
-    """Draws from all shards, and the mean over them if shards have given theirs.
+    """Combine the candidates of all shards into exact draws from all items.
 
     Args:
-        answers: What `answer` says on each shard.
+        answers: The answers of `draw_candidates`, one per shard.
         rows_per_shard: Row j of shard r becomes row r · rows_per_shard + j.
-        log_weight: log of how many items each held one stands for.
-        generator: Decides which shard a draw falls on.
+        log_weight: log of how many items each held item stands for.
+        generator: Draws the shards.
+
+    Returns:
+        The draws, and the mean embedding over all shards if the answers have one.
     """
     log_partitions, rows, logits, *means = (
         torch.stack(parts) for parts in zip(*answers, strict=True)
@@ -114,7 +123,7 @@ def draw_from_shards(
 def _draw_shards(
     log_partitions: Float32[Tensor, "shards batch"], num: int, generator: torch.Generator
 ) -> Int64[Tensor, "batch num"]:
-    """A shard for each draw, by Gumbel-Max; never one that has nothing while another has."""
+    """Draw a shard per draw by Gumbel-Max; an empty shard only if all are empty."""
     logits = log_partitions.double().T.unsqueeze(1)
     noise = logits.new_empty(len(logits), num, len(log_partitions))
     noise.exponential_(generator=generator).log_()
@@ -124,7 +133,7 @@ def _draw_shards(
 def _mean(
     log_partitions: Float32[Tensor, "shards batch"], means: Float32[Tensor, "shards batch dim"]
 ) -> Float32[Tensor, "batch dim"]:
-    """The mean over all shards; 0 for a query that has nothing."""
+    """The mean embedding over all shards; 0 for a query whose items are all masked."""
     shares = log_partitions.softmax(dim=0)
     shares = torch.where(torch.isfinite(shares), shares, 0.0)
     return torch.einsum("rb,rbd->bd", shares, means)

@@ -1,4 +1,4 @@
-"""A negative cache that ranks share: each item has one owner, and every query meets all items."""
+"""A negative cache sharded over ranks: each item has one owner, and queries see all items."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from outsize.kernels.ragged import Ragged
 from outsize.negatives.cache.contract import ItemCache, PushReport
 from outsize.negatives.cache.draw import Draw, HeldItems
 from outsize.negatives.cache.item_rows import FeatureShapes
-from outsize.negatives.cache.key_index import NO_KEY, as_lists, last_of_each
+from outsize.negatives.cache.key_index import NO_KEY, as_lists, last_occurrences
 from outsize.negatives.cache.negative_cache import Eviction, NegativeCache
 from outsize.negatives.cache.precision import Precision
-from outsize.negatives.cache.shard_draws import Question, answer, draw_from_shards
-from outsize.negatives.cache.stored_items import KeptRows
+from outsize.negatives.cache.shard_draws import DrawRequest, combine_draws, draw_candidates
+from outsize.negatives.cache.stored_items import StoredItems
 from outsize.ranks.collectives import ProcessRanks, RankGroup
 from outsize.ranks.owners import places_by_owner
 from outsize.ranks.tensor_swaps import swap_answers, swap_tensors
@@ -31,29 +31,29 @@ from outsize.spec import MemoryUse
 
 
 class ShardedNegativeCache(ItemCache):
-    """A cache whose items are spread over ranks, drawn from as if it were one.
+    """A negative cache whose items are sharded over ranks; draws are exactly those of one cache.
 
-    The item with key k is kept by rank k mod the number of ranks, so no item is held twice, and
-    keys 0 … N−1 are shared evenly: a cache of N items holds all of them. Keys that are not spread
-    over all remainders fill some ranks before others, whose items are then displaced early. Each
-    rank evicts for itself, in the order its items entered or were encoded.
+    The item with key k is owned by rank k mod the number of ranks, so no item is held twice. Keys
+    0 … N−1 are spread evenly, and a cache of N items holds all of them. If keys are not spread over
+    all remainders, some ranks fill up and evict while others have empty rows. Each rank evicts its
+    own items, in the order they entered or were encoded.
 
-    Of an item that several ranks push or encode in one step, the encoding of the highest rank
-    counts, and of its encodings the last. Ranks draw with seeds of their own.
+    If several ranks push or encode the same item in one step, the last encoding of the highest rank
+    counts. Ranks draw with different seeds.
 
-    What this rank keeps is no part of the module's parameters, buffers and `state_dict`, which DDP
-    and checkpoints take for the same on all ranks: `outsize.negatives.write_cache` and `load_cache`
-    save and load it, on any number of ranks. It follows moves to a device.
+    A rank's items are not among the module's parameters, buffers and `state_dict`, which DDP and
+    checkpoints assume to be equal on all ranks. `outsize.negatives.write_cache` and `load_cache`
+    save and load them, on any number of ranks. `.to(device)` moves them.
 
     Args:
-        num_items: The most items held by all ranks together, rounded up to as many on each.
+        num_items: Capacity in items over all ranks, rounded up to a multiple of their number.
         dim: Width of an embedding.
-        features: As for `NegativeCache`, as are the next four; all are the same on all ranks.
-        precision: How embeddings are kept.
+        features: As for `NegativeCache`, like the next four arguments; equal on all ranks.
+        precision: How embeddings are stored.
         eviction: "fifo" or "lru".
-        corpus_size: How many items there are in all, where the cache holds a uniform sample.
+        corpus_size: Size of the corpus, if the cache holds a uniform sample of it.
         seed: Seed of the draws.
-        group: The ranks that share the cache; by default all.
+        group: The ranks that share the cache; all by default.
 
     Example:
         >>> cache = outsize.ShardedNegativeCache(1000, 8, {"id": ((), torch.int64)})
@@ -81,8 +81,8 @@ class ShardedNegativeCache(ItemCache):
         self.shard = Shard(self.ranks.rank, self.ranks.size)
         rows = -(-num_items // self.ranks.size)
         own_seed = derive_seed(seed, "shard", self.ranks.rank)
-        # In a tuple, so that it is not taken for a part of the module that all ranks have alike.
-        # The corpus is counted here: what one rank holds of it says nothing.
+        # In a tuple, so that it is no submodule: those are assumed to be equal on all ranks.
+        # Its corpus_size is None: the weight 1/α follows from the items of all ranks.
         self._own = (NegativeCache(rows, dim, features, precision, eviction, None, own_seed),)
         self.num_items = rows * self.ranks.size
         self.dim = dim
@@ -95,7 +95,7 @@ class ShardedNegativeCache(ItemCache):
 
     @property
     def own(self) -> NegativeCache:
-        """What this rank keeps."""
+        """The shard of this rank."""
         return self._own[0]
 
     @property
@@ -108,7 +108,7 @@ class ShardedNegativeCache(ItemCache):
 
     @property
     def num_held(self) -> int:
-        """Items held by all ranks together, known without asking."""
+        """Items held over all ranks; known without communication."""
         return self._num_held
 
     @property
@@ -127,7 +127,7 @@ class ShardedNegativeCache(ItemCache):
         return self.own.ages()
 
     def memory_use(self) -> MemoryUse:
-        """What this rank's share costs."""
+        """Memory of this rank's shard."""
         return self.own.memory_use()
 
     def extra_repr(self) -> str:  # noqa: D102
@@ -148,10 +148,10 @@ class ShardedNegativeCache(ItemCache):
             weights, items = self.own.prepare(features, embeddings, keys, log_weights)
             return [keys % self.shard.count, keys, weights, *items.tensors()]
 
-        nothing = [no_keys, no_keys, self.own.log_weights[:0], *template.tensors()]
-        theirs, weights, *rest = self._to_owners(prepare, nothing, "a push of items")
-        report = self.own.take_in(theirs, weights, template.filled(rest))
-        *pushed, self._num_held = self._sums(
+        no_message = [no_keys, no_keys, self.own.log_weights[:0], *template.tensors()]
+        theirs, weights, *rest = self._send_to_owners(prepare, no_message, "a push of items")
+        report = self.own.take_in(theirs, weights, template.with_tensors(rest))
+        *pushed, self._num_held = self._sum_over_ranks(
             report.num_new, report.num_known, report.num_repeated, self.own.num_held
         )
         self._num_pushed += sum(pushed)
@@ -170,19 +170,19 @@ class ShardedNegativeCache(ItemCache):
     ) -> Draw:
         scaled = queries.detach().float() * (beta.detach() if isinstance(beta, Tensor) else beta)
         no_keys = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
-        question = Question(
+        request = DrawRequest(
             scaled,
             as_lists(no_keys if exclude is None else exclude),
             no_keys.flatten() if exclude_everywhere is None else exclude_everywhere,
         )
-        asked = self._ask(question, num, with_mean)
+        requests = self._exchange_requests(request, num, with_mean)
         generator = self.own.next_generator(advance)
         answers = swap_answers(
             self.ranks,
-            answer(self.own, asked, num, generator, with_mean),
+            draw_candidates(self.own, requests, num, generator, with_mean),
             [len(queries)] * self.ranks.size,
         )
-        drawn, mean = draw_from_shards(answers, self.num_items_here, self._log_weight(), generator)
+        drawn, mean = combine_draws(answers, self.num_items_here, self._log_weight(), generator)
         uniforms = torch.rand(drawn.rows.shape, generator=generator, device=queries.device)
         found = self._fetch(drawn.rows.flatten())
         return Draw.of(drawn.rows, *found, drawn.logits, drawn.log_partition, uniforms, mean)
@@ -196,25 +196,25 @@ class ShardedNegativeCache(ItemCache):
         embeddings: Float[Tensor, "n dim"] | None = None,
     ) -> None:
         def prepare() -> list[Tensor]:
-            parts = [self._nothing()]
+            parts = [self._empty_message()]
             if draw is not None and drawn is not None:
-                parts.append(self._addressed(draw.items(), drawn.flatten(0, 1)))
+                parts.append(self._for_owners(draw.items(), drawn.flatten(0, 1)))
             if keys is not None and embeddings is not None:
-                last = last_of_each(keys)  # their owners know in which rows they are
+                last = last_occurrences(keys)  # row −1: only the owner knows the row
                 rows = torch.full_like(last, -1)
-                kept = self.own.items.prepare(embeddings[last], keys[last])
+                stored = self.own.items.prepare(embeddings[last], keys[last])
                 owners = keys[last] % self.shard.count
-                parts.append([owners, rows, keys[last], *kept.tensors()])
-            return [torch.cat(lines) for lines in zip(*parts, strict=True)]
+                parts.append([owners, rows, keys[last], *stored.tensors()])
+            return [torch.cat(tensors) for tensors in zip(*parts, strict=True)]
 
-        received = self._to_owners(prepare, self._nothing(), "a commit of items")
+        received = self._send_to_owners(prepare, self._empty_message(), "a commit of items")
         self.own.tick()
         self._replace(received)
 
     @torch.no_grad()
     def rewrite(self, items: HeldItems, embeddings: Float[Tensor, "n dim"]) -> None:  # noqa: D102
-        received = self._to_owners(
-            lambda: self._addressed(items, embeddings), self._nothing(), "a rewrite of items"
+        received = self._send_to_owners(
+            lambda: self._for_owners(items, embeddings), self._empty_message(), "a rewrite of items"
         )
         self._replace(received)
 
@@ -247,87 +247,89 @@ class ShardedNegativeCache(ItemCache):
     def resume(self, num_held_here: int, counters: Sequence[int]) -> None:  # noqa: D102
         self.own.resume(num_held_here, counters)
         self._num_pushed = self.own.num_pushed  # saved for all ranks
-        (self._num_held,) = self._sums(num_held_here)
+        (self._num_held,) = self._sum_over_ranks(num_held_here)
 
-    def _nothing(self) -> list[Tensor]:
-        """No embeddings: owners, rows there, keys, and contents."""
+    def _empty_message(self) -> list[Tensor]:
+        """A message without items: owners, rows, keys and items, all empty."""
         no_keys = self.own.keys[:0]
-        return [no_keys, no_keys, no_keys, *self._contents.tensors()]
+        return [no_keys, no_keys, no_keys, *self._no_items.tensors()]
 
-    def _addressed(self, items: HeldItems, embeddings: Float[Tensor, "n dim"]) -> list[Tensor]:
-        """Embeddings of items for the owners of their rows."""
+    def _for_owners(self, items: HeldItems, embeddings: Float[Tensor, "n dim"]) -> list[Tensor]:
+        """A message with fresh embeddings: the owner of each item, its row there, key and item."""
         held = (items.rows >= 0).nonzero().flatten()
-        last = held[last_of_each(items.rows[held])]
+        last = held[last_occurrences(items.rows[held])]
         rows, keys = items.rows[last], items.keys[last]
-        kept = self.own.items.prepare(embeddings[last], keys)
-        return [rows // self.num_items_here, rows % self.num_items_here, keys, *kept.tensors()]
+        stored = self.own.items.prepare(embeddings[last], keys)
+        return [rows // self.num_items_here, rows % self.num_items_here, keys, *stored.tensors()]
 
     def _replace(self, received: Sequence[Tensor]) -> None:
-        """Rewrite rows of this rank; row −1 is wherever its item is."""
+        """Write received items into this rank's rows; row −1 is looked up by key."""
         rows, keys, *rest = received
         rows = torch.where(rows >= 0, rows, self.own.rows_of(keys))
-        self.own.replace(rows, keys, self._contents.filled(rest))
+        self.own.replace(rows, keys, self._no_items.with_tensors(rest))
 
     @property
-    def _contents(self) -> KeptRows:
-        """Embeddings without features, of no items."""
+    def _no_items(self) -> StoredItems:
+        """Zero items without features, as a template for received tensors."""
         return replace(self.own.items.at(self.own.keys[:0]), features={})
 
-    def _ask(self, question: Question, num: int, with_mean: bool) -> list[Question]:
-        """Tell every rank this one's question, and hear theirs."""
+    def _exchange_requests(
+        self, request: DrawRequest, num: int, with_mean: bool
+    ) -> list[DrawRequest]:
+        """Send this rank's request to every rank, and receive theirs."""
         dtype, notes = self.own.items.vectors.dtype, [num, int(with_mean)]
         shards = (Shard(rank, self.ranks.size) for rank in range(self.ranks.size))
-        sent = [question.tensors(dtype, shard) for shard in shards]
+        sent = [request.tensors(dtype, shard) for shard in shards]
         received, others = swap_tensors(self.ranks, sent, notes, "a draw of items", self._facts)
         for rank, other in enumerate(others):
             if other != notes:
                 raise DataError(
-                    f"rank {rank} draws {other[0]} items a query, with_mean={bool(other[1])}, but "
-                    f"rank {self.ranks.rank} draws {num}, with_mean={with_mean}: all must agree"
+                    f"rank {rank} draws {other[0]} items per query, with_mean={bool(other[1])}, "
+                    f"but rank {self.ranks.rank} draws {num}, with_mean={with_mean}: all must agree"
                 )
-        return [Question.of(tensors) for tensors in received]
+        return [DrawRequest.from_tensors(tensors) for tensors in received]
 
-    def _fetch(self, rows: Int64[Tensor, " n"]) -> tuple[Tensor, Tensor, KeptRows]:
-        """Keys, ages and the rest of what is in given rows, each row asked for once.
+    def _fetch(self, rows: Int64[Tensor, " n"]) -> tuple[Tensor, Tensor, StoredItems]:
+        """Fetch keys, ages and items in the given rows from their owners, each row once.
 
-        As in a cache of one rank, row −1 has `NO_KEY`, 0 and filler.
+        As in `NegativeCache.found_at`, row −1 gives `NO_KEY`, 0 and filler.
         """
         wanted = rows.clamp_min(0)
-        distinct, place = torch.unique(wanted, return_inverse=True)  # sorted, so owner by owner
-        owners, places = distinct // self.num_items_here, distinct % self.num_items_here
+        distinct, place = torch.unique(wanted, return_inverse=True)  # sorted, so grouped by owner
+        owners, own_rows = distinct // self.num_items_here, distinct % self.num_items_here
         sizes = torch.bincount(owners, minlength=self.ranks.size).tolist()
-        asked, _ = swap_tensors(
-            self.ranks, [[part] for part in places.split(sizes)], (), "a fetch of drawn items"
+        received, _ = swap_tensors(
+            self.ranks, [[part] for part in own_rows.split(sizes)], (), "a fetch of drawn items"
         )
         answers: list[list[Tensor]] = []
-        for (places,) in asked:
-            keys, ages, items = self.own.found_at(places)
+        for (requested,) in received:
+            keys, ages, items = self.own.found_at(requested)
             answers.append([keys, ages, *items.tensors()])
         found = swap_answers(self.ranks, answers, sizes)
         keys, ages, *rest = (torch.cat(parts)[place] for parts in zip(*found, strict=True))
         keys, ages = torch.where(rows >= 0, keys, NO_KEY), torch.where(rows >= 0, ages, 0)
-        return keys, ages, self.own.items.at(self.own.keys[:0]).filled(rest)
+        return keys, ages, self.own.items.at(self.own.keys[:0]).with_tensors(rest)
 
-    def _to_owners(
-        self, prepare: Callable[[], list[Tensor]], nothing: Sequence[Tensor], operation: str
+    def _send_to_owners(
+        self, prepare: Callable[[], list[Tensor]], empty: Sequence[Tensor], operation: str
     ) -> list[Tensor]:
-        """Send lines to their owners, and get what all ranks send here, in the order of ranks.
+        """Send items to their owners; returns what all ranks sent here, in rank order.
 
-        Where one rank cannot prepare its lines, all ranks raise before anything is written.
+        If any rank cannot prepare its items, all ranks raise before anything is written.
 
         Args:
-            prepare: Gives the owner of each line, and the lines.
-            nothing: The same for no lines.
-            operation: What for.
+            prepare: Returns the owner of each item, and the tensors to send, one entry per item.
+            empty: The same for no items.
+            operation: The name of the operation, for errors.
         """
         refused: Exception | None = None
         try:
-            owners, *lines = prepare()
+            owners, *tensors = prepare()
         except Exception as error:
             refused = error
-            owners, *lines = nothing
+            owners, *tensors = empty
         places = places_by_owner(owners, self.ranks.size)
-        outgoing = [[values[place] for values in lines] for place in places]
+        outgoing = [[values[place] for values in tensors] for place in places]
         received, notes = swap_tensors(
             self.ranks, outgoing, [int(refused is not None)], operation, self._facts
         )
@@ -335,17 +337,17 @@ class ShardedNegativeCache(ItemCache):
             raise refused
         for rank, (has_refused,) in enumerate(notes):
             if has_refused:
-                raise DataError(f"rank {rank} has items that cannot be kept: nothing was written")
+                raise DataError(f"rank {rank} has items that cannot be stored: nothing was written")
         return [torch.cat(parts) for parts in zip(*received, strict=True)]
 
-    def _sums(self, *numbers: int) -> list[int]:
+    def _sum_over_ranks(self, *numbers: int) -> list[int]:
         """The sum of each number over all ranks."""
-        lines = torch.tensor([numbers] * self.ranks.size, device=self.device)
-        sums: list[int] = self.ranks.swap_counts(lines).sum(dim=0).tolist()
+        counts = torch.tensor([numbers] * self.ranks.size, device=self.device)
+        sums: list[int] = self.ranks.swap_counts(counts).sum(dim=0).tolist()
         return sums
 
     def _log_weight(self) -> float:
-        """The log of how many items each held one stands for."""
+        """The log of 1/α: of how many items of the corpus each held item stands for."""
         if self.corpus_size is None or not self.num_held:
             return 0.0
         return math.log(self.corpus_size / self.num_held)
@@ -355,7 +357,7 @@ class ShardedNegativeCache(ItemCache):
         return self.shard.index * self.num_items_here
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ShardedNegativeCache:
-        """Take what this rank keeps along."""
+        """Move this rank's shard too."""
         super()._apply(fn, recurse)
         self.own._apply(fn, recurse)
         return self

@@ -1,4 +1,4 @@
-"""Items as rows keep them, on their way into a cache, out of it, or to another rank."""
+"""Items in the cache's storage format, as they are written, read and sent between ranks."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from jaxtyping import Float32, Int64
 from torch import Tensor
 
-from outsize.negatives.cache.precision import restore
+from outsize.negatives.cache.precision import from_stored
 
 
 @dataclass(frozen=True)
-class KeptRows:
-    """Embeddings in the precision they are kept in, so that sending them rounds nothing.
+class StoredItems:
+    """Items in stored precision, so that sending them between ranks does not round again.
 
     Attributes:
-        vectors: Numbers, `(n, dim)`.
-        scales: The scale of each embedding, for int8.
-        features: What items are encoded from, `(n, …)` by name; empty where it does not change.
+        vectors: Stored embeddings, `(n, dim)`.
+        scales: One scale per item, for int8.
+        features: The encoder's inputs, `(n, …)` by name; empty where only embeddings are written.
     """
 
     vectors: Tensor
@@ -27,19 +27,19 @@ class KeptRows:
 
     def embeddings(self) -> Float32[Tensor, "n dim"]:
         """Embeddings as float32."""
-        return restore(self.vectors, self.scales)
+        return from_stored(self.vectors, self.scales)
 
-    def take(self, which: Int64[Tensor, " m"]) -> KeptRows:
-        """Some of them."""
-        return self.filled([values[which] for values in self.tensors()])
+    def take(self, which: Int64[Tensor, " m"]) -> StoredItems:
+        """The items at the given positions."""
+        return self.with_tensors([values[which] for values in self.tensors()])
 
     def tensors(self) -> list[Tensor]:
-        """All there is, a line for each item."""
+        """All tensors as a list; the first dimension of each is the item."""
         scales = [] if self.scales is None else [self.scales]
         return [self.vectors, *scales, *self.features.values()]
 
-    def filled(self, tensors: Sequence[Tensor]) -> KeptRows:
-        """The same kind of rows, made of what `tensors` gave elsewhere."""
+    def with_tensors(self, tensors: Sequence[Tensor]) -> StoredItems:
+        """Items of the same format, from the list that `tensors` returned for others."""
         vectors, *rest = tensors
         scales = None if self.scales is None else rest.pop(0)
-        return KeptRows(vectors, scales, dict(zip(self.features, rest, strict=True)))
+        return StoredItems(vectors, scales, dict(zip(self.features, rest, strict=True)))

@@ -1,4 +1,4 @@
-"""Taking back what was written to a cache, so that a step is kept whole or not at all."""
+"""Undo for a cache: if a step raises, every write of it is rolled back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from outsize.kernels.rows.lines import put_lines
 
 @runtime_checkable
 class Undoable(Protocol):
-    """What can be taken back: tensors with a line for each row, and what counts."""
+    """State that can be rolled back: tensors with one entry per row, and counters."""
 
     def tensors_here(self) -> dict[str, Tensor]:
         """The tensors by name."""
@@ -23,55 +23,55 @@ class Undoable(Protocol):
         """The counters."""
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Put counters back, and derive from the tensors what follows from them."""
+        """Set the counters, and rebuild what is derived from the tensors."""
 
 
 class Undo:
-    """Rows as they were before they were written, while someone may want them back.
+    """Old values of rows, saved before they are overwritten.
 
-    The owner notes rows here before it writes them; that costs a copy inside `all_or_nothing`, and
-    nothing elsewhere.
+    The owner calls `save` before each write. Inside `all_or_nothing` that copies the rows; outside
+    it does nothing.
     """
 
     def __init__(self) -> None:
         self._owner: Undoable | None = None
-        self._notes: list[tuple[Tensor, dict[str, Tensor]]] = []
+        self._saved: list[tuple[Tensor, dict[str, Tensor]]] = []
 
-    def note(
-        self, rows: Int64[Tensor, " n"], but: str = "", only: str = "", zero: str = ""
+    def save(
+        self, rows: Int64[Tensor, " n"], skip: str = "", only: str = "", zero: str = ""
     ) -> None:
-        """Remember some rows, each named once; tensors are given by how their names begin.
+        """Save rows before they are written. Tensors are selected by a prefix of their names.
 
         Args:
-            rows: Which.
-            but: Tensors that will not be written.
-            only: The only ones that will be.
-            zero: Tensors that hold nothing but zeros there, of which no copy is made.
+            rows: The rows, each at most once.
+            skip: Tensors that will not be written.
+            only: The only tensors that will be written.
+            zero: Tensors that hold only zeros in these rows, so that no copy is needed.
         """
         if self._owner is not None:
-            kept = {
-                name: lines.new_zeros(()) if zero and name.startswith(zero) else lines[rows]
-                for name, lines in self._owner.tensors_here().items()
-                if name.startswith(only) and not (but and name.startswith(but))
+            old = {
+                name: values.new_zeros(()) if zero and name.startswith(zero) else values[rows]
+                for name, values in self._owner.tensors_here().items()
+                if name.startswith(only) and not (skip and name.startswith(skip))
             }
-            self._notes.append((rows, kept))
+            self._saved.append((rows, old))
 
     @contextmanager
     def all_or_nothing(self, owner: Undoable) -> Iterator[None]:
-        """If anything raises inside, the owner is again as it was before; contexts may nest."""
+        """If anything raises inside, restore the owner to its state on entry; contexts may nest."""
         outer, self._owner = self._owner, owner
-        counters, first = owner.get_extra_state(), len(self._notes)
+        counters, first = owner.get_extra_state(), len(self._saved)
         try:
             yield
         except BaseException:
-            lines = owner.tensors_here()
-            for rows, kept in reversed(self._notes[first:]):
-                for name, values in kept.items():
-                    put_lines(lines[name], rows, values)
-            del self._notes[first:]
+            tensors = owner.tensors_here()
+            for rows, old in reversed(self._saved[first:]):
+                for name, values in old.items():
+                    put_lines(tensors[name], rows, values)
+            del self._saved[first:]
             owner.set_extra_state(counters)
             raise
         finally:
             self._owner = outer
             if outer is None:
-                self._notes.clear()
+                self._saved.clear()

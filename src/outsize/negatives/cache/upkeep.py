@@ -1,4 +1,4 @@
-"""How a negative cache is kept: what a commit writes back, lets in and encodes anew."""
+"""Upkeep of a negative cache: what each commit writes back, adds and re-encodes."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from outsize.ranks.gathering import raising_together
 
 @dataclass(frozen=True)
 class Upkeep:
-    """What happens to the cache at a commit, besides that drawn items are rewritten.
+    """What a commit does to the cache besides writing back drawn items.
 
     Attributes:
-        feed: Which items come in.
-        refresh: ρ, the share of the held items that is swept a step, the oldest first.
-        warmup_steps: Steps in which queries are compared within the batch only, while embeddings
-            still change too fast to be worth keeping. The commit of the last of them encodes what
-            the cache then holds: a corpus and a stream are filled in there, once.
+        feed: Which items enter the cache.
+        refresh: ρ, the share of the held items that is re-encoded per step, the oldest first.
+        warmup_steps: Steps with in-batch negatives only, while embeddings still change too fast for
+            a cache to be useful. The commit of the last one fills the cache from its feed, or
+            re-encodes the positives it holds.
     """
 
     feed: Feed = field(default_factory=PositivesFeed)
@@ -41,13 +41,13 @@ class Upkeep:
             raise ConfigError(f"refresh must be from 0 to 1, but got {self.refresh}")
 
 
-class CacheKeeper:
-    """Keeps one cache, step by step.
+class CacheUpdater:
+    """Updates a cache after each step.
 
     Args:
         cache: The cache.
-        encode: How its items are encoded anew.
-        upkeep: What is done to it.
+        encode: The encoder of its items.
+        upkeep: What to do at each commit.
     """
 
     def __init__(self, cache: ItemCache, encode: EncodeItems, upkeep: Upkeep) -> None:
@@ -57,32 +57,32 @@ class CacheKeeper:
 
     @property
     def is_warming_up(self) -> bool:
-        """Whether it is too early to draw from the cache."""
+        """Whether the warm-up is on: nothing is drawn from the cache yet."""
         return self._cache.clock < self._upkeep.warmup_steps
 
     def begin(self) -> None:
-        """Fill the cache, where its feed has what to fill it with; not before it counts."""
+        """Fill the cache from its feed. With a warm-up, that happens at its end instead."""
         self._upkeep.feed.require_room(self._cache)
         if not self.is_warming_up:
             self._upkeep.feed.begin(self._cache)
 
-    def keep(
+    def commit(
         self,
         positives: HeldItems,
         embeddings: Float[Tensor, "batch dim"],
         draw: Draw | None,
         drawn: Float[Tensor, "batch k dim"] | None,
     ) -> PushReport:
-        """End a step; if that raises, the cache is as it was, on all ranks.
+        """End a step: write back, push, refresh. If it raises, no rank's cache has changed.
 
-        Where a stop is asked for while items are encoded anew, none of those is written, and
-        `StopRequested` is raised: `refresh` is left to be done.
+        If a stop is requested during the refresh, everything but the refresh is committed, and
+        `StopRequested` is raised. Call `refresh` later to complete the step.
 
         Args:
-            positives: The step's positives.
-            embeddings: What they were encoded to.
-            draw: What was drawn; nothing while warming up.
-            drawn: What that was encoded to.
+            positives: The positives of the step.
+            embeddings: Their fresh embeddings.
+            draw: The draw of the step; `None` during the warm-up.
+            drawn: Fresh embeddings of the drawn items.
         """
         feed, pushed, stop = self._upkeep.feed, PushReport(0, 0, 0), None
         with self._cache.all_or_nothing():
@@ -91,7 +91,7 @@ class CacheKeeper:
             else:
                 encoded = () if feed.needs_positives else (positives.keys, embeddings)
                 self._cache.commit(draw, drawn, *encoded)
-            if feed.needs_positives or not self._is_in_warm_up_step:
+            if feed.needs_positives or not self._was_warmup_step:
                 pushed = feed.feed(self._cache, positives, embeddings)
             try:
                 self.refresh()
@@ -102,9 +102,9 @@ class CacheKeeper:
         return pushed
 
     def refresh(self) -> None:
-        """What a step encodes last: a sweep, or the whole cache in the last step of warm-up.
+        """Sweep the oldest items; after the last warm-up step, fill or re-encode the cache.
 
-        Nothing is written if it raises or is stopped, so that it can be done again.
+        If it raises or is stopped, nothing is written, and it can be called again.
         """
         with self._cache.all_or_nothing():
             if self._cache.clock > self._upkeep.warmup_steps:
@@ -115,12 +115,12 @@ class CacheKeeper:
                 self._refresh(num_stale, self._cache.num_items_here)
 
     @property
-    def _is_in_warm_up_step(self) -> bool:
-        """Whether the step that has just been counted was one of warm-up."""
+    def _was_warmup_step(self) -> bool:
+        """Whether the step that was just counted belonged to the warm-up."""
         return self._cache.clock <= self._upkeep.warmup_steps
 
     def _sweep(self) -> None:
-        """Encode the oldest items anew: ρ·held per step, on average where that is no integer."""
+        """Re-encode the oldest items: ρ·held per step, on average if that is not an integer."""
         if not self._upkeep.refresh:
             return
         share, clock = self._upkeep.refresh * self._cache.num_held_here, self._cache.clock
@@ -129,11 +129,14 @@ class CacheKeeper:
 
     @torch.no_grad()
     def _refresh(self, num: int, most: int) -> None:
-        """Encode the oldest items anew, in evaluation mode, in pieces between which it may stop.
+        """Re-encode the oldest items in chunks, in evaluation mode.
+
+        If a stop is requested, it raises `StopRequested` between chunks.
 
         Args:
-            num: How many.
-            most: The most that any rank has; all encode as many pieces, as that may be a meeting.
+            num: Number of items on this rank.
+            most: The largest number on any rank. All ranks encode the same number of chunks,
+                because the encoder may be collective.
         """
         due, cache = self._cache.oldest(num), self._cache
         parts = [torch.empty(0, cache.dim, device=cache.device)]

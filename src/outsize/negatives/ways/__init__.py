@@ -1,1 +1,1 @@
-"""Ways to choose negatives, one file per way, named as in run files."""
+"""How negatives are chosen: one file per `kind` of a run file, and the losses they share."""

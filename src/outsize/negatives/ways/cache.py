@@ -1,4 +1,4 @@
-"""A step against a negative cache: draw, encode, compare, and keep what was learned about items."""
+"""The negative cache loss: draw negatives, encode them, compute the loss, write back."""
 
 from __future__ import annotations
 
@@ -11,28 +11,27 @@ from torch import Tensor
 
 from outsize.errors import ConfigError
 from outsize.kernels.ragged import Ragged
-from outsize.negatives.batch_items import encode_distinct, hard_that_count, require_items
+from outsize.negatives.batch_items import encode_distinct, hard_negative_mask, require_items
 from outsize.negatives.cache.contract import ItemCache, PushReport
 from outsize.negatives.cache.draw import Draw, HeldItems
 from outsize.negatives.cache.key_index import as_lists
-from outsize.negatives.cache.upkeep import CacheKeeper, Upkeep
+from outsize.negatives.cache.upkeep import CacheUpdater, Upkeep
 from outsize.negatives.contract import EncodeItems, LossReport, NegativesLoss, cross_entropies
 from outsize.negatives.estimators import Estimator, cached_softmax
 from outsize.negatives.temperature import Temperature
-from outsize.negatives.ways.in_batch import both_ways, in_batch_logits
+from outsize.negatives.ways.in_batch import in_batch_logits, symmetric_loss
 from outsize.ranks.gathering import gather_keys, gather_lines, raising_together
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a query's positive is compared with, and how gradients are estimated.
+    """Which negatives join those of the cache, and how gradients are estimated.
 
     Attributes:
         estimator: "weighted", "sampled" or "control-variate".
-        in_batch: Join the positives of the batch's other queries, on all ranks that share the
-            cache.
-        symmetric: Also compare each positive's query with the batch's other queries, and take the
-            mean of both losses.
+        in_batch: Add in-batch negatives, from all ranks that share the cache.
+        symmetric: Average with the loss of the other direction: each positive against the queries
+            of the batch.
     """
 
     estimator: Estimator = "weighted"
@@ -45,10 +44,10 @@ class CacheLossReport(LossReport):
     """The loss of one batch against a cache.
 
     Attributes:
-        positives: The batch's positives.
-        positive_embeddings: What they were encoded to.
-        draw: What was drawn; `None` while warming up.
-        drawn: What that was encoded to.
+        positives: The positives of the batch.
+        positive_embeddings: Their fresh embeddings.
+        draw: The drawn items; `None` during the warm-up.
+        drawn: Their fresh embeddings.
     """
 
     positives: HeldItems = field(kw_only=True)
@@ -58,19 +57,19 @@ class CacheLossReport(LossReport):
 
 
 class NegativeCacheLoss(NegativesLoss):
-    """Cross-entropy against a cache of stale items, in one call.
+    """Softmax cross-entropy against a cache of stale items.
 
-    Queries decide what is drawn, so positives and drawn items are encoded in one pass, each
-    distinct item once. Call `commit` with the report after the optimizer's step; nothing changes
-    before.
+    A forward pass draws negatives for the queries, then encodes positives and drawn items in one
+    call, each distinct item once. Call `commit` with the report after the optimizer's step; the
+    cache does not change before.
 
     Args:
         cache: The cache.
         encode_items: Features `(n, …)` by name → embeddings `(n, dim)`.
-        beta: The inverse temperature, or a `Temperature` that may be learned.
-        num_negatives: Draws of each query.
-        comparison: What positives are compared with.
-        upkeep: How the cache is kept.
+        beta: The inverse temperature, or a `Temperature`, which may be learned.
+        num_negatives: Draws per query.
+        comparison: Further negatives, and the estimator of the gradient.
+        upkeep: How the cache is fed and refreshed.
 
     Example:
         >>> table = nn.Embedding(100, 8)
@@ -102,12 +101,12 @@ class NegativeCacheLoss(NegativesLoss):
         self.comparison = comparison or Comparison()
         self.upkeep = upkeep or Upkeep()
         self._encode = encode_items
-        self._keeper = CacheKeeper(cache, encode_items, self.upkeep)
+        self._updater = CacheUpdater(cache, encode_items, self.upkeep)
         self._pushed = PushReport(0, 0, 0)
 
     def begin(self) -> None:
-        """Fill the cache, where its feed has what to fill it with; after warming up."""
-        self._keeper.begin()
+        """Fill the cache from its feed. With a warm-up, that happens at its end instead."""
+        self._updater.begin()
 
     def forward(
         self,
@@ -121,41 +120,41 @@ class NegativeCacheLoss(NegativesLoss):
 
         Args:
             queries: Encoded queries, with gradients.
-            features: What the queries' positives are encoded from, `(batch, …)` by name.
+            features: The encoder's inputs for the positives, `(batch, …)` by name.
             keys: Keys of the positives.
-            known: Keys of other items that are right for a query, lists or a matrix with −1 for
-                nothing.
-            hard: More negatives, the same number for each query and those of the first query
-                first, with the key −1 for nothing. They count for their own query only, each item
-                once, and not where they are right for it.
+            known: Keys of the query's other known positives, which are masked. Lists, or a matrix
+                padded with −1.
+            hard: Hard negatives, the same number per query, those of the first query first; key −1
+                for none. Each counts once, for its own query only, and not if it is a positive of
+                that query.
         """
         beta = self.temperature()
         positives = HeldItems(torch.full_like(keys, -1), keys, features)
         with raising_together(self.cache.ranks, self.cache.device):
             require_items(positives, hard)
         hard_keys = None if hard is None else _by_query(hard.keys, len(keys))
-        is_in_batch = self.comparison.in_batch or self._keeper.is_warming_up
+        is_in_batch = self.comparison.in_batch or self._updater.is_warming_up
         all_keys = gather_keys(keys, self.cache.ranks)[0] if is_in_batch else None
         draw = self._draw(queries, beta, keys, known, hard_keys, all_keys)
         parts = [positives, *([draw.items()] if draw else []), *([hard] if hard else [])]
         encoded = encode_distinct(self._encode, parts)
         own = encoded[0]
-        extra: list[Tensor] = []
+        extra_logits: list[Tensor] = []
         if is_in_batch:
             all_own = gather_lines(own, self.cache.ranks)
-            extra.append(in_batch_logits(queries, all_own, beta, keys, known, all_keys))
+            extra_logits.append(in_batch_logits(queries, all_own, beta, keys, known, all_keys))
         if hard_keys is not None:
-            counts = hard_that_count(hard_keys, keys, known, all_keys)
+            counts = hard_negative_mask(hard_keys, keys, known, all_keys)
             own_hard = _by_query(encoded[-1], len(keys)).float()
             own_logits = beta * torch.einsum("bd,bkd->bk", queries.float(), own_hard)
-            extra.append(own_logits.masked_fill(~counts, -torch.inf))
-        logits = torch.cat(extra, dim=1) if extra else None
+            extra_logits.append(own_logits.masked_fill(~counts, -torch.inf))
+        logits = torch.cat(extra_logits, dim=1) if extra_logits else None
         if draw is None:
-            return self._warming_up(queries, own, beta, logits, positives, known)
+            return self._warmup_report(queries, own, beta, logits, positives, known)
         drawn = encoded[1].unflatten(0, draw.rows.shape)
         result = cached_softmax(queries, own, drawn, draw, beta, self.comparison.estimator, logits)
         return CacheLossReport(
-            self._both_ways(result.loss, queries, own, beta, keys, known),
+            self._add_symmetric_loss(result.loss, queries, own, beta, keys, known),
             result.losses,
             _metrics(result.losses, beta, draw, result.staleness),
             positives=positives,
@@ -165,26 +164,26 @@ class NegativeCacheLoss(NegativesLoss):
         )
 
     def commit(self, report: LossReport) -> None:
-        """Rewrite what was encoded, let new items in, sweep the oldest.
+        """Write back fresh embeddings, add new items, sweep the oldest.
 
-        If it raises, the cache is as it was, on all ranks.
+        If it raises, no rank's cache has changed.
         """
         assert isinstance(report, CacheLossReport)
-        self._pushed = self._keeper.keep(
+        self._pushed = self._updater.commit(
             report.positives, report.positive_embeddings, report.draw, report.drawn
         )
 
     def refresh(self) -> None:
-        """What a commit encodes last, where that was stopped: a sweep, or a cache after warm-up."""
-        self._keeper.refresh()
+        """Complete a commit that was stopped: the sweep, or the filling after the warm-up."""
+        self._updater.refresh()
 
     def latest_metrics(self) -> dict[str, float]:
-        """The cache after the last commit; nothing is sent for it.
+        """Metrics of the cache after the last commit, without communication.
 
-        `age` and `age_p95` are commits since the held items were encoded, `refreshed` the share
-        encoded in the last step (the ρ in effect), `held` and `alpha` what of the corpus is held,
-        `pushed_known` the share of pushed items that were held already. Where ranks share the
-        cache, the last three are of all ranks, and the others of the items this rank keeps.
+        `age` and `age_p95` are commits since the held items were encoded; `refreshed` is the share
+        encoded in the last step (the effective ρ); `held` and `alpha` are the items held and their
+        share of the corpus; `pushed_known` is the share of pushed items that were held already. In
+        a shared cache, the last three cover all ranks, the others only this rank's items.
         """
         ages = self.cache.ages().float()
         pushed = self._pushed.num_new + self._pushed.num_known + self._pushed.num_repeated
@@ -209,7 +208,7 @@ class NegativeCacheLoss(NegativesLoss):
         hard_keys: Tensor | None,
         batch_keys: Tensor | None,
     ) -> Draw | None:
-        if self._keeper.is_warming_up:
+        if self._updater.is_warming_up:
             return None
         return self.cache.sample(
             queries,
@@ -221,7 +220,7 @@ class NegativeCacheLoss(NegativesLoss):
             advance=torch.is_grad_enabled(),
         )
 
-    def _warming_up(
+    def _warmup_report(
         self,
         queries: Tensor,
         own: Tensor,
@@ -233,7 +232,7 @@ class NegativeCacheLoss(NegativesLoss):
         assert logits is not None
         positive = beta * (queries.float() * own.float()).sum(dim=1)
         losses = cross_entropies(positive, logits)
-        loss = self._both_ways(losses.mean(), queries, own, beta, positives.keys, known)
+        loss = self._add_symmetric_loss(losses.mean(), queries, own, beta, positives.keys, known)
         return CacheLossReport(
             loss,
             losses.detach(),
@@ -242,7 +241,7 @@ class NegativeCacheLoss(NegativesLoss):
             positive_embeddings=own.detach(),
         )
 
-    def _both_ways(
+    def _add_symmetric_loss(
         self,
         loss: Tensor,
         queries: Tensor,
@@ -253,7 +252,7 @@ class NegativeCacheLoss(NegativesLoss):
     ) -> Tensor:
         if not self.comparison.symmetric:
             return loss
-        return both_ways(loss, queries, own, beta, keys, known, self.cache.ranks)
+        return symmetric_loss(loss, queries, own, beta, keys, known, self.cache.ranks)
 
 
 def _metrics(
@@ -273,13 +272,13 @@ def _metrics(
 
 
 def _by_query(values: Tensor, num_queries: int) -> Tensor:
-    """Lines of the first query first, as many for each."""
-    num_each = len(values) // max(1, num_queries)
-    return values.view(num_queries, num_each, *values.shape[1:])
+    """Split values by query; each query has the same number, the first query's come first."""
+    num_per_query = len(values) // max(1, num_queries)
+    return values.view(num_queries, num_per_query, *values.shape[1:])
 
 
 def _p95(values: Float[Tensor, " n"]) -> Tensor:
-    """The 95th percentile: the smallest value that at least so many do not exceed; 0 of none."""
+    """The 95th percentile; 0 without values."""
     if not len(values):
         return values.sum()
     return values.sort().values[int(0.95 * (len(values) - 1) + 0.5)]

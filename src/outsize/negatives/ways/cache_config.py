@@ -1,4 +1,4 @@
-"""The negative cache of a run."""
+"""Configuration of the negative cache in a run file."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from outsize.ranks.collectives import world_size
 
 @dataclass(frozen=True)
 class NegativeCacheConfig(NegativesConfig):
-    """Items drawn from a cache by their scores, as softmax has it; several ranks share the cache.
+    """Negatives drawn from a cache by softmax over their scores; ranks share one cache.
 
     Attributes:
-        num_negatives: Draws of each query.
-        num_items: Items held, by all ranks together; `None` for all there are.
+        num_negatives: Draws per query.
+        num_items: Capacity of the cache in items, over all ranks; `None` for the whole corpus.
         feed: "corpus" (all items from the start), "stream" (a moving uniform sample) or
-            "positives" (what the queries of each step are right for).
-        num_new: Random items a step, of each rank, for a stream.
-        refresh: ρ, the share of the held items that is swept a step, the oldest first.
-        precision: How embeddings are kept.
+            "positives" (the positives of each step).
+        num_new: Random items per step and rank, for a stream.
+        refresh: ρ, the share of the held items that is re-encoded per step, the oldest first.
+        precision: How embeddings are stored.
         eviction: "fifo" or "lru".
         estimator: "weighted", "sampled" or "control-variate".
-        in_batch: Join the positives of the batch's other queries.
-        symmetric: Also compare each positive's query with the batch's other queries.
-        log_q: Correct a cache of positives for their popularity.
-        warmup_steps: Steps in which queries are compared within the batch only.
+        in_batch: Add in-batch negatives.
+        symmetric: Average with the loss of each positive against the queries of the batch.
+        log_q: Apply the logQ correction to a cache of positives.
+        warmup_steps: Steps with in-batch negatives only.
     """
 
     num_negatives: int = 16
@@ -63,12 +63,12 @@ class NegativeCacheConfig(NegativesConfig):
             raise ConfigError(f"refresh must be from 0 to 1, but got {self.refresh}")
         if self.feed == "corpus" and self.num_items is not None:
             raise ConfigError(
-                "feed = 'corpus' holds all items: leave num_items out, or choose a stream"
+                "feed = 'corpus' holds all items: remove num_items, or set feed = 'stream'"
             )
         if self.feed == "stream" and self.eviction == "lru":
             raise ConfigError(
-                "a stream is a uniform sample only under eviction = 'fifo': under 'lru' items that "
-                "are drawn often would stay"
+                "feed = 'stream' is a uniform sample only with eviction = 'fifo': with 'lru', "
+                "items that are drawn often would stay"
             )
 
     def build(self, source: ItemSource, seed: int) -> NegativeCacheLoss:  # noqa: D102
@@ -101,5 +101,5 @@ class NegativeCacheConfig(NegativesConfig):
         if not self.log_q:
             return PositivesFeed()
         if source.counts is None:
-            raise ConfigError("log_q needs to know how often items are positives: set it to false")
+            raise ConfigError("log_q needs ItemSource.counts: give them, or set log_q = false")
         return PositivesFeed(source.counts, size, self.eviction)

@@ -1,4 +1,4 @@
-"""Softmax over all items, each encoded with gradients: what everything else approximates."""
+"""Exact softmax: all items, each encoded with gradients. The other kinds approximate it."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from outsize.negatives.contract import (
     LossReport,
     NegativesConfig,
     NegativesLoss,
-    report_of,
+    make_report,
 )
 from outsize.negatives.temperature import Temperature
 
 
 class ExactLoss(NegativesLoss):
-    """Cross-entropy of each positive among all items; for corpora that can be encoded every step.
+    """Cross-entropy of each positive over the whole corpus, which is encoded in every step.
 
     Args:
-        source: All items.
-        temperature: β.
+        source: The corpus.
+        temperature: The inverse temperature β.
     """
 
     def __init__(self, source: ItemSource, temperature: Temperature) -> None:
@@ -47,18 +47,18 @@ class ExactLoss(NegativesLoss):
         positive = logits.gather(1, keys.unsqueeze(1)).squeeze(1)
         if known is not None:
             lists, num_items = Ragged.of(known), self._source.num_items
-            lines = lists.lines()
-            is_other = (lists.values != keys[lines]) & (lists.values >= 0)  # its own positive stays
-            place = lines * (num_items + 1) + torch.where(is_other, lists.values, num_items)
+            query = lists.lines()
+            is_other = (lists.values != keys[query]) & (lists.values >= 0)  # never its own positive
+            place = query * (num_items + 1) + torch.where(is_other, lists.values, num_items)
             masked = torch.zeros(len(keys), num_items + 1, dtype=torch.bool, device=keys.device)
             masked.view(-1)[place] = True
             logits = logits.masked_fill(masked[:, :-1], -torch.inf)
-        return report_of(logits.logsumexp(dim=1) - positive, beta)
+        return make_report(logits.logsumexp(dim=1) - positive, beta)
 
 
 @dataclass(frozen=True)
 class ExactConfig(NegativesConfig):
-    """All items, encoded anew each step."""
+    """The whole corpus, re-encoded in every step."""
 
     def build(self, source: ItemSource, seed: int) -> ExactLoss:  # noqa: D102
         return ExactLoss(source, Temperature(self.beta, self.learn_beta))

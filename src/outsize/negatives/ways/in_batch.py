@@ -1,4 +1,4 @@
-"""The items of a batch against each other: the negatives that cost nothing."""
+"""In-batch negatives: the positives of the batch's other queries, which cost no encoding."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from torch import Tensor
 
 from outsize.errors import ConfigError
 from outsize.kernels.ragged import Ragged
-from outsize.negatives.cache.key_index import places_by_table
+from outsize.negatives.cache.key_index import positions_by_table
 from outsize.negatives.contract import (
     ItemSource,
     LossReport,
     NegativesConfig,
     NegativesLoss,
     cross_entropies,
-    report_of,
+    make_report,
 )
-from outsize.negatives.inclusion import log_drawn
+from outsize.negatives.inclusion import log_prob_drawn
 from outsize.negatives.temperature import Temperature
 from outsize.ranks.collectives import ProcessRanks, RankGroup
 from outsize.ranks.gathering import gather_keys, gather_lines, gather_lists
@@ -34,20 +34,21 @@ def in_batch_logits(
     known: Int64[Tensor, "batch k"] | Ragged | None = None,
     item_keys: Int64[Tensor, " n"] | None = None,
 ) -> Float32[Tensor, "batch n"]:
-    """Each query's logits of the other queries' positives: −∞ where one must not count for it.
+    """Logits of each query for the in-batch negatives, −∞ for masked ones.
+
+    Masked are the query's own positive, its known positives, and repeated items: of several with
+    the same key, only the first counts.
 
     Args:
         queries: Encoded queries.
-        items: Positives, encoded: those of these queries, or of all ranks'.
+        items: Encoded positives, of these queries or of all ranks.
         beta: The inverse temperature.
-        keys: Keys of these queries' positives. A query's own never counts, and of several items
-            with one key the first does.
-        known: Keys of a query's other positives, lists or a matrix with −1 for nothing; they do
-            not count either.
-        item_keys: Keys of `items`, where these are not of these queries alone.
+        keys: Keys of the positives of these queries.
+        known: Keys of the queries' other known positives, lists or a matrix padded with −1.
+        item_keys: Keys of `items`; `keys` by default.
     """
     item_keys = keys if item_keys is None else item_keys
-    masked = _are_right(keys, known, item_keys) | _is_repeated(item_keys).unsqueeze(0)
+    masked = _is_positive(keys, known, item_keys) | _is_repeated(item_keys).unsqueeze(0)
     logits = beta * (queries.float() @ items.float().T)
     return logits.masked_fill(masked, -torch.inf)
 
@@ -60,25 +61,27 @@ def items_to_queries(
     known: Int64[Tensor, "n k"] | Ragged | None = None,
     first: int = 0,
 ) -> Float32[Tensor, " batch"]:
-    """The other direction: cross-entropy of each item's query among those it is not right for.
+    """The other direction: cross-entropy of each item's query over the queries of the batch.
+
+    Other queries that have the item as a positive are masked.
 
     Args:
-        queries: Encoded queries: those of these items, or of all ranks'.
-        items: Positives, encoded.
+        queries: Encoded queries, of these items or of all ranks.
+        items: Encoded positives.
         beta: The inverse temperature.
         keys: Keys of the queries' positives.
-        known: Keys of the queries' other positives.
-        first: Where the queries of these items begin.
+        known: Keys of the queries' other known positives.
+        first: The position of the first item's query in `queries`.
     """
     own = keys[first : first + len(items)]
     logits = beta * (items.float() @ queries.float().T)
-    masked = _are_right(keys, known, own).T.clone()
+    masked = _is_positive(keys, known, own).T.clone()
     masked.diagonal(first).fill_(False)
     logits = logits.masked_fill(masked, -torch.inf)
     return logits.logsumexp(dim=1) - logits.diagonal(first)
 
 
-def both_ways(
+def symmetric_loss(
     loss: Float32[Tensor, ""],
     queries: Float[Tensor, "batch dim"],
     items: Float[Tensor, "batch dim"],
@@ -87,7 +90,7 @@ def both_ways(
     known: Int64[Tensor, "batch k"] | Ragged | None = None,
     ranks: RankGroup | None = None,
 ) -> Float32[Tensor, ""]:
-    """The mean of a loss and that of items against the queries of the batch, on all ranks."""
+    """Average a loss with that of the other direction: items against the queries of all ranks."""
     all_keys, first = gather_keys(keys, ranks)
     lists = Ragged.of(keys.new_empty(len(keys), 0) if known is None else known)
     others = gather_lines(queries, ranks)
@@ -96,25 +99,25 @@ def both_ways(
 
 
 class InBatchLoss(NegativesLoss):
-    """Cross-entropy of each positive among the positives of the batch.
+    """Cross-entropy of each positive against the positives of the batch.
 
-    Popular items are often in a batch, and so are pushed away more often than the softmax over all
-    items would. With their counts, each item of the batch counts 1/π times (logQ), where
+    Popular items occur in many batches, so they are negatives more often than in a softmax over all
+    items. The logQ correction weights each item of the batch by 1/π, where
 
         π = 1 − (1 − q)^(B − 1)
 
-    is the chance that one of the other queries has it, q its share of all positives and B the
-    pairs of this step on all ranks that are taken together. An item counts once however often it is
-    in the batch, so that the sum is an estimate without bias of that over all items, less what is
-    masked. Positives are taken for independent draws: in an epoch that goes through n pairs in
-    random order, π is too small by a share of B/(2n) at most.
+    is the probability that one of the other queries has the item, q its share of all positives, and
+    B the number of pairs in this step over all `ranks`. An item counts once, however often it is in
+    the batch. So the sum is an unbiased estimate of the sum over all items that are not masked.
+    Positives are modelled as independent draws: in an epoch over n pairs in random order, π is too
+    small by a relative error of at most B/(2n).
 
     Args:
-        source: How items are encoded.
-        temperature: β.
-        symmetric: Also compare each positive's query with the batch's other queries.
-        log_q: Correct for popularity by the source's counts.
-        ranks: Those whose batches are taken together; by default this one alone.
+        source: The corpus.
+        temperature: The inverse temperature β.
+        symmetric: Average with the loss of each positive against the queries of the batch.
+        log_q: Apply the logQ correction, with the counts of the source.
+        ranks: The ranks whose batches are joined; this one alone by default.
     """
 
     def __init__(
@@ -133,7 +136,7 @@ class InBatchLoss(NegativesLoss):
         self._shares: Tensor | None = None
         if log_q:
             if source.counts is None:
-                raise ConfigError("log_q needs to know how often items are positives")
+                raise ConfigError("log_q needs ItemSource.counts: give them, or set log_q = false")
             self._shares = source.counts.double() / source.counts.sum()
 
     def forward(  # noqa: D102
@@ -149,24 +152,24 @@ class InBatchLoss(NegativesLoss):
         logits = in_batch_logits(queries, all_items, beta, keys, known, all_keys)
         if self._shares is not None:
             self._shares = self._shares.to(keys.device)
-            num_others = max(1, len(all_keys) - 1)  # without others, all is masked
-            logits = logits - log_drawn(self._shares[all_keys], num_others).float()
+            num_others = max(1, len(all_keys) - 1)  # a single pair has only masked logits
+            logits = logits - log_prob_drawn(self._shares[all_keys], num_others).float()
         positive = beta * (queries.float() * items.float()).sum(dim=1)
         losses = cross_entropies(positive, logits)
         loss = losses.mean()
         if self._symmetric:
-            loss = both_ways(loss, queries, items, beta, keys, known, self._ranks)
-        return report_of(losses, beta, loss)
+            loss = symmetric_loss(loss, queries, items, beta, keys, known, self._ranks)
+        return make_report(losses, beta, loss)
 
 
 @dataclass(frozen=True)
 class InBatchConfig(NegativesConfig):
-    """The batch's other positives.
+    """In-batch negatives: the positives of the batch's other queries.
 
     Attributes:
-        symmetric: Also compare each positive's query with the batch's other queries.
-        log_q: Correct for popularity.
-        across_ranks: Take the batches of all ranks together, as one process would.
+        symmetric: Average with the loss of each positive against the queries of the batch.
+        log_q: Apply the logQ correction for popularity.
+        across_ranks: Join the batches of all ranks, as in one process with one large batch.
     """
 
     symmetric: bool = False
@@ -179,30 +182,30 @@ class InBatchConfig(NegativesConfig):
         return InBatchLoss(source, temperature, self.symmetric, self.log_q, ranks)
 
 
-def _are_right(
+def _is_positive(
     keys: Int64[Tensor, " batch"],
     known: Int64[Tensor, "batch k"] | Ragged | None,
     item_keys: Int64[Tensor, " n"],
 ) -> Bool[Tensor, "batch n"]:
-    """Whether item j is right for query i: its own, or known to be."""
-    right = keys.unsqueeze(1) == item_keys.unsqueeze(0)
+    """Whether item j is a positive of query i: its own, or a known one."""
+    is_own = keys.unsqueeze(1) == item_keys.unsqueeze(0)
     lists = None if known is None else Ragged.of(known)
     if lists is None or not len(lists.values) or not len(item_keys):
-        return right
-    # Each known key is looked up among the items' keys, which are fewer than all pairs of both.
+        return is_own
+    # Look up each known key among the items' keys: cheaper than comparing all pairs.
     distinct, number = torch.unique(item_keys, return_inverse=True)
-    found = None if keys.is_cuda else places_by_table(lists.values, distinct)
+    found = None if keys.is_cuda else positions_by_table(lists.values, distinct)
     if found is None:
         found = torch.searchsorted(distinct, lists.values).clamp_max_(len(distinct) - 1)
         found = torch.where(distinct[found] == lists.values, found, -1)
     is_known = torch.zeros(len(keys), len(distinct) + 1, dtype=torch.bool, device=keys.device)
     found = torch.where(found >= 0, found, len(distinct))
     is_known.view(-1)[lists.lines() * (len(distinct) + 1) + found] = True
-    return right | is_known[:, number]
+    return is_own | is_known[:, number]
 
 
 def _is_repeated(keys: Int64[Tensor, " n"]) -> Bool[Tensor, " n"]:
-    """Whether a key stands further to the left as well."""
+    """Whether a key occurs earlier in the list."""
     ordered, places = torch.sort(keys, stable=True)
     repeated = torch.zeros_like(ordered, dtype=torch.bool)
     repeated[1:] = ordered[1:] == ordered[:-1]

@@ -1,7 +1,7 @@
-"""A first-in, first-out queue of the last positives, all of them constants (MoCo, XBM).
+"""A FIFO queue of recent positives, used as constants (MoCo, XBM): a memory bank.
 
-What most libraries call a memory bank. Items in it are as stale as the queue is long, are never
-refreshed, and get no gradient: only queries learn from them.
+Queued embeddings are never refreshed, so their age grows with the length of the queue. They get no
+gradient: only the queries learn from them.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class QueueReport(LossReport):
     """The loss of one batch against a queue.
 
     Attributes:
-        keys: The batch's positives.
-        embeddings: What they were encoded to.
+        keys: Keys of the positives of the batch.
+        embeddings: Their fresh embeddings.
     """
 
     keys: Tensor = field(kw_only=True)
@@ -39,12 +39,12 @@ class QueueReport(LossReport):
 
 
 class QueueLoss(NegativesLoss):
-    """Cross-entropy of each positive among the queue and the batch.
+    """Cross-entropy of each positive against the queue and the batch.
 
     Args:
-        cache: The queue; it needs no features.
-        source: How items are encoded.
-        temperature: β.
+        cache: The queue, a cache without features.
+        source: The corpus.
+        temperature: The inverse temperature β.
     """
 
     def __init__(self, cache: NegativeCache, source: ItemSource, temperature: Temperature) -> None:
@@ -64,7 +64,7 @@ class QueueLoss(NegativesLoss):
         beta = self.temperature()
         items = self._source.encode(features)
         extra = in_batch_logits(queries, items, beta, keys, known)
-        # With nothing drawn, the control variate is the gradient of constants: the queries' alone.
+        # Without draws, the control variate is the exact gradient for constant items.
         draw = self.cache.sample(
             queries,
             0,
@@ -86,25 +86,25 @@ class QueueLoss(NegativesLoss):
         )
 
     def commit(self, report: LossReport) -> None:
-        """Let the batch's positives in."""
+        """Push the positives of the batch."""
         assert isinstance(report, QueueReport)
         with self.cache.all_or_nothing():
             self.cache.commit()
             self.cache.push({}, report.embeddings, report.keys)
 
     def latest_metrics(self) -> dict[str, float]:
-        """How old the queue is."""
+        """The mean age and the length of the queue."""
         ages = self.cache.ages().float()
         return {"age": float(ages.mean()), "held": float(len(ages))} if len(ages) else {"held": 0.0}
 
 
 @dataclass(frozen=True)
 class QueueConfig(NegativesConfig):
-    """The positives of the last batches, as they were encoded then.
+    """A FIFO queue (memory bank) of the embeddings of recent positives.
 
     Attributes:
         num_items: Length of the queue.
-        precision: How embeddings are kept.
+        precision: How embeddings are stored.
     """
 
     num_items: int = 65_536

@@ -1,6 +1,6 @@
-"""The best items of an index that is encoded anew every so often (ANCE, Xiong et al. 2021).
+"""Hard negatives from an index that is re-encoded periodically (ANCE, Xiong et al. 2021).
 
-They count once each, as the method has it, so its loss is over a handful of items.
+As in the paper, each negative has weight 1, so that the loss is over a few items, not the corpus.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from outsize.kernels.softmax.best_items import top_items
 from outsize.negatives.cache.key_index import as_lists
 from outsize.negatives.cache.negative_cache import NegativeCache
 from outsize.negatives.cache.precision import Precision
-from outsize.negatives.cache.stored_items import KeptRows
+from outsize.negatives.cache.stored_items import StoredItems
 from outsize.negatives.contract import ItemSource, LossReport, NegativesConfig
 from outsize.negatives.temperature import Temperature
-from outsize.negatives.ways.chosen_items import SampledLoss
+from outsize.negatives.ways.sampled_loss import SampledLoss
 
 
 class TopItemsLoss(SampledLoss):
-    """Hard negatives: some of the best items of an index that is encoded anew every so often.
+    """Cross-entropy against hard negatives, drawn from the top-scored items of a periodic index.
 
     Args:
-        index: All items as they were encoded last; it needs no features.
-        source: All items.
-        temperature: β.
-        config: How many, and how often.
-        seed: Seed of what is chosen.
+        index: All items, a cache without features.
+        source: The corpus.
+        temperature: The inverse temperature β.
+        config: The number of negatives and candidates, and the period of the index.
+        seed: Seed of the choice.
     """
 
     def __init__(
@@ -65,16 +65,16 @@ class TopItemsLoss(SampledLoss):
         lists = as_lists(keys, known)
         excluded = lists.with_values(self.cache.rows_of(lists.values))
         best, _ = top_items(queries, self.cache.scored(), self._config.num_candidates, excluded)
-        chance = torch.rand(best.shape, generator=generator, device=best.device)
-        chance = torch.where(best >= 0, chance, -1.0)
-        picked = chance.topk(min(self._config.num_negatives, best.shape[1]), dim=1).indices
+        priority = torch.rand(best.shape, generator=generator, device=best.device)
+        priority = torch.where(best >= 0, priority, -1.0)
+        picked = priority.topk(min(self._config.num_negatives, best.shape[1]), dim=1).indices
         rows = best.gather(1, picked)
         return torch.where(rows >= 0, self.cache.keys[rows.clamp_min(0)], -1)
 
     def commit(self, report: LossReport) -> None:
-        """Choose others next time, from items encoded anew where it is time for that.
+        """Advance the seed of the choice, and re-encode the index when it is due.
 
-        If encoding raises, nothing has changed; if it is stopped, `refresh` is left to be done.
+        If encoding raises, nothing has changed. If it is stopped, call `refresh` later.
         """
         is_due = (self.step + 1) % self._config.refresh_every == 0
         encoded, stop = None, None
@@ -90,31 +90,31 @@ class TopItemsLoss(SampledLoss):
             raise stop
 
     def refresh(self) -> None:
-        """Encode all items, where it is time for that."""
+        """Re-encode the index if it is due."""
         if self.step % self._config.refresh_every == 0:
             self.begin()
 
     def latest_metrics(self) -> dict[str, float]:
-        """How old the index is."""
+        """The age of the index."""
         return {"age": float(self.cache.ages().float().mean())}
 
     @torch.no_grad()
-    def _encode_all(self) -> tuple[Tensor, Tensor, KeptRows]:
-        """All items as the index takes them in; refuses what it cannot keep."""
+    def _encode_all(self) -> tuple[Tensor, Tensor, StoredItems]:
+        """Encode all items, and prepare them for `NegativeCache.take_in`."""
         keys = torch.arange(self._source.num_items, device=self.cache.keys.device)
         return keys, *self.cache.prepare({}, self._source.encode_keys(keys), keys)
 
 
 @dataclass(frozen=True)
 class TopItemsConfig(NegativesConfig):
-    """Some of the best items of an index that is encoded anew every so often.
+    """Hard negatives from an index that is re-encoded periodically (ANCE).
 
     Attributes:
-        num_negatives: Items for each query.
-        num_candidates: Of how many best ones they are chosen evenly.
-        refresh_every: Steps between encodings of all items.
-        in_batch: Join the positives of the batch's other queries.
-        precision: How the index is kept.
+        num_negatives: Hard negatives per query.
+        num_candidates: Top-scored items per query, from which negatives are drawn uniformly.
+        refresh_every: Steps between re-encodings of all items.
+        in_batch: Add in-batch negatives.
+        precision: How embeddings are stored.
     """
 
     num_negatives: int = 16

@@ -1,6 +1,6 @@
-"""Items drawn evenly from all: sampled softmax.
+"""Sampled softmax: k negatives per query, drawn uniformly from the corpus.
 
-Each of the k drawn counts for as many items as the corpus has over k.
+Each of them has weight num_items / k.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from outsize.bounds import require_at_least
 from outsize.kernels.ragged import Ragged
 from outsize.negatives.contract import ItemSource, NegativesConfig
 from outsize.negatives.temperature import Temperature
-from outsize.negatives.ways.chosen_items import SampledLoss
+from outsize.negatives.ways.sampled_loss import SampledLoss
 
 
 class UniformLoss(SampledLoss):
-    """Sampled softmax with items drawn evenly from all.
+    """Sampled softmax with uniform negatives.
 
     Args:
-        source: All items.
-        temperature: β.
-        num_negatives: Items drawn for each query.
+        source: The corpus.
+        temperature: The inverse temperature β.
+        num_negatives: Draws per query.
         seed: Seed of the draws.
     """
 
@@ -49,18 +49,18 @@ class UniformLoss(SampledLoss):
         shape, device = (len(queries), self._num), queries.device
         num_items = self._source.num_items
         drawn = torch.randint(num_items, shape, generator=generator, device=device)
-        is_right = drawn == keys.unsqueeze(1)
+        is_positive = drawn == keys.unsqueeze(1)
         if known is not None:
-            is_right |= known.contains(drawn, num_items)
-        return torch.where(is_right, -1, drawn)
+            is_positive |= known.contains(drawn, num_items)
+        return torch.where(is_positive, -1, drawn)
 
 
 @dataclass(frozen=True)
 class UniformConfig(NegativesConfig):
-    """Items drawn evenly from all.
+    """Sampled softmax: negatives drawn uniformly from the corpus.
 
     Attributes:
-        num_negatives: Items drawn for each query.
+        num_negatives: Draws per query.
     """
 
     num_negatives: int = 64

@@ -1,4 +1,4 @@
-"""A few items for each query, encoded with gradients."""
+"""Softmax over a few chosen items per query, all encoded with gradients."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from outsize.negatives.contract import (
     LossReport,
     NegativesLoss,
     cross_entropies,
-    report_of,
+    make_report,
 )
 from outsize.negatives.temperature import Temperature
 from outsize.negatives.ways.in_batch import in_batch_logits
 
 
 class SampledLoss(NegativesLoss):
-    """Cross-entropy of each positive among k chosen items, and the batch where that is wanted.
+    """Cross-entropy of each positive against k chosen items, and optionally the batch.
 
     Args:
-        source: All items.
-        temperature: β.
-        in_batch: Join the positives of the batch's other queries.
-        seed: Seed of what is chosen.
+        source: The corpus.
+        temperature: The inverse temperature β.
+        in_batch: Add in-batch negatives.
+        seed: Seed of the choice.
     """
 
     def __init__(
@@ -51,12 +51,12 @@ class SampledLoss(NegativesLoss):
         known: Ragged | None,
         generator: torch.Generator,
     ) -> Int64[Tensor, "batch k"]:
-        """Keys of negatives for each query, −1 for none; neither its positive nor a known one."""
+        """Choose the keys of k negatives per query, −1 for none; no known positive of the query."""
 
     @property
     @abstractmethod
     def log_weight(self) -> float:
-        """The log of how many items each chosen one stands for."""
+        """The log of how many items of the corpus each chosen item stands for."""
 
     def forward(  # noqa: D102
         self,
@@ -70,7 +70,7 @@ class SampledLoss(NegativesLoss):
         generator.manual_seed(derive_seed(self._seed, "choose", self.step))
         lists = None if known is None else Ragged.of(known)
         chosen = self.choose(queries.detach().float(), keys, lists, generator)
-        if self._in_batch:  # where the batch's items count already
+        if self._in_batch:  # items of the batch count there already
             chosen = torch.where(is_among(chosen, keys), NO_KEY, chosen)
         both = torch.cat((keys, chosen.clamp_min(0).flatten()))
         distinct, place = torch.unique(both, return_inverse=True)
@@ -81,16 +81,16 @@ class SampledLoss(NegativesLoss):
         parts = [logits.masked_fill(chosen < 0, -torch.inf)]
         if self._in_batch:
             parts.append(in_batch_logits(queries, own, beta, keys, known))
-        return report_of(cross_entropies(positive, torch.cat(parts, dim=1)), beta)
+        return make_report(cross_entropies(positive, torch.cat(parts, dim=1)), beta)
 
     def commit(self, report: LossReport) -> None:
-        """Choose others next time."""
+        """Advance the seed of the choice."""
         self.step += 1
 
     def get_extra_state(self) -> Tensor:
-        """How many steps were taken."""
+        """The number of steps, and the seed."""
         return torch.tensor([self.step, self._seed])
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Go on where another loss was."""
+        """Set the number of steps, and the seed."""
         self.step, self._seed = state.tolist()
