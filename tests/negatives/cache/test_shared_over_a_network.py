@@ -8,7 +8,7 @@ import torch
 
 from outsize.negatives import NegativeCache, load_cache
 
-SCRIPT = Path(__file__).parent.parent / "ranks" / "check_negatives.py"
+SCRIPT = Path(__file__).parents[2] / "ranks" / "check_negatives.py"
 FEATURES = {"id": ((), torch.int64), "tokens": ((3,), torch.int16)}
 
 

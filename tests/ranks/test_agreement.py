@@ -175,7 +175,7 @@ def test_ranks_with_different_negative_caches_all_raise(options):
 
 
 def test_real_ranks_that_disagree_all_raise():
-    script = Path(__file__).parent.parent / "ranks" / "check_agreement.py"
+    script = Path(__file__).with_name("check_agreement.py")
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     done = subprocess.run([*launcher, script], capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stderr
