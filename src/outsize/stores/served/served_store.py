@@ -1,8 +1,8 @@
 """Asynchronous training: sharded rows that every rank serves at any time.
 
 This is a parameter server with one server per rank, like the asynchronous baselines TF PS and HET
-PS of HET (VLDB 2022). Workers do not wait for each other: nothing bounds the lag of a read except the
-number of steps that the workers are apart.
+PS of HET (VLDB 2022). Workers do not wait for each other, so only the number of steps that
+they are apart bounds the lag of a read.
 """
 
 from __future__ import annotations
