@@ -185,7 +185,7 @@ def forward_compiles_in_one_graph(make: MakeTable) -> None:
     assert torch.equal(compiled(_IDS), table(_IDS))
 
 
-def compiled_lookups_refuse_ids_out_of_range(make: MakeTable) -> None:
+def lookup_compiles_and_refuses_ids_out_of_range(make: MakeTable) -> None:
     """A compiled graph includes the check of ids, with the same error."""
     for backend in ("eager", "aot_eager"):
         torch.compiler.reset()
@@ -217,5 +217,5 @@ TABLE_CHECKS: tuple[Callable[[MakeTable], None], ...] = (
     memory_use_is_what_the_module_holds,
     materialize_gives_the_same_vectors,
     forward_compiles_in_one_graph,
-    compiled_lookups_refuse_ids_out_of_range,
+    lookup_compiles_and_refuses_ids_out_of_range,
 )
