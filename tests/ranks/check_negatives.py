@@ -155,11 +155,11 @@ def check_loading():
     small = ShardedNegativeCache(2 * world_size(), DIM, ID, precision="bfloat16")
     assert load_cache(small, folder / "cache") == NUM_ITEMS - 2 * world_size()
     wider = ShardedNegativeCache(NUM_ITEMS, DIM + 1, ID, precision="bfloat16")
-    assert "make the cache as it was saved" in complaint(wider, "cache")
+    assert "build the cache as it was saved" in complaint(wider, "cache")
     words = complaint(NegativeCache(4, DIM, precision="float32"), "own")
     assert words.endswith(
-        "holds negative caches that 2 ranks kept each for itself, but there are 3 ranks: "
-        "load them on 2"
+        "holds 2 separate negative caches, one per rank, but there are 3 ranks: "
+        "load them on 2 ranks"
     )
 
 

@@ -26,7 +26,7 @@ from outsize.training.tasks import retrieval
 def short_pieces(monkeypatch):
     """Long work in short pieces, and no figures."""
     monkeypatch.setattr(contract, "ENCODED_AT_ONCE", 3)
-    monkeypatch.setattr(retrieval, "_ITEMS_AT_ONCE", 20)
+    monkeypatch.setattr(retrieval, "_ITEMS_PER_CHUNK", 20)
     monkeypatch.setattr(outsize.training.report, "write_report", lambda *given: None)
 
 
@@ -97,7 +97,7 @@ from outsize.models import TwoTower
 from outsize.negatives import contract
 from outsize.training.tasks import retrieval
 
-contract.ENCODED_AT_ONCE = retrieval._ITEMS_AT_ONCE = 1
+contract.ENCODED_AT_ONCE = retrieval._ITEMS_PER_CHUNK = 1
 encode_items = TwoTower.encode_items
 
 def slowly(model, features):
