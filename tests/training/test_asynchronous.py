@@ -41,6 +41,7 @@ def run_ranks(num, *words):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_three_ranks_serve_dense_weights():
     script = Path(__file__).parent.parent / "ranks" / "check_served_weights.py"
     assert run_ranks(3, script).count("is content") == 3

@@ -205,6 +205,7 @@ def test_a_restart_does_not_take_over_another_run(run_file, tmp_path, monkeypatc
         train(run_file, tmp_path / "run", quiet=True)
 
 
+@pytest.mark.slow
 def test_rows_are_saved_by_four_ranks_and_loaded_by_three_and_by_one(tmp_path):
     script = Path(__file__).parent.parent / "ranks" / "check_row_files.py"
     for ranks, task in ((4, "save"), (3, "load")):

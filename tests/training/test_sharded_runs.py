@@ -51,6 +51,7 @@ def test_rows_in_shards_train_as_one_process_does(run_file, tmp_path):
         assert other[2] == pytest.approx(one[2], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_cache_without_staleness_changes_no_bit_of_a_run(run_file, tmp_path):
     plain = train(2, run_file, tmp_path / "plain", *SHARDED)
     assert train(2, run_file, tmp_path / "cached", *bounds(0, 0)) == plain
