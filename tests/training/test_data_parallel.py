@@ -84,6 +84,14 @@ def test_a_rank_without_data_takes_part(tmp_path):
     assert json.loads(output)["steps"] == 4
 
 
+def test_a_run_lets_go_of_the_process_group_before_it_is_destroyed():
+    script = Path(__file__).parent.parent / "ranks" / "check_release.py"
+    examples = Path(__file__).parents[2] / "examples"
+    code, output, errors = run(2, script, examples)
+    assert code == 0, errors
+    assert sorted(output.split()[1::3]) == ["0", "1"]
+
+
 def test_ranks_stopped_by_a_signal_resume_to_the_same_end(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text(RUN.format(num_train=6_000))

@@ -179,6 +179,7 @@ def _build_loop(
 ) -> Loop:
     """The task with its optimizers; its stores are closed when the stack is left."""
     task = TASKS[config.task](config)
+    stack.callback(task.release_ranks)
     optimizer = build_optimizer(config, task.trained)
     for store in (task.embeddings.store, getattr(optimizer, "store", None)):
         if store is not None:

@@ -147,6 +147,14 @@ class Task(ABC, Generic[Batch]):
         """
         return {}
 
+    def release_ranks(self) -> None:
+        """Drop whatever refers to the process group, before that is destroyed; by default nothing.
+
+        If DDP held the last reference, the group would end while Python's lock is held, and wait
+        forever for a thread that needs this lock.
+        """
+        return
+
     @abstractmethod
     def raise_if_flawed(self) -> None:
         """Raise what a device flagged since the last call: bad ids, refused updates."""

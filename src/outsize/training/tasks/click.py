@@ -83,6 +83,10 @@ class ClickTask(Task[ClickBatch]):
         total = F.binary_cross_entropy_with_logits(*self._predict(batch), reduction="sum")
         return total * (world_size() / batch.num_global)
 
+    def release_ranks(self) -> None:
+        """Drop DDP, which holds the process group."""
+        self._forward = self.model
+
     def raise_if_flawed(self) -> None:  # noqa: D102
         self.model.embeddings.raise_if_bad_ids()
         if self.rows is not None:

@@ -166,6 +166,10 @@ class RetrievalTask(Task[PairBatch]):
         found = {name: [metrics[name] for metrics in known if name in metrics] for name in names}
         return {name: sum(values) / len(values) for name, values in found.items()}
 
+    def release_ranks(self) -> None:
+        """Drop DDP, which holds the process group."""
+        self._forward = self._trained
+
     def raise_if_flawed(self) -> None:  # noqa: D102
         self.model.embeddings.raise_if_bad_ids()
         if self.rows is not None:
