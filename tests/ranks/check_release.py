@@ -22,7 +22,7 @@ with process_group(torch.device("cpu")):
     for name, small in settings.items():
         config = load_config(examples / name, ["train.device=cpu", *small])
         task = TASKS[config.task](config)
-        wrapper = weakref.ref(task._forward)
+        wrapper = weakref.ref(vars(task)["_forward"])
         assert isinstance(wrapper(), DistributedDataParallel), name
         task.release_ranks()
         assert wrapper() is None, name
