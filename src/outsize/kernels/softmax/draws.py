@@ -55,7 +55,7 @@ def draw_from_softmax(
             lists. Values that are not a row, such as −1, are padding. To exclude a row for all
             queries, give it a log-weight of −inf instead: exclusions cost time per query.
         with_mean: Also compute the mean of the items' vectors. Without Triton it comes from the
-            same pass, which then takes 1.5 times as long, not twice.
+            same pass.
     """
     check_queries(queries, items, num, excluded)
     num_queries = len(queries)

@@ -95,7 +95,7 @@ def combine_draws(
     rows_per_shard: int,
     log_weight: float,
     generator: torch.Generator,
-) -> tuple[SoftmaxDraws, Float32[Tensor, "batch dim"] | None]:
+) -> SoftmaxDraws:
     """Combine the candidates of all shards into exact draws from all items.
 
     Args:
@@ -105,7 +105,7 @@ def combine_draws(
         generator: Draws the shards.
 
     Returns:
-        The draws, and the mean embedding over all shards if the answers have one.
+        The draws, with the mean embedding over all shards if the answers have one.
     """
     log_partitions, rows, logits, *means = (
         torch.stack(parts) for parts in zip(*answers, strict=True)
@@ -117,7 +117,7 @@ def combine_draws(
     row = torch.where(is_drawn, row + rows_per_shard * shard.squeeze(0), -1)
     logit = torch.where(is_drawn, logits.gather(0, shard).squeeze(0) + log_weight, -torch.inf)
     mean = _mean(log_partitions, means[0]) if means else None
-    return SoftmaxDraws(row, logit, log_partition), mean
+    return SoftmaxDraws(row, logit, log_partition, mean)
 
 
 def _draw_shards(

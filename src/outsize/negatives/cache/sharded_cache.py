@@ -182,10 +182,10 @@ class ShardedNegativeCache(ItemCache):
             draw_candidates(self.own, requests, num, generator, with_mean),
             [len(queries)] * self.ranks.size,
         )
-        drawn, mean = combine_draws(answers, self.num_items_here, self._log_weight(), generator)
+        drawn = combine_draws(answers, self.num_items_here, self._log_weight(), generator)
         uniforms = torch.rand(drawn.rows.shape, generator=generator, device=queries.device)
         found = self._fetch(drawn.rows.flatten())
-        return Draw.of(drawn.rows, *found, drawn.logits, drawn.log_partition, uniforms, mean)
+        return Draw.of(drawn.rows, *found, drawn.logits, drawn.log_partition, uniforms, drawn.mean)
 
     @torch.no_grad()
     def commit(  # noqa: D102
