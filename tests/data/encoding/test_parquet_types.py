@@ -163,3 +163,18 @@ def test_pairs_with_a_column_of_any_type_are_read_or_refused(odd, roles):
     data = build_or_refuse(config, "'odd'", "label", "there is no row", "no pair")
     if data is not None:
         assert data.num_pairs("train") > 0
+
+
+def test_a_column_whose_pages_are_damaged_is_named(tmp_path):
+    path = tmp_path / "damaged.parquet"
+    columns = {"label": column([0, 1]), "user": column(["a", "b"]), "part": column(["t", "v", "x"])}
+    pq.write_table(pa.table(columns), path, compression="none", use_dictionary=False)
+    chunk = pq.ParquetFile(path).metadata.row_group(0).column(1)
+    content = bytearray(path.read_bytes())
+    end = chunk.data_page_offset + chunk.total_compressed_size
+    content[chunk.data_page_offset : end] = b"\xff" * chunk.total_compressed_size
+    path.write_bytes(content)
+
+    config = TabularConfig((str(path),), "label", categorical=("user",), split=BY_PART)
+    with pytest.raises(OutsizeError, match=r"not a readable Parquet file \(column 'user'\)"):
+        config.build()

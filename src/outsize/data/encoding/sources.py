@@ -106,9 +106,9 @@ def read_chunks(
         except DataError:
             raise
         except damaged as error:
-            form = "is not a readable Parquet file"
-            if not is_parquet:
-                form = "cannot be read as text columns"
+            form = "cannot be read as text columns"
+            if is_parquet:
+                form = "is not a readable Parquet file" + _damaged_column(path, wanted, damaged)
             raise DataError(f"{path} {form}: {one_line(error)}") from None
 
 
@@ -124,6 +124,22 @@ def _read_parquet(number: int, path: Path, wanted: tuple[str, ...]) -> Iterator[
         first += batch.num_rows
         share = size * batch.num_rows // max(1, total)
         yield Chunk(number, columns, batch.num_rows, numbers, share)
+
+
+def _damaged_column(path: Path, wanted: tuple[str, ...], damaged: tuple[type, ...]) -> str:
+    """The first column that cannot be read even alone, in words; empty if none is to blame."""
+    import pyarrow.parquet as pq
+
+    blamed = ""
+    try:
+        file = pq.ParquetFile(path)
+        for name in wanted:
+            blamed = f" (column {name!r})"
+            for _ in file.iter_batches(columns=[name]):
+                pass
+    except damaged:
+        return blamed
+    return ""
 
 
 def _read_text(
