@@ -2,10 +2,10 @@
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
+import processes
 import pytest
 
 import outsize
@@ -39,9 +39,7 @@ def folder(tmp_path):
 def call(folder, *words, ranks=1):
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     words = [*(launcher if ranks > 1 else []), "-m", "outsize", *words]
-    return subprocess.run(
-        [sys.executable, *words], cwd=folder, capture_output=True, text=True, timeout=300
-    )
+    return processes.run(*words, cwd=folder, timeout=300)
 
 
 def test_every_command_of_the_page_runs(folder):
@@ -60,9 +58,7 @@ def test_a_run_of_your_own_is_exported_and_resumed_with_the_same_import(folder):
     done = call(folder, "export", "run", "exported", *own)
     assert done.returncode == 0, done.stderr
     load = "import my_module, outsize; print(outsize.load_exported('exported'))"
-    done = subprocess.run(
-        [sys.executable, "-c", load], cwd=folder, capture_output=True, text=True, check=True
-    )
+    done = processes.run("-c", load, cwd=folder)
     assert done.stdout.startswith("Linear(")
     done = call(folder, "train", "clicks.toml", "--out", "run", "--resume")
     assert done.returncode == 2

@@ -4,9 +4,9 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
+import processes
 import pytest
 
 import outsize
@@ -53,9 +53,7 @@ def clone(tmp_path):
 
 @pytest.mark.parametrize("code", blocks("python"))
 def test_every_python_block_runs(code, clone):
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], cwd=clone, capture_output=True, text=True
-    )
+    done = processes.run("-W", "error", "-c", code, cwd=clone)
     assert done.returncode == 0, done.stderr
 
 
@@ -75,9 +73,7 @@ def test_every_command_is_one_that_exists(script, clone):
             extra = {"train": less, "compare": [*less, "--seeds=1"], "bench": ["--quick"]}.get(
                 words[1], []
             )
-            done = subprocess.run(
-                [sys.executable, "-m", *words, *extra], cwd=clone, capture_output=True, text=True
-            )
+            done = processes.run("-m", *words, *extra, cwd=clone)
         assert done.returncode == 0, done.stderr
 
 
@@ -96,9 +92,7 @@ def test_every_shipped_run_file_trains(path):
 
 @pytest.mark.parametrize("path", [*REPOSITORY.glob("examples/*.py")], ids=lambda path: path.name)
 def test_every_example_runs(path):
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(path)], capture_output=True, text=True
-    )
+    done = processes.run("-W", "error", path)
     assert done.returncode == 0, done.stderr
     first, last = re.findall(r"loss ([\d.]+)", done.stdout)[::3]
     assert float(last) < float(first)

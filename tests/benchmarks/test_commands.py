@@ -3,10 +3,9 @@
 import importlib.util
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
+import processes
 import pytest
 
 REPOSITORY = Path(__file__).parents[2]
@@ -43,8 +42,8 @@ def test_every_script_names_its_own_command_and_can_be_imported(module):
 
 
 def test_a_script_runs_as_a_command_and_writes_its_results(tmp_path):
-    words = [sys.executable, "-m", "benchmarks.cce.least_squares", "--quick", "--out", tmp_path]
-    done = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True)
+    words = ["-m", "benchmarks.cce.least_squares", "--quick", "--out", tmp_path]
+    done = processes.run(*words, cwd=REPOSITORY)
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""
     (written,) = tmp_path.glob("*.json")

@@ -1,9 +1,8 @@
 import itertools
-import subprocess
-import sys
 import threading
 
 import pytest
+from processes import run
 
 from outsize.data.prefetch import prefetch
 
@@ -53,5 +52,5 @@ def test_a_program_that_ends_in_mid_stream_ends_cleanly():
         "import itertools; from outsize.data.prefetch import prefetch;"
         "items = prefetch(itertools.count(), lambda item: item); print(next(items))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = run("-c", code, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")

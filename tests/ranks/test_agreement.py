@@ -1,11 +1,10 @@
 """Ranks that do not do the same all raise, and say what differs."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from processes import run_ranks
 
 from outsize import EmbeddingCollection, ShardedNegativeCache
 from outsize.contracts import RowUpdate
@@ -176,10 +175,9 @@ def test_ranks_with_different_negative_caches_all_raise(options):
 
 def test_real_ranks_that_disagree_all_raise():
     script = Path(__file__).with_name("check_agreement.py")
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run([*launcher, script], capture_output=True, text=True, timeout=180)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("is content") == 2
+    code, output, errors = run_ranks(2, script, timeout=180)
+    assert code == 0, errors
+    assert output.count("is content") == 2
 
 
 def test_ranks_that_push_and_draw_items_at_once_all_raise():

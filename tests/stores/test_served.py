@@ -1,13 +1,12 @@
 """Rows that owners serve at any time, with real ranks over gloo."""
 
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from processes import Started, run_ranks
 
 from outsize.contracts import RowLayout, RowUpdate, Shard
 from outsize.kernels.rows.updates import AdagradRule, SGDRule
@@ -19,38 +18,26 @@ SPECS = [TableSpec("wide", 13, 4), TableSpec("thin", 5, 2), TableSpec("other", 2
 RANKS = Path(__file__).parent.parent / "ranks"
 
 
-def run_ranks(script, num=3):
-    return subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node",
-         str(num), str(RANKS / script)],
-        capture_output=True, text=True, timeout=180,
-    )  # fmt: skip
-
-
 def test_three_ranks_serve_each_other():
-    done = run_ranks("check_served.py")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("is content") == 3
+    code, output, errors = run_ranks(3, RANKS / "check_served.py")
+    assert code == 0, errors
+    assert output.count("is content") == 3
 
 
 def test_a_rank_that_leaves_ends_cleanly_and_the_others_are_told():
-    done = run_ranks("check_served_leaving.py")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("is content") == 2
-    assert "terminate" not in done.stderr
+    code, output, errors = run_ranks(3, RANKS / "check_served_leaving.py")
+    assert code == 0, errors
+    assert output.count("is content") == 2
+    assert "terminate" not in errors
 
 
 def test_a_rank_that_dies_before_its_goodbye_is_not_waited_for(tmp_path):
-    script = str(RANKS / "check_served_killed.py")
-    ranks = [
-        subprocess.Popen([sys.executable, script, str(tmp_path), str(number)], text=True,
-                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        for number in range(3)
-    ]  # fmt: skip
+    script = RANKS / "check_served_killed.py"
+    ranks = [Started([script, tmp_path, number]) for number in range(3)]
     try:
         for number, process in enumerate(ranks[:2]):
-            output, _ = process.communicate(timeout=120)
-            assert f"rank {number} was told: not all ranks reached the barrier" in output, output
+            output, errors = process.communicate(timeout=120)
+            assert f"rank {number} was told: not all ranks reached the barrier" in output, errors
     finally:
         for process in ranks:
             process.kill()

@@ -34,17 +34,11 @@ every = 6
 
 
 def launch(ranks, *words, options=()):
-    """Start a module on several ranks."""
+    """Start a module on several ranks with torchrun."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone",
                 "--nproc-per-node", str(ranks), *options]  # fmt: skip
     return subprocess.Popen([*launcher, *map(str, words)], text=True, stdout=subprocess.PIPE,
                             stderr=subprocess.PIPE)  # fmt: skip
-
-
-def run(ranks, *words):
-    process = launch(ranks, *words)
-    output, errors = process.communicate(timeout=120)
-    return process.returncode, output, errors
 
 
 def final_weights(folder):

@@ -1,12 +1,11 @@
 """Training in which no rank waits for another: `embeddings.store = "served"`."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from processes import run_ranks
 
 import outsize
 from outsize.errors import ConfigError
@@ -33,24 +32,22 @@ def make_config(*settings):
     return decode(RunConfig, override(BASE, settings), "test")
 
 
-def run_ranks(num, *words):
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone",
-                "--nproc-per-node", str(num)]  # fmt: skip
-    done = subprocess.run([*launcher, *words], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def printed_by(num_ranks, *words):
+    code, output, errors = run_ranks(num_ranks, *words)
+    assert code == 0, errors
+    return output
 
 
 @pytest.mark.slow
 def test_three_ranks_serve_dense_weights():
     script = Path(__file__).parent.parent / "ranks" / "check_served_weights.py"
-    assert run_ranks(3, script).count("is content") == 3
+    assert printed_by(3, script).count("is content") == 3
 
 
 def test_two_ranks_train_and_end(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text(to_toml(encode(make_config())))
-    output = run_ranks(2, "-m", "outsize", "train", path, "--out", tmp_path / "run", "--json")
+    output = printed_by(2, "-m", "outsize", "train", path, "--out", tmp_path / "run", "--json")
     result = json.loads(output)
     assert (result["stopped"], result["steps"]) == ("finished", 188)
     assert result["validation"]["auc"] > 0.6

@@ -4,15 +4,14 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-from launching import RUN, curve, final_weights, launch, pid_of_rank, run
+from launching import RUN, curve, final_weights, launch, pid_of_rank
+from processes import Ranks, Started, run, run_ranks
 
 import outsize
 from outsize.checkpoint import list_checkpoints
@@ -30,14 +29,14 @@ def run_file(tmp_path):
 
 def test_collectives_metrics_and_replicas():
     script = Path(__file__).parent.parent / "ranks" / "check_collectives.py"
-    code, output, errors = run(3, script)
+    code, output, errors = run_ranks(3, script)
     assert code == 0, errors
     assert output.count("is content") == 3
 
 
 def test_replicas_of_a_table_stay_equal_when_it_is_reclustered():
     script = Path(__file__).parent.parent / "ranks" / "check_recluster.py"
-    code, output, errors = run(2, script)
+    code, output, errors = run_ranks(2, script)
     assert code == 0, errors
     assert output.count("is content") == 2
 
@@ -53,13 +52,10 @@ def test_replicas_of_a_table_stay_equal_when_it_is_reclustered():
 def test_n_ranks_equal_one_process_with_n_times_the_batch(run_file, tmp_path, ranks, settings):
     extra = [word for setting in settings for word in ("--set", setting)]
     one, many = tmp_path / "one", tmp_path / "many"
-    alone = subprocess.run(
-        [sys.executable, "-m", "outsize", "train", run_file, "--out", one,
-         "--set", f"train.batch_size={16 * ranks}", *extra],
-        capture_output=True, text=True,
-    )  # fmt: skip
+    alone = run("-m", "outsize", "train", run_file, "--out", one,
+                "--set", f"train.batch_size={16 * ranks}", *extra)  # fmt: skip
     assert alone.returncode == 0, alone.stderr
-    code, output, errors = run(ranks, "-m", "outsize", "train", run_file, "--out", many,
+    code, output, errors = run_ranks(ranks, "-m", "outsize", "train", run_file, "--out", many,
                                "--set", "train.batch_size=16", "--json", *extra)  # fmt: skip
     assert code == 0, errors
     assert json.loads(output)["stopped"] == "finished"  # one object, from one rank
@@ -78,7 +74,7 @@ def test_n_ranks_equal_one_process_with_n_times_the_batch(run_file, tmp_path, ra
 def test_a_rank_without_data_takes_part(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text(RUN.format(num_train=49))  # the last batch has one example for three ranks
-    code, output, errors = run(3, "-m", "outsize", "train", path, "--out", tmp_path / "run",
+    code, output, errors = run_ranks(3, "-m", "outsize", "train", path, "--out", tmp_path / "run",
                                "--set", "train.batch_size=16", "--json")  # fmt: skip
     assert code == 0, errors
     assert json.loads(output)["steps"] == 4
@@ -87,7 +83,7 @@ def test_a_rank_without_data_takes_part(tmp_path):
 def test_a_run_lets_go_of_the_process_group_before_it_is_destroyed():
     script = Path(__file__).parent.parent / "ranks" / "check_release.py"
     examples = Path(__file__).parents[2] / "examples"
-    code, output, errors = run(2, script, examples)
+    code, output, errors = run_ranks(2, script, examples)
     assert code == 0, errors
     assert sorted(output.split()[1::3]) == ["0", "1"]
 
@@ -96,9 +92,9 @@ def test_ranks_stopped_by_a_signal_resume_to_the_same_end(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text(RUN.format(num_train=6_000))
     words = ["-m", "outsize", "train", path, "--set", "train.batch_size=16"]
-    code, _, errors = run(2, *words, "--out", tmp_path / "whole")
+    code, _, errors = run_ranks(2, *words, "--out", tmp_path / "whole")
     assert code == 0, errors
-    process = launch(2, *words, "--out", tmp_path / "stopped")
+    process = Ranks(2, [*words, "--out", tmp_path / "stopped"])
     metrics = tmp_path / "stopped" / "metrics.jsonl"
     while process.poll() is None:
         if metrics.exists() and len(metrics.read_text().splitlines()) >= 10:
@@ -107,7 +103,7 @@ def test_ranks_stopped_by_a_signal_resume_to_the_same_end(tmp_path):
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     assert process.returncode != 0
-    code, _, errors = run(2, *words, "--out", tmp_path / "stopped", "--resume")
+    code, _, errors = run_ranks(2, *words, "--out", tmp_path / "stopped", "--resume")
     assert code == 0, errors
     assert curve(tmp_path / "stopped") == curve(tmp_path / "whole")
 
@@ -117,10 +113,8 @@ def test_a_rank_that_waits_for_others_to_join_ends_when_it_is_told_to(run_file, 
     names = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
              "MASTER_PORT": str(others.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}  # fmt: skip
     before = others.num_keys()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "outsize", "train", run_file, "--out", tmp_path / "run"],
-        env={**os.environ, **names},
-    )
+    words = ["-m", "outsize", "train", run_file, "--out", tmp_path / "run"]
+    process = Started(words, env={**os.environ, **names})
     while others.num_keys() == before:  # it has not told the others its address yet
         assert process.poll() is None
         time.sleep(0.02)
@@ -130,28 +124,26 @@ def test_a_rank_that_waits_for_others_to_join_ends_when_it_is_told_to(run_file, 
 
 def test_a_run_goes_on_with_another_number_of_ranks(run_file, tmp_path):
     whole, moved = tmp_path / "whole", tmp_path / "moved"
-    train = [sys.executable, "-m", "outsize", "train", run_file]
-    alone = subprocess.run(
-        [*train, "--out", whole, "--set", "train.batch_size=48"], capture_output=True, text=True
-    )
+    train = ["-m", "outsize", "train", run_file]
+    alone = run(*train, "--out", whole, "--set", "train.batch_size=48")
     assert alone.returncode == 0, alone.stderr
     # Three ranks begin and leave a checkpoint in the middle of the first epoch, of 11 batches.
-    code, _, errors = run(3, "-m", "outsize", "train", run_file, "--out", moved,
+    code, _, errors = run_ranks(3, "-m", "outsize", "train", run_file, "--out", moved,
                           "--set", "train.batch_size=16", "--set", "checkpoint.keep=9")  # fmt: skip
     assert code == 0, errors
     for checkpoint in sorted((moved / "checkpoint").iterdir())[1:]:
         shutil.rmtree(checkpoint)
     assert export_run(moved, tmp_path / "exported")["step"] == 6
     resume = ["--out", moved, "--resume", "--set"]
-    refused = subprocess.run(
-        [*train, *resume, "train.batch_size=16"], capture_output=True, text=True
-    )
+    refused = run(*train, *resume, "train.batch_size=16")
     assert refused.returncode == 2
     assert (
         "this run was saved with batches of 48 (3 ranks of 16), and 1 rank of 16 would make 16: "
         "set train.batch_size=48"
     ) in refused.stderr
-    code, _, errors = run(2, "-m", "outsize", "train", run_file, *resume, "train.batch_size=24")
+    code, _, errors = run_ranks(
+        2, "-m", "outsize", "train", run_file, *resume, "train.batch_size=24"
+    )
     assert code == 0, errors
     for expected, found in zip(curve(whole), curve(moved), strict=True):
         assert found[:2] == expected[:2]
@@ -168,7 +160,7 @@ def test_a_killed_rank_is_replaced_and_the_run_ends_as_if_it_had_lived(tmp_path)
     path.write_text(RUN.format(num_train=5_000))
     words = ["-m", "outsize", "train", path, "--set", "train.batch_size=16", "--set",
              "train.epochs=1", "--set", "train.validate_every=40"]  # fmt: skip
-    code, _, errors = run(3, *words, "--out", tmp_path / "whole")
+    code, _, errors = run_ranks(3, *words, "--out", tmp_path / "whole")
     assert code == 0, errors
     out = tmp_path / "killed"
     process = launch(3, *words, "--out", out, options=["--max-restarts", "1"])
@@ -217,7 +209,7 @@ def test_a_restart_does_not_take_over_another_run(run_file, tmp_path, monkeypatc
 def test_rows_are_saved_by_four_ranks_and_loaded_by_three_and_by_one(tmp_path):
     script = Path(__file__).parent.parent / "ranks" / "check_row_files.py"
     for ranks, task in ((4, "save"), (3, "load")):
-        code, output, errors = run(ranks, script, task, tmp_path)
+        code, output, errors = run_ranks(ranks, script, task, tmp_path)
         assert code == 0, errors
         assert output.count("is content") == ranks
     for folder, num_rows in (("rows", 1003), ("larger", 1010), ("replicas", 1010)):

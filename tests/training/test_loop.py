@@ -2,11 +2,10 @@ import json
 import math
 import os
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 
+import processes
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -146,19 +145,14 @@ def test_a_run_killed_at_any_moment_resumes_to_the_same_end(tmp_path, num_train)
             )
         )
     )
-    command = [sys.executable, "-m", "outsize", "train", str(run)]
+    command = ["-m", "outsize", "train", run]
     whole = tmp_path / "whole"
-    subprocess.run([*command, "--out", whole], check=True, capture_output=True)
+    assert processes.run(*command, "--out", whole).returncode == 0
     out = tmp_path / "killed"
     kills = 0
     for attempt in range(60):
         resume = ["--resume"] if (out / "config.toml").exists() else []
-        process = subprocess.Popen(
-            [*command, "--out", out, *resume],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        process = processes.Started([*command, "--out", out, *resume])
         # Wait for progress, then a moment that differs with every attempt.
         before = steps_logged(out)
         while process.poll() is None and steps_logged(out) < before + 30:
@@ -191,11 +185,7 @@ def test_sigterm_saves_before_it_stops(tmp_path):
         to_toml(encode(make_config("data.num_train=2_000_000", "checkpoint.every=9999")))
     )
     out = tmp_path / "out"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "outsize", "train", str(run), "--out", out],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = processes.Started(["-m", "outsize", "train", run, "--out", out])
     while steps_logged(out) < 5 and process.poll() is None:
         time.sleep(0.05)
     process.send_signal(signal.SIGTERM)
@@ -411,11 +401,7 @@ def test_a_full_disk_during_a_checkpoint_leaves_the_earlier_ones(tmp_path):
         "import resource, runpy, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000));"
         "sys.argv = sys.argv[1:]; runpy.run_module('outsize', run_name='__main__')"
     )
-    failed = subprocess.run(
-        [sys.executable, "-c", limited, "-m", "train", run, "--out", out, "--resume"],
-        capture_output=True,
-        text=True,
-    )
+    failed = processes.run("-c", limited, "-m", "train", run, "--out", out, "--resume")
     assert failed.returncode == 2, failed.stderr
     assert "could not write checkpoint" in failed.stderr
     assert "Traceback" not in failed.stderr

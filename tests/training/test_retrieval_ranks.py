@@ -2,12 +2,11 @@
 
 import json
 import shutil
-import subprocess
-import sys
 
 import pytest
 import torch
-from launching import final_weights, run
+from launching import final_weights
+from processes import run, run_ranks
 from retrieval_runs import PLAIN, make_config, without_strays
 from test_loop import curve
 
@@ -33,13 +32,10 @@ def test_two_ranks_equal_one_process_with_twice_the_batch(tmp_path, settings):
     path = tmp_path / "run.toml"
     path.write_text(to_toml(encode(config)))
     one, two = tmp_path / "one", tmp_path / "two"
-    alone = subprocess.run(
-        [sys.executable, "-m", "outsize", "train", path, "--out", one,
-         "--set", f"train.batch_size={2 * config.train.batch_size}"],
-        capture_output=True, text=True,
-    )  # fmt: skip
+    alone = run("-m", "outsize", "train", path, "--out", one,
+                "--set", f"train.batch_size={2 * config.train.batch_size}")  # fmt: skip
     assert alone.returncode == 0, alone.stderr
-    code, output, errors = run(2, "-m", "outsize", "train", path, "--out", two, "--json")
+    code, output, errors = run_ranks(2, "-m", "outsize", "train", path, "--out", two, "--json")
     assert code == 0, errors
     assert json.loads(output)["stopped"] == "finished"
     for expected, found in zip(curve(one), curve(two), strict=True):
@@ -64,23 +60,20 @@ def test_ranks_that_share_rows_and_a_cache_resume_to_the_same_end(tmp_path):
     path.write_text(to_toml(encode(config)))
     out = tmp_path / "run"
     words = ["-m", "outsize", "train", path, "--json", "--out", out]
-    code, _, errors = run(2, *words)
+    code, _, errors = run_ranks(2, *words)
     assert code == 0, errors
     whole = curve(out)
     checkpoints = sorted((out / "checkpoint").iterdir())
     assert len(list(checkpoints[0].glob("cache-*-of-00002.safetensors"))) == 2
     forget_after(out, 12)
-    code, _, errors = run(2, *words, "--resume")
+    code, _, errors = run_ranks(2, *words, "--resume")
     assert code == 0, errors
     drop = {"exchange_s"}
     kept = [[{k: v for k, v in line.items() if k not in drop} for line in lines]
             for lines in (whole, curve(out))]  # fmt: skip
     assert kept[0] == kept[1]
     forget_after(out, 12)
-    alone = subprocess.run(
-        [sys.executable, *words, "--resume", "--set", "train.batch_size=38"],
-        capture_output=True, text=True,
-    )  # fmt: skip
+    alone = run(*words, "--resume", "--set", "train.batch_size=38")
     assert alone.returncode == 0, alone.stderr
     assert json.loads(alone.stdout)["steps"] == 18
 

@@ -2,14 +2,13 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
-from launching import RUN, curve, final_weights, launch, pid_of_rank, run
+from launching import RUN, curve, final_weights, launch, pid_of_rank
+from processes import run, run_ranks
 
 from outsize.checkpoint import list_checkpoints
 from outsize.training.run_folder import RunFolder
@@ -33,17 +32,15 @@ def run_file(tmp_path):
 
 
 def train(ranks, run_file, out, *settings):
-    code, _, errors = run(ranks, "-m", "outsize", "train", run_file, "--out", out,
+    code, _, errors = run_ranks(ranks, "-m", "outsize", "train", run_file, "--out", out,
                           "--set", "train.batch_size=16", *settings)  # fmt: skip
     assert code == 0, errors
     return curve(out)
 
 
 def test_rows_in_shards_train_as_one_process_does(run_file, tmp_path):
-    alone = subprocess.run(
-        [sys.executable, "-m", "outsize", "train", run_file, "--out", tmp_path / "one",
-         "--set", "train.batch_size=48", *NO_CLIPPING], capture_output=True, text=True,
-    )  # fmt: skip
+    alone = run("-m", "outsize", "train", run_file, "--out", tmp_path / "one",
+                "--set", "train.batch_size=48", *NO_CLIPPING)  # fmt: skip
     assert alone.returncode == 0, alone.stderr
     found = train(3, run_file, tmp_path / "many", *SHARDED, *NO_CLIPPING)
     for one, other in zip(curve(tmp_path / "one"), found, strict=True):
@@ -79,7 +76,7 @@ def test_a_killed_rank_with_a_cache_is_replaced_and_the_run_ends_as_if_it_had_li
     shorter = ["--set", "train.epochs=1", "--set", "train.validate_every=40"]
     words = ["-m", "outsize", "train", path, "--set", "train.batch_size=16", *shorter]
     words += bounds(20, 3, "int8")
-    code, _, errors = run(3, *words, "--out", tmp_path / "whole")
+    code, _, errors = run_ranks(3, *words, "--out", tmp_path / "whole")
     assert code == 0, errors
     out = tmp_path / "killed"
     process = launch(3, *words, "--out", out, options=["--max-restarts", "1"])
@@ -105,25 +102,19 @@ def test_a_run_with_a_cache_goes_on_with_another_number_of_ranks(run_file, tmp_p
     out = tmp_path / "run"
     train(3, run_file, out, *bounds(20, 3), "--set", "train.steps=12")
     resume = ["--out", out, "--resume", *bounds(20, 3), "--set", "train.steps=12"]
-    alone = subprocess.run(
-        [sys.executable, "-m", "outsize", "train", run_file, *resume,
-         "--set", "train.batch_size=48"], capture_output=True, text=True,
-    )  # fmt: skip
+    alone = run("-m", "outsize", "train", run_file, *resume, "--set", "train.batch_size=48")
     assert alone.returncode == 0, alone.stderr
     assert curve(out)[-1][0] == 12
 
 
 def test_clipping_leaves_ranks_equal():
     script = Path(__file__).parent.parent / "ranks" / "check_clipping.py"
-    code, output, errors = run(2, script)
+    code, output, errors = run_ranks(2, script)
     assert code == 0, errors
     assert output.count("is content") == 2
 
 
 def test_caches_need_rows_that_live_elsewhere(run_file):
-    done = subprocess.run(
-        [sys.executable, "-m", "outsize", "train", run_file, "--set", "embeddings.cache.share=0.1"],
-        capture_output=True, text=True,
-    )  # fmt: skip
+    done = run("-m", "outsize", "train", run_file, "--set", "embeddings.cache.share=0.1")
     assert done.returncode == 2
     assert "set store = 'sharded'" in done.stderr

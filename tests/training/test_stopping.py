@@ -2,12 +2,11 @@
 
 import itertools
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
 import torch
+from processes import Started
 from retrieval_runs import Writes, make_config, make_loop, without_strays
 from test_loop import assert_same_tree, curve, final_weights
 
@@ -122,11 +121,7 @@ def test_sigterm_stops_a_slow_encoding_of_the_corpus_between_pieces(during, tmp_
     if during == "the evaluation":
         settings.append("negatives.kind=in-batch")
     run.write_text(to_toml(encode(without_strays(*settings))))
-    process = subprocess.Popen(
-        [sys.executable, script, log, "train", run, "--out", out],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = Started([script, log, "train", run, "--out", out])
 
     def num_pieces():
         return len(log.read_text().splitlines()) if log.exists() else 0

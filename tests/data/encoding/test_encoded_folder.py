@@ -8,6 +8,7 @@ import textwrap
 import threading
 import time
 
+import processes
 import pytest
 
 import outsize
@@ -196,7 +197,7 @@ def test_an_interrupted_encoding_goes_on_after_the_first_pass(path, tmp_path, mo
     whole = config("whole").build().folder
 
     script = textwrap.dedent(DIES_IN_THE_SECOND_PASS).format(config=config("killed"))
-    assert subprocess.run([sys.executable, "-c", script]).returncode == 9
+    assert processes.run("-c", script).returncode == 9
 
     def again(*arguments):
         raise AssertionError("the first pass was taken again")

@@ -1,12 +1,11 @@
 import json
 import os
-import subprocess
-import sys
 import textwrap
 import threading
 from pathlib import Path
 
 import numpy as np
+import processes
 import pytest
 
 from outsize.data import EncodedClicks, TabularConfig
@@ -294,7 +293,7 @@ def interrupted(tmp_path_factory):
 
     whole = content_of(config("whole").build().folder)
     script = textwrap.dedent(DIES_IN_THE_SECOND_PASS).format(config=config("killed"))
-    assert subprocess.run([sys.executable, "-c", script]).returncode == 9
+    assert processes.run("-c", script).returncode == 9
     (left,) = (folder / "killed").glob("*.partial")
     return config("killed"), content_of(left), left, whole
 

@@ -1,10 +1,9 @@
 """A negative cache shared by real ranks over gloo."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import torch
+from processes import run_ranks
 
 from outsize.negatives import NegativeCache, load_cache
 
@@ -13,11 +12,9 @@ FEATURES = {"id": ((), torch.int64), "tokens": ((3,), torch.int16)}
 
 
 def launch(ranks, *words):
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone",
-                f"--nproc-per-node={ranks}"]  # fmt: skip
-    done = subprocess.run([*launcher, SCRIPT, *words], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("is content") == ranks
+    code, output, errors = run_ranks(ranks, SCRIPT, *words)
+    assert code == 0, errors
+    assert output.count("is content") == ranks
 
 
 def test_ranks_draw_feed_and_save_a_cache_together_and_others_load_it(tmp_path):
