@@ -30,7 +30,8 @@ from outsize.files import (
     write_tensors,
 )
 from outsize.json_files import FILE_FACTS, Each, OneOf, SchemaError, check, read_json
-from outsize.ranks.collectives import failing_together, gather_values, rank, value_of_first
+from outsize.ranks.collectives import gather_values, rank, value_of_first
+from outsize.ranks.failures import failing_together
 
 FORMAT = 2
 WriteFiles = Callable[[Path], Mapping[str, Mapping[str, Any]]]

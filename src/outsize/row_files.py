@@ -29,7 +29,8 @@ from outsize.rank_files import (
     write_folder,
     write_rank_file,
 )
-from outsize.ranks.collectives import failing_together, gather_values, rank, world_size
+from outsize.ranks.collectives import gather_values, rank, world_size
+from outsize.ranks.failures import failing_together
 from outsize.row_index import (
     INDEX,
     common_rows,

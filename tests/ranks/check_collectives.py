@@ -12,7 +12,6 @@ from outsize.metrics import ClickMetrics
 from outsize.ranks.collectives import (
     any_rank,
     check_stop_together,
-    failing_together,
     first_rank_first,
     gather_rows,
     gather_values,
@@ -22,6 +21,7 @@ from outsize.ranks.collectives import (
     value_of_first,
     world_size,
 )
+from outsize.ranks.failures import failing_together
 
 
 def check_uneven_rows_are_gathered_in_rank_order():

@@ -14,8 +14,9 @@ from torch import Tensor
 from outsize.contracts import RowCounts, RowReply, RowStore, RowUpdate, Shard, TablePart
 from outsize.errors import ConfigError
 from outsize.kernels.rows.updates import UpdateRule
-from outsize.ranks.agreement import announce_failure, swap_headers
+from outsize.ranks.agreement import swap_headers
 from outsize.ranks.collectives import ProcessRanks, RankGroup
+from outsize.ranks.failures import announce_failure
 from outsize.ranks.owners import places_by_owner
 from outsize.ranks.sections import Message, MessageReader, MessageWriter
 from outsize.spec import MemoryUse, TableSpec

@@ -25,11 +25,11 @@ from outsize.errors import CheckpointError, NonFiniteError
 from outsize.interrupts import StopRequested, also_stopping_when
 from outsize.ranks.collectives import (
     any_rank,
-    failing_together,
     gather_values,
     sum_over_ranks,
     world_size,
 )
+from outsize.ranks.failures import failing_together
 from outsize.row_files import load_rows, rows_writer
 from outsize.training.callbacks import Callbacks
 from outsize.training.config import RunConfig
