@@ -117,6 +117,11 @@ class RowCounts:
     largest_lag: int | None = None
     exchange_s: float = 0.0
 
+    def see_sent(self, bytes_by_kind: Mapping[str, int]) -> None:
+        """Record a message to another rank."""
+        for kind, size in bytes_by_kind.items():
+            self.sent_bytes[kind] += size
+
     def see_lag(self, lag: int) -> None:
         """Record the lag of a copy that was read."""
         self.largest_lag = lag if self.largest_lag is None else max(self.largest_lag, lag)

@@ -1,7 +1,7 @@
 """If any rank raises, all raise, so that none waits for a rank that has failed.
 
-`failing_together` and `failing_in_group` guard a block that all ranks enter; each costs one message
-per rank. `announce_failure` costs nothing unless a rank fails: the others raise in their next round.
+`failing_together` and `failing_in_group` guard a block that all ranks enter; each costs a message
+per rank. `announce_failure` costs nothing unless a rank fails: the others then raise.
 """
 
 from __future__ import annotations

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int64
-from torch import Tensor, nn
+from torch import Tensor
 
-from outsize.contracts import RowLayout, RowReply, RowStore, RowUpdate
+from outsize.contracts import RowLayout, RowReply
 from outsize.contracts.messages import take_lines
-from outsize.errors import ConfigError
 
 
 def join_replies(
@@ -68,21 +66,3 @@ def reply_if_newer(
             lines[name] = taken
     behind = None if bool(stale.all()) else int((current - clocks)[~stale].max())
     return RowReply(stale, take_lines(rows, index), current[index], newer, behind)
-
-
-def preview_reply(owner: RowStore, update: RowUpdate | None, ids: Int64[Tensor, " n"]) -> RowReply:
-    """An owner's reply to an evaluation read: rows as an update would leave them."""
-    everything = torch.ones_like(ids, dtype=torch.bool)
-    return RowReply(everything, owner.preview(update, ids), torch.zeros_like(ids))
-
-
-def refuse_state_dict(
-    module: nn.Module, state_dict: dict[str, Any], prefix: str, *unused: Any
-) -> None:
-    """Raise on loading a `state_dict` if ranks share rows: it holds those of one rank only."""
-    assert isinstance(module, RowStore)
-    if module.num_workers > 1 and any(name.startswith(prefix) for name in state_dict):
-        raise ConfigError(
-            f"a state_dict holds the rows of one rank, but {module.num_workers} ranks share the "
-            "rows of this store: load them with `outsize.load_rows`"
-        )
