@@ -2,7 +2,7 @@
 
 A checkpoint is a folder that holds a tree of tensors and plain values (numbers, strings, lists,
 dicts): `state.safetensors` has all tensors and `state.json` the tree, in which tensors are replaced
-by their names. Ranks may add their own files (see `outsize.row_files`). `manifest.json` lists the
+by their names. Ranks may add their own files (see `outsize.rank_files`). `manifest.json` lists the
 size and SHA-256 of every file. All ranks write to a temporary folder, which is synced and renamed,
 so a crash at any moment leaves either the complete checkpoint or none. Nothing is ever pickled or
 unpickled.

@@ -214,7 +214,7 @@ class RowStore(nn.Module, ABC):
 
     def submit(self, update: RowUpdate | None) -> None:
         """Submit the update of one step; a store may hold it for its next exchange."""
-        self.exchange(update, torch.empty(0, dtype=torch.int64, device=self._device()))
+        self.exchange(update, self._no_ids())
 
     def guard(self, table: str, ids: Int64[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
         """Check ids of one table, as `IdGuard` does."""
@@ -288,6 +288,9 @@ class RowStore(nn.Module, ABC):
 
     def _device(self) -> torch.device:
         return next(self.buffers()).device
+
+    def _no_ids(self) -> Int64[Tensor, " 0"]:
+        return torch.empty(0, dtype=torch.int64, device=self._device())
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> RowStore:
         """Move to another device; keep the type of every tensor (see the class docstring)."""

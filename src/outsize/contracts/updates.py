@@ -7,6 +7,9 @@ to them; `merge` turns them into one update. A leaf without a gradient is freed 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
@@ -107,6 +110,31 @@ def _gradient(leaf: Tensor) -> Tensor:
     return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
 
 
+def stepped_rows(
+    rule: UpdateRule,
+    rows: Float[Tensor, "n dim"],
+    state: dict[str, Float[Tensor, "n _"]],
+    gradients: Float[Tensor, "n dim"],
+    squares: Float[Tensor, "n _"] | None,
+    keys: Callable[[], Int64[Tensor, " n"]],
+) -> Float[Tensor, "n dim"]:
+    """Rows after a step of a rule, in their own type; `rows` and `state` may change in place.
+
+    Args:
+        rule: The rule.
+        rows: The rows before the step.
+        state: Their optimizer state.
+        gradients: One gradient per row.
+        squares: As for `UpdateRule.step`.
+        keys: Returns the `rounding_keys` of the rows; called for half-precision rows only.
+    """
+    values = rows.float()
+    rule.step(values, state, gradients.float(), squares)
+    if is_half_precision(rows.dtype):
+        return round_at_random(values, rows.dtype, keys())
+    return values.to(rows.dtype)
+
+
 def rows_after(
     update: RowUpdate,
     ids: Int64[Tensor, " n"],
@@ -133,13 +161,12 @@ def rows_after(
     for group, (rows, size) in enumerate(zip(reply.rows, sizes, strict=True)):
         own = slice(first, first + size)
         lines = places[own] - start
-        values = rows.index_select(0, lines).float()
         state = {name: part.index_select(0, lines) for name, part in reply.state[group].items()}
         squares = None if update.squares is None else update.squares[group]
-        rule.step(values, state, update.gradients[group].float(), squares)
-        if is_half_precision(rows.dtype):
-            keys = rounding_keys(seed, update.ids[own], clocks[own], update.ticks[own])
-            values = round_at_random(values, rows.dtype, keys)
-        found.append(rows.index_copy(0, lines, values.to(rows.dtype)))
+        keys = partial(rounding_keys, seed, update.ids[own], clocks[own], update.ticks[own])
+        values = stepped_rows(
+            rule, rows.index_select(0, lines), state, update.gradients[group], squares, keys
+        )
+        found.append(rows.index_copy(0, lines, values))
         start, first = start + rows.shape[0], first + size
     return tuple(found)

@@ -8,15 +8,15 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from outsize.contracts import RowReply, RowStore, RowUpdate, TablePart
+from outsize.contracts import RowReply, RowStore, RowUpdate
 from outsize.kernels.rows.updates import UpdateRule
 from outsize.ranks.agreement import require_same_on_all_ranks
 from outsize.ranks.collectives import gather_rows, rank, world_size
-from outsize.spec import MemoryUse
 from outsize.stores.merging import empty_update
+from outsize.stores.wrapper import StoreWrapper
 
 
-class ReplicatedStore(RowStore):
+class ReplicatedStore(StoreWrapper):
     """Wraps a store that every rank holds a replica of, and keeps the replicas equal.
 
     Reads are local. Gradients are averaged over ranks, as DDP averages dense gradients: every rank
@@ -30,9 +30,8 @@ class ReplicatedStore(RowStore):
     """
 
     def __init__(self, inner: RowStore) -> None:
-        super().__init__(inner.layout.specs, inner.seed)
+        super().__init__(inner)
         require_same_on_all_ranks(self.layout.facts())
-        self.inner = inner
         self.register_load_state_dict_pre_hook(_to_inner)
         self._pending_is_reduced = False
 
@@ -54,12 +53,6 @@ class ReplicatedStore(RowStore):
         self, update: RowUpdate | None, ids: Int64[Tensor, " n"]
     ) -> tuple[Float[Tensor, "_ _"], ...]:
         return self.inner.preview(None if update is None else self._average(update), ids)
-
-    def memory_by_table(self) -> dict[str, MemoryUse]:  # noqa: D102
-        return self.inner.memory_by_table()
-
-    def parts(self) -> list[TablePart]:  # noqa: D102
-        return self.inner.parts()
 
     def saves_parts(self) -> bool:
         """Only the first rank saves: the other replicas are equal."""
@@ -84,12 +77,6 @@ class ReplicatedStore(RowStore):
     def forget_pending(self) -> None:  # noqa: D102
         super().forget_pending()
         self._pending_is_reduced = False
-
-    def close(self) -> None:  # noqa: D102
-        self.inner.close()
-
-    def leave(self) -> None:  # noqa: D102
-        self.inner.leave()
 
     def state_dict(  # type: ignore[override]
         self, *args: Any, prefix: str = "", **kwargs: Any

@@ -83,8 +83,7 @@ class ShardedStore(ShardOwner):
     def _push_held(self, operation: str) -> None:
         """Push the held update, if any, as part of an operation."""
         if self._held is not None:
-            no_ids = torch.empty(0, dtype=torch.int64, device=self._device())
-            self._push_and_read(None, no_ids, None, operation)
+            self._push_and_read(None, self._no_ids(), None, operation)
 
     def any_rank(self, flag: bool) -> bool:  # noqa: D102
         lines = [[int(flag)]] * self.num_workers

@@ -30,7 +30,7 @@ from outsize.ranks.collectives import (
     world_size,
 )
 from outsize.ranks.failures import failing_together
-from outsize.row_files import load_rows, rows_writer
+from outsize.stores.row_files import load_rows, rows_writer
 from outsize.training.callbacks import Callbacks
 from outsize.training.config import RunConfig
 from outsize.training.gradient_norm import joint_norm, norm_over_ranks, values_of

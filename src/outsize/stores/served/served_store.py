@@ -93,7 +93,7 @@ class ServedStore(ShardOwner):
         """Send an update without waiting; if an owner refuses it, the next call raises."""
         started = time.perf_counter()
         self._collect()
-        self._begin(update, torch.empty(0, dtype=torch.int64, device=self._device()), None)
+        self._begin(update, self._no_ids(), None)
         with self._lock:
             self._counts.exchange_s += time.perf_counter() - started
 

@@ -31,7 +31,7 @@ from outsize.rank_files import (
 )
 from outsize.ranks.collectives import gather_values, rank, world_size
 from outsize.ranks.failures import failing_together
-from outsize.row_index import (
+from outsize.stores.row_index import (
     INDEX,
     common_rows,
     rank_name,
