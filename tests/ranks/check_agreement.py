@@ -51,5 +51,5 @@ with process_group(torch.device("cpu")):
     check_stores_made_unalike()
     check_training_against_evaluating()
     check_an_id_out_of_range_on_one_rank()
-    print(f"rank {rank()} is content", flush=True)
+    print(f"rank {rank()} has passed", flush=True)
 os._exit(0)

@@ -125,5 +125,5 @@ with process_group(torch.device("cpu")):
     assert int(table.num_clusterings) == 2
     check_if_any_rank_raises_all_raise(table, optimizer)
     check_if_any_rank_is_asked_to_stop_all_stop(table, optimizer)
-    print(f"rank {rank()} of {world_size()} is content", flush=True)
+    print(f"rank {rank()} of {world_size()} has passed", flush=True)
 os._exit(0)

@@ -123,5 +123,5 @@ with process_group(torch.device("cpu")):
     check_ddp_leaves_shards_alone()
     check_no_bit_changes()
     check_traces()
-    print(f"rank {rank()} of {world_size()} is content", flush=True)
+    print(f"rank {rank()} of {world_size()} has passed", flush=True)
 os._exit(0)

@@ -105,7 +105,7 @@ def test_an_exchange_with_an_update_keeps_an_earlier_batch_apart():
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_squares_of_merged_batches_are_not_rounded(wire):
-    """A square that rounds to 0 beside a gradient that does not would be a step without bound."""
+    """If a square rounds to 0 and its gradient does not, the step is unbounded."""
 
     def work(ranks):
         store = ShardedStore([SPEC], group=ranks, wire=wire)

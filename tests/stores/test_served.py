@@ -30,13 +30,13 @@ def run_ranks(script, num=3):
 def test_three_ranks_serve_each_other():
     done = run_ranks("check_served.py")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("is content") == 3
+    assert done.stdout.count("has passed") == 3
 
 
 def test_a_rank_that_leaves_ends_cleanly_and_the_others_are_told():
     done = run_ranks("check_served_leaving.py")
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("is content") == 2
+    assert done.stdout.count("has passed") == 2
     assert "terminate" not in done.stderr
 
 

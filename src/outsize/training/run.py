@@ -206,7 +206,7 @@ def _begin(stack: contextlib.ExitStack, loop: Loop, start: _Start) -> Path | Non
             if checkpoint is not None:
                 start.written.truncate_metrics(loop.state.step, logged)
             else:
-                start.written.begin_anew(loop.config)
+                start.written.start_over(loop.config)
     return checkpoint
 
 
