@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from store_checks import draw_trace
 from torch import Generator
 
 import outsize
@@ -9,7 +10,6 @@ from outsize.contracts import RowUpdate
 from outsize.kernels.rows.updates import AdagradRule, AdamRule
 from outsize.ranks.thread_ranks import run_as_ranks
 from outsize.stores import WIRES, CachedStore, LocalStore, ShardedStore
-from outsize.testing.ranks import draw_trace
 
 SPEC = outsize.TableSpec("rows", 30, 8)
 RULE = AdamRule(0.01)

@@ -6,6 +6,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from store_checks import (
+    cache_without_staleness_changes_no_bit,
+    evaluation_reads_do_not_change_training,
+    no_update_is_lost_and_staleness_is_bounded,
+    number_of_owners_changes_no_bit,
+    trained_rows,
+)
 
 import outsize
 from outsize.contracts import RowUpdate
@@ -14,13 +21,6 @@ from outsize.kernels.rows.updates import AdagradRule, AdamRule, SGDRule
 from outsize.ranks.thread_ranks import run_as_ranks
 from outsize.stores import EVICTION, WIRES, CachedStore, LocalStore, ShardedStore
 from outsize.testing import STORE_CHECKS
-from outsize.testing.ranks import (
-    cache_without_staleness_changes_no_bit,
-    evaluation_reads_do_not_change_training,
-    no_update_is_lost_and_staleness_is_bounded,
-    number_of_owners_changes_no_bit,
-    trained_rows,
-)
 
 SPEC = outsize.TableSpec("rows", 20, 3)
 RULES = [SGDRule(0.3), AdagradRule(0.3), AdagradRule(0.3, row_wise=True), AdamRule(0.3)]
