@@ -9,7 +9,7 @@ import outsize
 from outsize.errors import IdError, RanksError
 from outsize.ranks.collectives import gather_values, process_group, rank
 from outsize.stores import ServedStore
-from outsize.testing.refusal import refusal
+from outsize.testing.checks import refusal
 
 SPECS = [outsize.TableSpec("wide", 30, 4), outsize.TableSpec("thin", 20, 4)]
 IDS = torch.arange(0, 40, 3)

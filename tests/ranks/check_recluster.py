@@ -11,7 +11,7 @@ from outsize.errors import NonFiniteError, OutsizeError, ReclusterError
 from outsize.interrupts import StopRequested, stopping_when
 from outsize.ranks import first_rank
 from outsize.ranks.collectives import gather_rows, process_group, rank, world_size
-from outsize.testing.refusal import refusal
+from outsize.testing.checks import refusal
 
 
 def equal_on_all_ranks(tensor):

@@ -12,7 +12,7 @@ from outsize.errors import ConfigError, OwnerError
 from outsize.kernels.rows.updates import AdagradRule, SGDRule
 from outsize.ranks.collectives import barrier, gather_rows, process_group, rank, world_size
 from outsize.stores import WIRES, CachedStore, ServedStore
-from outsize.testing.refusal import refusal
+from outsize.testing.checks import refusal
 
 SPECS = [outsize.TableSpec("wide", 50, 4), outsize.TableSpec("thin", 11, 1)]
 NONE = torch.empty(0, dtype=torch.int64)

@@ -9,7 +9,7 @@ import outsize
 from outsize.errors import OwnerError
 from outsize.kernels.rows.updates import SGDRule
 from outsize.stores import ServedStore
-from outsize.testing.refusal import refusal
+from outsize.testing.checks import refusal
 
 
 def read_for_ever():

@@ -42,12 +42,15 @@ class PendingGradients:
 
         def note(tensor: Tensor) -> None:
             if not any(tensor is known for known in self.tensors):
-                self.tensors.append(tensor)
-                self._ids.append(ids)
-                self._groups.append(group)
+                self._add(tensor, ids, group)
 
         leaf.register_post_accumulate_grad_hook(note)
         return leaf
+
+    def _add(self, leaf: Tensor, ids: Int64[Tensor, " n"], group: int) -> None:
+        self.tensors.append(leaf)
+        self._ids.append(ids)
+        self._groups.append(group)
 
     def clear(self) -> None:
         """Drop all pending gradients."""
@@ -64,9 +67,7 @@ class PendingGradients:
         for group, (ids, gradient) in enumerate(zip(runs, update.gradients, strict=True)):
             leaf = torch.empty_like(gradient, requires_grad=True)  # only its gradient matters
             leaf.grad = gradient
-            self.tensors.append(leaf)
-            self._ids.append(ids)
-            self._groups.append(group)
+            self._add(leaf, ids, group)
 
     def is_finite(self) -> bool:
         """Whether no gradient holds NaN or infinity."""
@@ -76,9 +77,7 @@ class PendingGradients:
         """Add an infinite gradient for one row, so that no step applies any gradient."""
         leaf = torch.zeros(1, self._layout.groups[0].dim, device=device, requires_grad=True)
         leaf.grad = torch.full_like(leaf, torch.inf)
-        self.tensors.append(leaf)
-        self._ids.append(torch.zeros(1, dtype=torch.int64, device=device))
-        self._groups.append(0)
+        self._add(leaf, torch.zeros(1, dtype=torch.int64, device=device), 0)
 
     def merge(self) -> RowUpdate | None:
         """Merge all pending gradients into one update with one sum and one tick per row."""
@@ -120,13 +119,7 @@ def stepped_rows(
 ) -> Float[Tensor, "n dim"]:
     """Rows after a step of a rule, in their own type; `rows` and `state` may change in place.
 
-    Args:
-        rule: The rule.
-        rows: The rows before the step.
-        state: Their optimizer state.
-        gradients: One gradient per row.
-        squares: As for `UpdateRule.step`.
-        keys: Returns the `rounding_keys` of the rows; called for half-precision rows only.
+    `keys` returns the `rounding_keys` of the rows; it is called for half-precision rows only.
     """
     values = rows.float()
     rule.step(values, state, gradients.float(), squares)
@@ -145,13 +138,8 @@ def rows_after(
 ) -> tuple[Float[Tensor, "_ _"], ...]:
     """An owner's rows after an update, bit for bit; the reply is not changed.
 
-    Args:
-        update: The update that the owner would apply; it may have rows that are not in `ids`.
-        ids: Store ids, ascending, each once.
-        reply: The owner's reply for all of `ids`, with state.
-        layout: The layout of the store.
-        rule: The rule by which the owner applies updates.
-        seed: The store's seed.
+    The reply is the owner's for all of `ids` (as for `exchange`), with state. The update may have
+    other rows, too.
     """
     update = update.take(torch.isin(update.ids, ids).nonzero().flatten())
     places = torch.searchsorted(ids, update.ids)

@@ -97,12 +97,8 @@ class RowCopies(CopyDirectory):
     ) -> tuple[Int64[Tensor, " n"], PendingRows, int]:
         """Record that a step reads rows; admit those without a copy as the policy chooses.
 
-        Args:
-            ids: Rows that may have a copy, ascending.
-            slots: Their slots, from `find`.
-
-        Returns:
-            Their new slots, the pending updates of evicted copies, and the number of evictions.
+        Arguments as for `choose`. Returns the new slots of all rows, the pending updates of evicted
+        copies, and the number of evictions.
         """
         missing = slots == NO_COPY
         chosen, places, victims = self.choose(ids, slots)
@@ -163,11 +159,8 @@ class RowCopies(CopyDirectory):
         """Clear updates that were pushed; their rounding error stays pending.
 
         The error makes a copy dirty only if the rule merges batches (see the module docstring).
-        Own updates count as seen: the start clock advances by their ticks.
-
-        Args:
-            pushed: The updates that were pushed.
-            sent: Their gradients as rounded by the wire.
+        Own updates count as seen: the start clock advances by their ticks. `sent` are the gradients
+        as rounded by the wire.
         """
         slots = pushed.slots
         held = self.clocks.index_select(0, slots) >= 0
@@ -217,11 +210,9 @@ class RowCopies(CopyDirectory):
         )
 
     def drop_unprofitable(self, slots: Int64[Tensor, " n"], was_valid: Bool[Tensor, " n"]) -> None:
-        """Count the bytes that checks of copies cost and saved; drop copies that cost more.
+        """Count the bytes that checks of clocks cost and saved; drop copies that cost more.
 
-        Args:
-            slots: Copies whose clock was checked with the owner.
-            was_valid: Whether the copy was still valid.
+        `was_valid` says whether the copy of each slot that was checked was still valid.
         """
         self.checks.index_add_(0, slots, torch.ones_like(slots, dtype=torch.int32))
         self.balance.index_add_(0, slots, was_valid * self._bytes_per_row - _CLOCK_BYTES)

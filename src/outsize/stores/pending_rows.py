@@ -26,11 +26,7 @@ class PendingRows:
 
 
 class Outbox:
-    """Updates of rows without a copy, which leave with those of copies in the next round.
-
-    Args:
-        layout: The layout of the store.
-    """
+    """Updates of rows without a copy, which leave with those of copies in the next round."""
 
     def __init__(self, layout: RowLayout) -> None:
         self._layout = layout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from outsize.contracts import RowReply, RowStore, RowUpdate
 from outsize.kernels.rows.updates import UpdateRule
 from outsize.ranks.agreement import require_same_on_all_ranks
 from outsize.ranks.collectives import gather_rows, rank, world_size
-from outsize.stores.merging import empty_update
+from outsize.stores.merging import average_over_workers, empty_update
 from outsize.stores.wrapper import StoreWrapper
 
 
@@ -89,19 +90,13 @@ class ReplicatedStore(StoreWrapper):
         """The mean update over ranks; a rank that does not push a row counts as zero."""
         if world_size() == 1:
             return update
-        sizes = self.layout.group_sizes(update.ids)
-        ids: list[Tensor] = []
-        gradients: list[Tensor] = []
-        for run, gradient in zip(update.ids.split(sizes), update.gradients, strict=True):
-            everyone = torch.cat(gather_rows(run))
-            values = torch.cat(gather_rows(gradient.float()))
-            unique, inverse = torch.unique(everyone, return_inverse=True)
-            total = values.new_zeros(unique.shape[0], values.shape[1])
-            total.index_add_(0, inverse, values)
-            ids.append(unique)
-            gradients.append(total / world_size())
-        merged = torch.cat(ids)
-        return RowUpdate(merged, tuple(gradients), torch.ones_like(merged))
+        gradients = zip(*(gather_rows(part.float()) for part in update.gradients), strict=True)
+        updates = [
+            RowUpdate(ids, parts, torch.ones_like(ids))
+            for ids, parts in zip(gather_rows(update.ids), gradients, strict=True)
+        ]
+        mean = average_over_workers(updates, world_size(), self.layout, None)
+        return replace(mean, ticks=torch.ones_like(mean.ids))
 
 
 def _to_inner(module: nn.Module, state_dict: dict[str, Any], prefix: str, *unused: Any) -> None:

@@ -17,10 +17,8 @@ def join_replies(
 ) -> RowReply:
     """One reply for all ids, in ascending order.
 
-    Args:
-        replies: One per owner, all to requests with clocks or all to requests without.
-        requested: The ids requested from each owner, ascending.
-        layout: The layout of the store.
+    `replies` has one reply per owner, all with clocks or all without; `requested` has the ids that
+    were requested from each, ascending.
     """
     stale: Bool[Tensor, " n"] = torch.cat([reply.stale for reply in replies])
     sent = [ids[reply.stale] for ids, reply in zip(requested, replies, strict=True)]

@@ -131,12 +131,7 @@ def describe_rank(store: RowStore) -> dict[str, Any]:
 
 
 def make_index(store: RowStore, ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The content of `rows.json`: the tables, and which rows each rank saves.
-
-    Args:
-        store: The store of any rank.
-        ranks: The result of `describe_rank` on each rank.
-    """
+    """The content of `rows.json`: the tables, and the result of `describe_rank` on each rank."""
     tables: dict[str, Any] = {}
     for part in store.parts():
         num_rows = store.layout.spec(part.table).num_rows

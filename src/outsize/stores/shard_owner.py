@@ -29,13 +29,7 @@ from outsize.stores.wire import WIRES, Wire, wire_for, wire_named
 
 
 class ShardTransport(Transport):
-    """Rows of other owners travel, rounded by a wire format.
-
-    Args:
-        rank: This rank; its own rows are local.
-        num_owners: Number of ranks that own rows, from rank 0 on.
-        wire: The wire format of rows and gradients.
-    """
+    """Rows of other owners travel, rounded by a wire format; those of this rank are local."""
 
     def __init__(self, rank: int, num_owners: int, wire: Wire) -> None:
         self._rank = rank

@@ -7,11 +7,7 @@ from outsize.spec import MemoryUse
 
 
 class StoreWrapper(RowStore):
-    """A store that wraps another; what a subclass does not change is passed on.
-
-    Args:
-        inner: The store to wrap.
-    """
+    """A store that wraps another; what a subclass does not change is passed on."""
 
     def __init__(self, inner: RowStore) -> None:
         super().__init__(inner.layout.specs, inner.seed)
