@@ -253,7 +253,7 @@ def _sources(index: Mapping[str, Any], parts: Sequence[TablePart]) -> Iterator[i
     """The saved ranks whose files hold rows of these parts."""
     for source, saved in enumerate(index["ranks"]):
         if any(
-            common_rows(rows_of(saved["tables"][part.table]), _range_of(part))
+            common_rows(rows_of(saved["tables"][part.table]), part.rows)
             for part in parts
             if part.table in saved["tables"]
         ):
@@ -262,11 +262,10 @@ def _sources(index: Mapping[str, Any], parts: Sequence[TablePart]) -> Iterator[i
 
 def _copy_rows(tensors: Any, saved: range, part: TablePart) -> None:
     """Copy the rows of a part that are in a file."""
-    here = _range_of(part)
-    common = common_rows(saved, here)
+    common = common_rows(saved, part.rows)
     if not common:
         return
-    lines, rows = _positions(common, saved), _positions(common, here)
+    lines, rows = _positions(common, saved), _positions(common, part.rows)
     for name, target in part.tensors.items():
         copy_lines(tensors.get_slice(tensor_name(part.table, name)), lines, target, rows)
 
@@ -278,10 +277,6 @@ def _positions(some: range, rows: range) -> range:
 
 def _saved_parts(store: RowStore) -> list[TablePart]:
     return store.parts() if store.saves_parts() else []
-
-
-def _range_of(part: TablePart) -> range:
-    return range(part.first, part.first + part.every * part.num_rows, part.every)
 
 
 def _file_name(index: int, count: int) -> str:
