@@ -284,6 +284,13 @@ class RowStore(nn.Module, ABC):
             )
         return self.layout.specs[0]
 
+    def _require_rule(self) -> UpdateRule:
+        if self.rule is None:
+            raise ConfigError(
+                "this store has no optimizer yet: make one first, such as outsize.RowSGD(store)"
+            )
+        return self.rule
+
     def _device(self) -> torch.device:
         return next(self.buffers()).device
 

@@ -89,18 +89,16 @@ class PendingGradients:
             members = [i for i, owner in enumerate(self._groups) if owner == index]
             group_ids = [self._ids[i] for i in members]
             group_gradients = [_gradient(self.tensors[i]) for i in members]
-            if len(members) == 1:
-                ids += group_ids
-                gradients += group_gradients
-            elif members:
+            if len(members) > 1:
                 unique, inverse = torch.unique(torch.cat(group_ids), return_inverse=True)
                 total = group_gradients[0].new_zeros(unique.shape[0], group.dim)
-                ids.append(unique)
-                gradients.append(total.index_add_(0, inverse, torch.cat(group_gradients)))
-            else:
-                device = self.tensors[0].device
-                ids.append(torch.empty(0, dtype=torch.int64, device=device))
-                gradients.append(torch.empty(0, group.dim, device=device))
+                total.index_add_(0, inverse, torch.cat(group_gradients))
+                group_ids, group_gradients = [unique], [total]
+            elif not members:
+                empty = self.tensors[0].new_empty(0, group.dim)
+                group_ids, group_gradients = [empty.new_empty(0, dtype=torch.int64)], [empty]
+            ids += group_ids
+            gradients += group_gradients
         all_ids = torch.cat(ids)
         return RowUpdate(all_ids, tuple(gradients), torch.ones_like(all_ids))
 

@@ -233,10 +233,7 @@ class CachedStore(StoreWrapper):
         """Add an update to the copies of its rows; put rows without a copy into the outbox."""
         if update is None or not update.ids.numel():
             return
-        if self.rule is None:
-            raise ConfigError(
-                "this store has no optimizer yet: make one first, such as outsize.RowSGD(store)"
-            )
+        self._require_rule()
         missing: list[Tensor] = []
         squares = update.squares or (None,) * len(update.gradients)
         runs = self._split(update.ids)

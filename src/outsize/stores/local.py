@@ -140,10 +140,7 @@ class LocalStore(RowStore):
         return use
 
     def _update(self, update: RowUpdate) -> None:
-        if self.rule is None:
-            raise ConfigError(
-                "this store has no optimizer yet: make one first, such as outsize.RowSGD(store)"
-            )
+        rule = self._require_rule()
         self.clocks.index_add_(0, self.shard.positions(update.ids), update.ticks.to(torch.int32))
         first = 0
         for group, run in enumerate(self._local(update.ids)):
@@ -153,11 +150,10 @@ class LocalStore(RowStore):
             rows, state = self.rows(group), self.state(group)
             touched_state = {name: part.index_select(0, run) for name, part in state.items()}
             squares = None if update.squares is None else update.squares[group]
+            touched = rows.index_select(0, run)
             keys = partial(self._rounding_keys, update, own)
-            touched = stepped_rows(
-                self.rule, rows.index_select(0, run), touched_state, update.gradients[group],
-                squares, keys,
-            )  # fmt: skip
+            gradients = update.gradients[group]
+            touched = stepped_rows(rule, touched, touched_state, gradients, squares, keys)
             rows.index_copy_(0, run, touched)
             for name, part in state.items():
                 part.index_copy_(0, run, touched_state[name])

@@ -28,17 +28,11 @@ def join_replies(
         torch.cat([reply.rows[group] for reply in replies]).index_select(0, order)
         for group, order in enumerate(orders)
     )
-    state: tuple[dict[str, Tensor], ...] = ()
-    if replies[0].state:
-        state = tuple(
-            {
-                name: torch.cat([reply.state[group][name] for reply in replies]).index_select(
-                    0, order
-                )
-                for name in replies[0].state[group]
-            }
-            for group, order in enumerate(orders)
-        )
+    # Without clocks there is no state, and so nothing to join.
+    state = tuple(
+        {name: torch.cat([reply.state[group][name] for reply in replies])[order] for name in names}
+        for group, (names, order) in enumerate(zip(replies[0].state, orders, strict=False))
+    )
     clocks = torch.cat([reply.clocks for reply in replies])[torch.cat(sent).argsort()]
     behind = [reply.behind for reply in replies if reply.behind is not None]
     in_order = stale[torch.cat(list(requested)).argsort()]
