@@ -62,8 +62,6 @@ from outsize.optimizers import RowAdam as RowAdam
 from outsize.optimizers import RowFullAdagrad as RowFullAdagrad
 from outsize.optimizers import RowOptimizer as RowOptimizer
 from outsize.optimizers import RowSGD as RowSGD
-from outsize.row_files import load_rows as load_rows
-from outsize.row_files import save_rows as save_rows
 from outsize.spec import Budget as Budget
 from outsize.spec import FeatureSpec as FeatureSpec
 from outsize.spec import Init as Init
@@ -78,6 +76,8 @@ from outsize.stores import ReplicatedStore as ReplicatedStore
 from outsize.stores import ServedStore as ServedStore
 from outsize.stores import ShardedStore as ShardedStore
 from outsize.stores.eviction import EvictionPolicy as EvictionPolicy
+from outsize.stores.row_files import load_rows as load_rows
+from outsize.stores.row_files import save_rows as save_rows
 from outsize.stores.wire import Wire as Wire
 from outsize.tables import TABLES as TABLES
 from outsize.tables import CCETable as CCETable

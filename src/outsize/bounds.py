@@ -29,6 +29,14 @@ def require_between(config: object, least: float, most: float, *names: str) -> N
             raise ConfigError(f"{name} must be between {least:,} and {most:,}, but got {value}")
 
 
+def require_staleness(config: object, *names: str) -> None:
+    """Raise a `ConfigError` for fields that are neither whole numbers >= 0 nor infinity."""
+    for name in names:
+        value = getattr(config, name)
+        if not value >= 0 or (math.isfinite(value) and value != int(value)):
+            raise ConfigError(f"{name} must be a whole number >= 0 or infinity, but got {value}")
+
+
 def require_text(config: object, *names: str) -> None:
     """Raise a `ConfigError` for strings, or lists of strings, that are or contain an empty one."""
     for name in names:

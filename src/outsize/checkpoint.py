@@ -2,7 +2,7 @@
 
 A checkpoint is a folder that holds a tree of tensors and plain values (numbers, strings, lists,
 dicts): `state.safetensors` has all tensors and `state.json` the tree, in which tensors are replaced
-by their names. Ranks may add their own files (see `outsize.row_files`). `manifest.json` lists the
+by their names. Ranks may add their own files (see `outsize.rank_files`). `manifest.json` lists the
 size and SHA-256 of every file. All ranks write to a temporary folder, which is synced and renamed,
 so a crash at any moment leaves either the complete checkpoint or none. Nothing is ever pickled or
 unpickled.
@@ -30,7 +30,8 @@ from outsize.files import (
     write_tensors,
 )
 from outsize.json_files import FILE_FACTS, Each, OneOf, SchemaError, check, read_json
-from outsize.ranks.collectives import failing_together, gather_values, rank, value_of_first
+from outsize.ranks.collectives import gather_values, rank, value_of_first
+from outsize.ranks.failures import failing_together
 
 FORMAT = 2
 WriteFiles = Callable[[Path], Mapping[str, Mapping[str, Any]]]

@@ -99,23 +99,16 @@ class EmbeddingCollection(nn.Module):
             The pooled vectors `(B, dim)` of each feature.
         """
         selection = self._selection(only)
-        with self._failing_on_all_ranks():
-            bags = selection.bags(inputs, allow_codes=self.store is None)
-            if self._is_one_id_each(bags, selection):
-                stacked = self._read_stacked(bags, selection)
-                return {f.name: stacked[:, i] for i, f in enumerate(selection.features)}
-            vectors = self._read_each(bags, selection)
-        return {f.name: vector for f, vector in zip(selection.features, vectors, strict=True)}
+        found = self._read(inputs, selection)
+        if isinstance(found, Tensor):
+            return {f.name: found[:, i] for i, f in enumerate(selection.features)}
+        return {f.name: vector for f, vector in zip(selection.features, found, strict=True)}
 
     def stacked(self, inputs: Mapping[str, FeatureInput]) -> Float[Tensor, "batch features dim"]:
         """Embed a batch into one tensor, with features in the order of `self.features`."""
-        everything = self._selection(None)
-        _ = self.dim
-        with self._failing_on_all_ranks():
-            bags = everything.bags(inputs, allow_codes=self.store is None)
-            if self._is_one_id_each(bags, everything):
-                return self._read_stacked(bags, everything)
-            return torch.stack(self._read_each(bags, everything), dim=1)
+        _ = self.dim  # raises if the features differ in width
+        found = self._read(inputs, self._selection(None))
+        return found if isinstance(found, Tensor) else torch.stack(found, dim=1)
 
     @torch.no_grad()
     def encode(self, inputs: Mapping[str, FeatureInput]) -> dict[str, Bag | Codes]:
@@ -219,6 +212,17 @@ class EmbeddingCollection(nn.Module):
             self._selections[names] = FeatureSelection(chosen, self.specs)
         return self._selections[names]
 
+    def _read(
+        self, inputs: Mapping[str, FeatureInput], selection: FeatureSelection
+    ) -> Float[Tensor, "batch features dim"] | list[Float[Tensor, "batch dim"]]:
+        """The vectors of features: one tensor if one gather is enough, or one per feature."""
+        with self._failing_on_all_ranks():
+            bags = selection.bags(inputs, allow_codes=self.store is None)
+            if self._is_one_id_each(bags, selection):
+                return self._read_stacked(bags, selection)
+            read = self._read_tables if self.store is None else self._read_store
+            return read(bags, selection.features)
+
     def _is_one_id_each(
         self, bags: Sequence[Bag | Codes], selection: FeatureSelection
     ) -> TypeGuard[Sequence[Bag]]:
@@ -239,12 +243,6 @@ class EmbeddingCollection(nn.Module):
         unique, inverse = torch.unique(ids + offsets, return_inverse=True)
         (rows,) = self._rows(self.store, unique)
         return rows.index_select(0, inverse.flatten()).view(*ids.shape, rows.shape[1])
-
-    def _read_each(
-        self, bags: Sequence[Bag | Codes], selection: FeatureSelection
-    ) -> list[Float[Tensor, "batch dim"]]:
-        read = self._read_tables if self.store is None else self._read_store
-        return read(bags, selection.features)
 
     def _read_store(
         self, bags: Sequence[Bag | Codes], features: Sequence[FeatureSpec]

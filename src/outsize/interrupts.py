@@ -54,7 +54,7 @@ def check_stop() -> None:
     """Raise `StopRequested` if this process is asked to stop.
 
     It looks at this process only. Where the work that follows is collective, all ranks must stop at
-    the same place: use `collectives.check_stop_together` there, or `collectives.failing_together`
+    the same place: use `collectives.check_stop_together` there, or `failures.failing_together`
     around the work of one rank.
     """
     if stop_requested():

@@ -221,12 +221,3 @@ ROW_OPTIMIZERS: dict[str, Callable[..., RowOptimizer]] = {
     "full-adagrad": RowFullAdagrad,
     "adam": RowAdam,
 }
-
-__all__ = [
-    "ROW_OPTIMIZERS",
-    "RowAdagrad",
-    "RowAdam",
-    "RowFullAdagrad",
-    "RowOptimizer",
-    "RowSGD",
-]

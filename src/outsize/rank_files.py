@@ -40,13 +40,7 @@ def write_rank_file(
 
 
 def verified_rank_file(folder: Path, name: str, files: Mapping[str, Any]) -> Path:
-    """The path of a file in the manifest, after its checksum is verified.
-
-    Args:
-        folder: The checkpoint.
-        name: The name of the file.
-        files: The files in its manifest.
-    """
+    """The path of a file of a checkpoint, after it is verified against the manifest's `files`."""
     if name not in files:
         raise CheckpointError(f"checkpoint {folder} does not list {name}")
     require_whole(folder / name, files[name])
@@ -54,12 +48,7 @@ def verified_rank_file(folder: Path, name: str, files: Mapping[str, Any]) -> Pat
 
 
 def require_new_folder(folder: str | Path, what: str) -> Path:
-    """Resolve a folder; raise unless it is new or empty. All ranks call it.
-
-    Args:
-        folder: The folder; the same on all ranks.
-        what: What will be saved there, for the error.
-    """
+    """Resolve a folder for `what`; raise unless it is new or empty. All ranks call it."""
     final = Path(folder).resolve()
     if value_of_first(final.exists() and (not final.is_dir() or any(final.iterdir()))):
         raise ConfigError(f"{final} is not empty: choose another folder for {what}")
@@ -83,13 +72,9 @@ def copy_lines(
     target: Tensor,
     rows: range | Int64[Tensor, " n"],
 ) -> None:
-    """Copy lines of a saved tensor into a tensor, in chunks of bounded size.
+    """Copy lines of a `safetensors` slice to rows of a tensor, in chunks of bounded size.
 
-    Args:
-        source: A `safetensors` slice.
-        lines: Lines to copy, ascending.
-        target: The tensor to copy into.
-        rows: The row of `target` for each line; ascending if a range.
+    Lines are ascending, and so are rows if they are a range.
     """
     line_bytes = max(1, math.prod(target.shape[1:])) * target.element_size()
     for span, chosen, part in _spans(lines, max(1, _CHUNK_BYTES // line_bytes)):

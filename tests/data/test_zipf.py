@@ -31,7 +31,7 @@ def test_ranks_invert_the_exact_distribution(size, skew):
     uniform = uniform_draws(20_000, seed=1)
     expected = np.searchsorted(cumulative, uniform[:, 0].numpy())
     distance = np.abs(Zipf([size], skew).ranks(uniform)[:, 0].numpy() - expected)
-    # A draw beside the border of two ranks may fall to either.
+    # A draw next to the border of two ranks may go to either.
     assert distance.max() <= 1
     assert (distance > 0).mean() < 1e-3
 

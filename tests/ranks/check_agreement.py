@@ -9,7 +9,7 @@ import outsize
 from outsize.errors import IdError, RanksError
 from outsize.ranks.collectives import gather_values, process_group, rank
 from outsize.stores import ServedStore
-from outsize.testing.refusal import refusal
+from outsize.testing.checks import refusal
 
 SPECS = [outsize.TableSpec("wide", 30, 4), outsize.TableSpec("thin", 20, 4)]
 IDS = torch.arange(0, 40, 3)
@@ -51,5 +51,5 @@ with process_group(torch.device("cpu")):
     check_stores_made_unalike()
     check_training_against_evaluating()
     check_an_id_out_of_range_on_one_rank()
-    print(f"rank {rank()} is content", flush=True)
+    print(f"rank {rank()} has passed", flush=True)
 os._exit(0)

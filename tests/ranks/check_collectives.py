@@ -12,7 +12,6 @@ from outsize.metrics import ClickMetrics
 from outsize.ranks.collectives import (
     any_rank,
     check_stop_together,
-    failing_together,
     first_rank_first,
     gather_rows,
     gather_values,
@@ -22,6 +21,7 @@ from outsize.ranks.collectives import (
     value_of_first,
     world_size,
 )
+from outsize.ranks.failures import failing_together
 
 
 def check_uneven_rows_are_gathered_in_rank_order():
@@ -144,5 +144,5 @@ with process_group(torch.device("cpu")):
     check_metrics_equal_those_of_one_process(exact_examples=950)
     check_replicas_stay_equal_and_average()
     check_one_rank_goes_first()
-    print(f"rank {rank()} of {world_size()} is content", flush=True)
+    print(f"rank {rank()} of {world_size()} has passed", flush=True)
 os._exit(0)  # nothing is left to do, and a shutdown of threads is not what is tested

@@ -57,7 +57,7 @@ def check_draws_are_those_of_softmax_for_uneven_batches():
         assert ((counts - expected) ** 2 / expected)[expected > 3].sum() < 48
 
 
-def check_what_is_encoded_anew_comes_home():
+def check_committed_items_are_rewritten_by_their_owners():
     cache = filled()
     draw = cache.sample(torch.zeros(2 * rank(), DIM), 30)
     cache.commit(draw, torch.full((2 * rank(), 30, DIM), float(rank())))
@@ -166,12 +166,12 @@ def check_loading():
 with process_group(torch.device("cpu")):
     if sys.argv[1] == "save":
         check_draws_are_those_of_softmax_for_uneven_batches()
-        check_what_is_encoded_anew_comes_home()
+        check_committed_items_are_rewritten_by_their_owners()
         check_ddp_leaves_every_rank_its_own()
         check_a_run_shares_its_cache()
         check_saving()
         check_caches_that_ranks_keep_each_for_itself()
     else:
         check_loading()
-    print(f"rank {rank()} of {world_size()} is content", flush=True)
+    print(f"rank {rank()} of {world_size()} has passed", flush=True)
 os._exit(0)

@@ -11,7 +11,7 @@ from outsize.errors import NonFiniteError, OutsizeError, ReclusterError
 from outsize.interrupts import StopRequested, stopping_when
 from outsize.ranks import first_rank
 from outsize.ranks.collectives import gather_rows, process_group, rank, world_size
-from outsize.testing.refusal import refusal
+from outsize.testing.checks import refusal
 
 
 def equal_on_all_ranks(tensor):
@@ -125,5 +125,5 @@ with process_group(torch.device("cpu")):
     assert int(table.num_clusterings) == 2
     check_if_any_rank_raises_all_raise(table, optimizer)
     check_if_any_rank_is_asked_to_stop_all_stop(table, optimizer)
-    print(f"rank {rank()} of {world_size()} is content", flush=True)
+    print(f"rank {rank()} of {world_size()} has passed", flush=True)
 os._exit(0)

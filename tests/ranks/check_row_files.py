@@ -13,7 +13,7 @@ from outsize.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoi
 from outsize.contracts import RowUpdate, Shard
 from outsize.errors import CheckpointError
 from outsize.ranks.collectives import barrier, gather_values, process_group, rank, world_size
-from outsize.row_files import rows_writer
+from outsize.stores.row_files import rows_writer
 
 SPECS = [outsize.TableSpec("wide", 1003, 4), outsize.TableSpec("thin", 20, 2)]
 LARGER = [outsize.TableSpec("wide", 1010, 4), outsize.TableSpec("thin", 21, 2)]
@@ -182,5 +182,5 @@ with process_group(torch.device("cpu")):
         check_a_damaged_file_stops_all_before_anything_is_changed()
     else:
         check_loading_into_larger_tables()
-    print(f"rank {rank()} of {world_size()} is content", flush=True)
+    print(f"rank {rank()} of {world_size()} has passed", flush=True)
 os._exit(0)

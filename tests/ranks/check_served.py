@@ -12,7 +12,7 @@ from outsize.errors import ConfigError, OwnerError
 from outsize.kernels.rows.updates import AdagradRule, SGDRule
 from outsize.ranks.collectives import barrier, gather_rows, process_group, rank, world_size
 from outsize.stores import WIRES, CachedStore, ServedStore
-from outsize.testing.refusal import refusal
+from outsize.testing.checks import refusal
 
 SPECS = [outsize.TableSpec("wide", 50, 4), outsize.TableSpec("thin", 11, 1)]
 NONE = torch.empty(0, dtype=torch.int64)
@@ -228,5 +228,5 @@ with process_group(torch.device("cpu")):
     check_evaluation_shows_waiting_updates_and_applies_none()
     check_refusals_reach_the_asker_and_harm_nobody_else()
     check_a_cache_closes_the_store_behind_it_and_closing_twice_is_fine()
-    print(f"rank {rank()} of {world_size()} is content", flush=True)
+    print(f"rank {rank()} of {world_size()} has passed", flush=True)
 os._exit(0)

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from outsize.errors import OwnerError
 from outsize.stores.served.request_channel import RequestChannel
-from outsize.testing.refusal import refusal
+from outsize.testing.checks import refusal
 
 folder, number = Path(sys.argv[1]), int(sys.argv[2])
 dist.init_process_group("gloo", init_method=f"file://{folder / 'store'}", rank=number, world_size=3)

@@ -45,5 +45,5 @@ with process_group(torch.device("cpu")):
                 assert equal_on_all_ranks(each)
             assert torch.equal(*(parameters_to_vector(m.parameters()) for m in (model, other)))
             assert not torch.equal(parameters_to_vector(model.parameters()), after)
-    print(f"rank {rank()} of {world_size()} is content", flush=True)
+    print(f"rank {rank()} of {world_size()} has passed", flush=True)
 os._exit(0)

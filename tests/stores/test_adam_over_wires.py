@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from store_checks import draw_trace
 from torch import Generator
 
 import outsize
@@ -9,7 +10,6 @@ from outsize.contracts import RowUpdate
 from outsize.kernels.rows.updates import AdagradRule, AdamRule
 from outsize.ranks.thread_ranks import run_as_ranks
 from outsize.stores import WIRES, CachedStore, LocalStore, ShardedStore
-from outsize.testing.ranks import draw_trace
 
 SPEC = outsize.TableSpec("rows", 30, 8)
 RULE = AdamRule(0.01)
@@ -105,7 +105,7 @@ def test_an_exchange_with_an_update_keeps_an_earlier_batch_apart():
 
 @pytest.mark.parametrize("wire", WIRES)
 def test_squares_of_merged_batches_are_not_rounded(wire):
-    """A square that rounds to 0 beside a gradient that does not would be a step without bound."""
+    """If a square rounds to 0 and its gradient does not, the step is unbounded."""
 
     def work(ranks):
         store = ShardedStore([SPEC], group=ranks, wire=wire)

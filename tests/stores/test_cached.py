@@ -6,6 +6,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from store_checks import (
+    cache_without_staleness_changes_no_bit,
+    evaluation_reads_do_not_change_training,
+    no_update_is_lost_and_staleness_is_bounded,
+    number_of_owners_changes_no_bit,
+    trained_rows,
+)
 
 import outsize
 from outsize.contracts import RowUpdate
@@ -14,13 +21,6 @@ from outsize.kernels.rows.updates import AdagradRule, AdamRule, SGDRule
 from outsize.ranks.thread_ranks import run_as_ranks
 from outsize.stores import EVICTION, WIRES, CachedStore, LocalStore, ShardedStore
 from outsize.testing import STORE_CHECKS
-from outsize.testing.ranks import (
-    cache_without_staleness_changes_no_bit,
-    evaluation_reads_do_not_change_training,
-    no_update_is_lost_and_staleness_is_bounded,
-    number_of_owners_changes_no_bit,
-    trained_rows,
-)
 
 SPEC = outsize.TableSpec("rows", 20, 3)
 RULES = [SGDRule(0.3), AdagradRule(0.3), AdagradRule(0.3, row_wise=True), AdamRule(0.3)]
@@ -131,7 +131,7 @@ def test_sums_over_batches_bring_their_squares_along():
     torch.testing.assert_close(inner.read(torch.tensor([3])), before - 7.0 / 5.0)
 
 
-def test_a_copy_read_anew_shows_pending_updates_on_top_of_what_others_did():
+def test_a_refreshed_copy_shows_pending_updates_on_top_of_what_others_did():
     inner = LocalStore([SPEC])
     first, second = CachedStore(inner, 20, 0, 9), CachedStore(inner, 20, 0, 9)
     for store in (first, second):
@@ -178,7 +178,7 @@ def test_a_rounding_wire_leaves_adagrad_close_to_itself(wire, rule):
 
 
 def test_rows_whose_clocks_cost_more_than_they_save_are_given_up():
-    """Without staleness a row that others change every step is never valid: asking is in vain."""
+    """A row that others change every step is never valid: its clock checks save nothing."""
 
     def train(ranks):
         spec = outsize.TableSpec("rows", 8, 16)
@@ -197,7 +197,7 @@ def test_rows_whose_clocks_cost_more_than_they_save_are_given_up():
         assert slots[own] >= 0
 
 
-def test_a_flush_gives_rows_a_new_chance_and_reads_everything_anew():
+def test_a_flush_invalidates_every_copy_and_admits_rows_again():
     inner = LocalStore([SPEC])
     store = CachedStore(inner, 20, math.inf, math.inf)
     store.bind(SGDRule(1.0))

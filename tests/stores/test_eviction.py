@@ -264,7 +264,7 @@ def test_the_most_used_rows_replace_the_least_used_ones():
     admit, victims = cache.policy.choose(
         torch.tensor([7, 8, 9]), 0, torch.ones(3, dtype=torch.bool)
     )
-    assert admit.tolist() == [False, False, True]  # 3 uses beside 3 of row 1 are no gain
+    assert admit.tolist() == [False, False, True]  # 3 uses are not more than the 3 of row 1
     assert victims.tolist() == cache.slot_of[[2]].tolist()
 
 

@@ -2,6 +2,10 @@
 
 import pytest
 import torch
+from store_checks import (
+    cache_without_staleness_changes_no_bit,
+    number_of_owners_changes_no_bit,
+)
 from torch import Generator
 
 import outsize
@@ -9,10 +13,6 @@ from outsize.contracts import RowUpdate
 from outsize.kernels.rows.updates import AdagradRule, AdamRule, SGDRule
 from outsize.ranks.thread_ranks import run_as_ranks
 from outsize.stores import STORES, CachedStore, LocalStore, ShardedStore
-from outsize.testing.ranks import (
-    cache_without_staleness_changes_no_bit,
-    number_of_owners_changes_no_bit,
-)
 
 HALF = [torch.bfloat16, torch.float16]
 

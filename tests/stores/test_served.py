@@ -21,13 +21,13 @@ RANKS = Path(__file__).parent.parent / "ranks"
 def test_three_ranks_serve_each_other():
     code, output, errors = run_ranks(3, RANKS / "check_served.py")
     assert code == 0, errors
-    assert output.count("is content") == 3
+    assert output.count("has passed") == 3
 
 
 def test_a_rank_that_leaves_ends_cleanly_and_the_others_are_told():
     code, output, errors = run_ranks(3, RANKS / "check_served_leaving.py")
     assert code == 0, errors
-    assert output.count("is content") == 2
+    assert output.count("has passed") == 2
     assert "terminate" not in errors
 
 

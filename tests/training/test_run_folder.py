@@ -333,7 +333,7 @@ def test_a_log_without_lines_may_be_missing(folder):
 def test_a_run_that_begins_anew_needs_no_log_that_can_be_read(folder):
     folder.metrics_file.write_bytes(b"\xff\n")
 
-    folder.begin_anew(RunConfig(seed=3))
+    folder.start_over(RunConfig(seed=3))
 
     assert folder.metrics() == []
     assert folder.config() == RunConfig(seed=3)

@@ -111,7 +111,7 @@ def test_clipping_leaves_ranks_equal():
     script = Path(__file__).parent.parent / "ranks" / "check_clipping.py"
     code, output, errors = run_ranks(2, script)
     assert code == 0, errors
-    assert output.count("is content") == 2
+    assert output.count("has passed") == 2
 
 
 def test_caches_need_rows_that_live_elsewhere(run_file):

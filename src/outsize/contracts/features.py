@@ -34,9 +34,7 @@ class FeatureSelection:
     def bags(self, inputs: Mapping[str, FeatureInput], *, allow_codes: bool) -> list[Bag | Codes]:
         """The inputs of these features in a batch, checked to have equally many examples.
 
-        Args:
-            inputs: The batch; it may have other features, too.
-            allow_codes: Whether codes may replace ids.
+        The batch may have other features, too; with `allow_codes`, codes may replace ids.
         """
         bags: list[Bag | Codes] = []
         for feature in self.features:

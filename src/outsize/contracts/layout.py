@@ -122,3 +122,8 @@ class TablePart:
     def num_rows(self) -> int:
         """Number of rows in this part."""
         return self.tensors["rows"].shape[0]
+
+    @property
+    def rows(self) -> range:
+        """The rows in this part, as ids of the table."""
+        return range(self.first, self.first + self.every * self.num_rows, self.every)

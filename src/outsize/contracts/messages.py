@@ -31,11 +31,7 @@ class RowUpdate:
     exact: Bool[Tensor, " n"] | None = None
 
     def take(self, index: Int64[Tensor, " k"]) -> RowUpdate:
-        """The update of some of its rows.
-
-        Args:
-            index: Positions of those rows in `ids`, ascending.
-        """
+        """The update of some of its rows, given their ascending positions in `ids`."""
         if index.shape[0] == self.ids.shape[0]:
             return self
         squares = None if self.squares is None else take_lines(self.squares, index)
@@ -71,9 +67,7 @@ def take_lines(
 ) -> tuple[Float[Tensor, "_ _"], ...]:
     """Select lines from tensors with one line per row and one tensor per group.
 
-    Args:
-        groups: One tensor per group.
-        index: Lines to select, ascending, numbered over all groups.
+    `index` is ascending, and lines are numbered over all groups.
     """
     if len(groups) == 1:
         return (groups[0].index_select(0, index),)
@@ -116,6 +110,11 @@ class RowCounts:
     evictions: int = 0
     largest_lag: int | None = None
     exchange_s: float = 0.0
+
+    def see_sent(self, bytes_by_kind: Mapping[str, int]) -> None:
+        """Record a message to another rank."""
+        for kind, size in bytes_by_kind.items():
+            self.sent_bytes[kind] += size
 
     def see_lag(self, lag: int) -> None:
         """Record the lag of a copy that was read."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import TypeVar
 
 import torch
@@ -152,13 +151,8 @@ class RowStore(nn.Module, ABC):
         """A store is a context: it closes at its end, or leaves on an error."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is None:
+    def __exit__(self, kind: type[BaseException] | None, *unused: object) -> None:
+        if kind is None:
             self.close()
         else:
             self.leave()
@@ -214,7 +208,7 @@ class RowStore(nn.Module, ABC):
 
     def submit(self, update: RowUpdate | None) -> None:
         """Submit the update of one step; a store may hold it for its next exchange."""
-        self.exchange(update, torch.empty(0, dtype=torch.int64, device=self._device()))
+        self.exchange(update, self._no_ids())
 
     def guard(self, table: str, ids: Int64[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
         """Check ids of one table, as `IdGuard` does."""
@@ -236,9 +230,7 @@ class RowStore(nn.Module, ABC):
             table: Name of the table; optional if the store has one table.
         """
         spec = self._table(table)
-        unique, inverse = torch.unique(
-            self.guard(spec.name, ids) + self.layout.offsets[spec.name], return_inverse=True
-        )
+        unique, inverse = self._unique(spec, ids)
         return self.peek(unique)[self.layout.group_of(spec.name)][inverse]
 
     @torch.no_grad()
@@ -265,9 +257,7 @@ class RowStore(nn.Module, ABC):
             raise NonFiniteError(
                 f"table {spec.name!r}: gradients hold NaN or infinity; nothing was applied"
             )
-        unique, inverse = torch.unique(
-            self.guard(spec.name, ids) + self.layout.offsets[spec.name], return_inverse=True
-        )
+        unique, inverse = self._unique(spec, ids)
         total = torch.zeros(unique.shape[0], spec.dim, device=gradients.device)
         total.index_add_(0, inverse.flatten(), gradients.reshape(-1, spec.dim).float())
         group_index = self.layout.group_of(spec.name)
@@ -276,6 +266,14 @@ class RowStore(nn.Module, ABC):
             for i, group in enumerate(self.layout.groups)
         )
         self.submit(RowUpdate(unique, parts, torch.ones_like(unique)))
+
+    def _unique(
+        self, spec: TableSpec, ids: Int64[Tensor, "*shape"]
+    ) -> tuple[Int64[Tensor, " n"], Int64[Tensor, "*shape"]]:
+        """The distinct store ids of checked ids of a table, and the place of each id in them."""
+        store_ids = self.guard(spec.name, ids) + self.layout.offsets[spec.name]
+        unique, inverse = torch.unique(store_ids, return_inverse=True)
+        return unique, inverse
 
     def _table(self, table: str | None) -> TableSpec:
         if table is not None:
@@ -286,8 +284,18 @@ class RowStore(nn.Module, ABC):
             )
         return self.layout.specs[0]
 
+    def _require_rule(self) -> UpdateRule:
+        if self.rule is None:
+            raise ConfigError(
+                "this store has no optimizer yet: make one first, such as outsize.RowSGD(store)"
+            )
+        return self.rule
+
     def _device(self) -> torch.device:
         return next(self.buffers()).device
+
+    def _no_ids(self) -> Int64[Tensor, " 0"]:
+        return torch.empty(0, dtype=torch.int64, device=self._device())
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> RowStore:
         """Move to another device; keep the type of every tensor (see the class docstring)."""

@@ -7,6 +7,9 @@ to them; `merge` turns them into one update. A leaf without a gradient is freed 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
@@ -39,12 +42,15 @@ class PendingGradients:
 
         def note(tensor: Tensor) -> None:
             if not any(tensor is known for known in self.tensors):
-                self.tensors.append(tensor)
-                self._ids.append(ids)
-                self._groups.append(group)
+                self._add(tensor, ids, group)
 
         leaf.register_post_accumulate_grad_hook(note)
         return leaf
+
+    def _add(self, leaf: Tensor, ids: Int64[Tensor, " n"], group: int) -> None:
+        self.tensors.append(leaf)
+        self._ids.append(ids)
+        self._groups.append(group)
 
     def clear(self) -> None:
         """Drop all pending gradients."""
@@ -61,9 +67,7 @@ class PendingGradients:
         for group, (ids, gradient) in enumerate(zip(runs, update.gradients, strict=True)):
             leaf = torch.empty_like(gradient, requires_grad=True)  # only its gradient matters
             leaf.grad = gradient
-            self.tensors.append(leaf)
-            self._ids.append(ids)
-            self._groups.append(group)
+            self._add(leaf, ids, group)
 
     def is_finite(self) -> bool:
         """Whether no gradient holds NaN or infinity."""
@@ -73,9 +77,7 @@ class PendingGradients:
         """Add an infinite gradient for one row, so that no step applies any gradient."""
         leaf = torch.zeros(1, self._layout.groups[0].dim, device=device, requires_grad=True)
         leaf.grad = torch.full_like(leaf, torch.inf)
-        self.tensors.append(leaf)
-        self._ids.append(torch.zeros(1, dtype=torch.int64, device=device))
-        self._groups.append(0)
+        self._add(leaf, torch.zeros(1, dtype=torch.int64, device=device), 0)
 
     def merge(self) -> RowUpdate | None:
         """Merge all pending gradients into one update with one sum and one tick per row."""
@@ -87,24 +89,41 @@ class PendingGradients:
             members = [i for i, owner in enumerate(self._groups) if owner == index]
             group_ids = [self._ids[i] for i in members]
             group_gradients = [_gradient(self.tensors[i]) for i in members]
-            if len(members) == 1:
-                ids += group_ids
-                gradients += group_gradients
-            elif members:
+            if len(members) > 1:
                 unique, inverse = torch.unique(torch.cat(group_ids), return_inverse=True)
                 total = group_gradients[0].new_zeros(unique.shape[0], group.dim)
-                ids.append(unique)
-                gradients.append(total.index_add_(0, inverse, torch.cat(group_gradients)))
-            else:
-                device = self.tensors[0].device
-                ids.append(torch.empty(0, dtype=torch.int64, device=device))
-                gradients.append(torch.empty(0, group.dim, device=device))
+                total.index_add_(0, inverse, torch.cat(group_gradients))
+                group_ids, group_gradients = [unique], [total]
+            elif not members:
+                empty = self.tensors[0].new_empty(0, group.dim)
+                group_ids, group_gradients = [empty.new_empty(0, dtype=torch.int64)], [empty]
+            ids += group_ids
+            gradients += group_gradients
         all_ids = torch.cat(ids)
         return RowUpdate(all_ids, tuple(gradients), torch.ones_like(all_ids))
 
 
 def _gradient(leaf: Tensor) -> Tensor:
     return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+
+
+def stepped_rows(
+    rule: UpdateRule,
+    rows: Float[Tensor, "n dim"],
+    state: dict[str, Float[Tensor, "n _"]],
+    gradients: Float[Tensor, "n dim"],
+    squares: Float[Tensor, "n _"] | None,
+    keys: Callable[[], Int64[Tensor, " n"]],
+) -> Float[Tensor, "n dim"]:
+    """Rows after a step of a rule, in their own type; `rows` and `state` may change in place.
+
+    `keys` returns the `rounding_keys` of the rows; it is called for half-precision rows only.
+    """
+    values = rows.float()
+    rule.step(values, state, gradients.float(), squares)
+    if is_half_precision(rows.dtype):
+        return round_at_random(values, rows.dtype, keys())
+    return values.to(rows.dtype)
 
 
 def rows_after(
@@ -117,13 +136,8 @@ def rows_after(
 ) -> tuple[Float[Tensor, "_ _"], ...]:
     """An owner's rows after an update, bit for bit; the reply is not changed.
 
-    Args:
-        update: The update that the owner would apply; it may have rows that are not in `ids`.
-        ids: Store ids, ascending, each once.
-        reply: The owner's reply for all of `ids`, with state.
-        layout: The layout of the store.
-        rule: The rule by which the owner applies updates.
-        seed: The store's seed.
+    The reply is the owner's for all of `ids` (as for `exchange`), with state. The update may have
+    other rows, too.
     """
     update = update.take(torch.isin(update.ids, ids).nonzero().flatten())
     places = torch.searchsorted(ids, update.ids)
@@ -133,13 +147,12 @@ def rows_after(
     for group, (rows, size) in enumerate(zip(reply.rows, sizes, strict=True)):
         own = slice(first, first + size)
         lines = places[own] - start
-        values = rows.index_select(0, lines).float()
         state = {name: part.index_select(0, lines) for name, part in reply.state[group].items()}
         squares = None if update.squares is None else update.squares[group]
-        rule.step(values, state, update.gradients[group].float(), squares)
-        if is_half_precision(rows.dtype):
-            keys = rounding_keys(seed, update.ids[own], clocks[own], update.ticks[own])
-            values = round_at_random(values, rows.dtype, keys)
-        found.append(rows.index_copy(0, lines, values.to(rows.dtype)))
+        keys = partial(rounding_keys, seed, update.ids[own], clocks[own], update.ticks[own])
+        values = stepped_rows(
+            rule, rows.index_select(0, lines), state, update.gradients[group], squares, keys
+        )
+        found.append(rows.index_copy(0, lines, values))
         start, first = start + rows.shape[0], first + size
     return tuple(found)

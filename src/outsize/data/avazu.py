@@ -44,13 +44,11 @@ class AvazuConfig(EncodedConfig):
         split: SplitConfig = TimeSplit("hour", validation=self.validation, test=self.test)
         if self.split == "hash":
             split = HashSplit(validation=self.validation, test=self.test)
-        return Recipe(
+        return Recipe.of(
+            self,
             paths=self.path,
             label=LabelRule("click"),
             categorical=("hour_of_day", "weekday", *CATEGORICAL),
-            vocabulary=self.vocabulary,
             split=split,
-            subsample=self.subsample,
             derive="avazu-hour",
-            max_bad_rows=self.max_bad_rows,
         )

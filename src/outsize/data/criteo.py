@@ -41,17 +41,14 @@ class CriteoConfig(EncodedConfig):
     num_days: int = 7
 
     def recipe(self) -> Recipe:  # noqa: D102
-        return Recipe(
+        return Recipe.of(
+            self,
             paths=self.path,
             label=LabelRule("label"),
             log1p=DENSE,
             categorical=CATEGORICAL,
-            vocabulary=self.vocabulary,
-            modulus=self.modulus,
             split=LastDaySplit(self.num_days),
             columns=("label", *DENSE, *CATEGORICAL),
             delimiter="\t",
             quoted=False,
-            subsample=self.subsample,
-            max_bad_rows=self.max_bad_rows,
         )

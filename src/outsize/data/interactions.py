@@ -16,7 +16,12 @@ from outsize.data.encoding.bad_rows import BadRows
 from outsize.data.encoding.good_rows import Rows
 from outsize.data.encoding.ids import CodedText
 from outsize.data.encoding.moments import Moments
-from outsize.data.encoding.recipe import LabelRule, Recipe, feature_name
+from outsize.data.encoding.recipe import (
+    LabelRule,
+    Recipe,
+    feature_name,
+    require_distinct_features,
+)
 from outsize.data.encoding.rows import read_rows
 from outsize.data.encoding.sources import find_files, first_of
 from outsize.data.encoding.splits import (
@@ -32,7 +37,6 @@ from outsize.errors import ConfigError, DataError
 from outsize.hashing import derive_seed, mix_bits, uniform_at
 from outsize.interrupts import check_stop
 from outsize.spec import Pooling
-from outsize.suggestions import shortened
 
 PAIR_SPLITS: dict[str, type[SplitConfig]] = {
     "hash": HashSplit,
@@ -110,36 +114,26 @@ class InteractionsConfig(RetrievalDataConfig):
             raise ConfigError("multi_valued columns need a separator that is not empty")
         if both := set(self.multi_valued) & set(self.numeric):
             raise ConfigError(f"column {sorted(both)[0]!r} is used twice: give it one role")
-        features = [feature_name(column) for column in (self.query, self.item, *further)]
-        if len(set(features)) < len(features):
-            twice = next(name for name in features if features.count(name) > 1)
-            raise ConfigError(f"two columns would be features of the same name: {shortened(twice)}")
-        if self.multi_valued and not self.separator:
-            raise ConfigError("multi_valued columns need a separator that is not empty")
+        require_distinct_features((self.query, self.item, *further))
         if not 0 < self.validation < 1:
             raise ConfigError(f"validation must be between 0 and 1, but got {self.validation}")
 
     def recipe(self) -> Recipe:
         """What is read, as a recipe for the readers of click data."""
         columns = (self.query, self.item, *self.query_features, *self.item_features)
-        return Recipe(
+        return Recipe.of(
+            self,
             paths=self.path,
             label=LabelRule(self.positive, self.at_least),
             standardize=self.numeric,
             categorical=tuple(name for name in columns if name not in self.numeric),
-            separator=self.separator,
-            max_length=self.max_length,
-            split=self.split,
-            columns=self.columns,
-            delimiter=self.delimiter,
-            quoted=self.quoted,
-            max_bad_rows=self.max_bad_rows,
+            multi_valued=(),  # bags are split when entities are made
         )
 
     def build(self) -> RetrievalData:  # noqa: D102
         rows = self._read()
         assigned = self._assign(rows)
-        rows = _filter(rows, assigned >= 0)
+        rows = rows.take(assigned >= 0)
         assigned = assigned[assigned >= 0]
         codes = {name: rows.texts[name].codes for name in (self.query, self.item)}
         # Numbered by first appearance among the rows that are used.
@@ -170,7 +164,7 @@ class InteractionsConfig(RetrievalDataConfig):
                     place = part.first + int(np.flatnonzero(lost)[0]) + 1
                     bad.add(f"no value of {name!r}", int(lost.sum()), f"good row {place:,}")
                 missing |= lost
-            parts.append(_filter(part, ~missing & (part.labels > 0)))
+            parts.append(part.take(~missing & (part.labels > 0)))
         bad.require_share(self.max_bad_rows)
         if not sum(map(len, parts)):
             rule = (
@@ -217,10 +211,7 @@ def encode_column(
 ) -> tuple[Tensor, int]:
     """The ids of a column, and the size of its vocabulary; id 0 stands for a missing value.
 
-    Args:
-        text: The column.
-        separator: Separator between the values of a row, which become a bag padded with −1.
-        max_length: Maximum number of values per bag; 0 for no limit.
+    With a separator, the values of a row become a bag padded with −1, of at most `max_length` ids.
     """
     used, inverse = np.unique(text.codes[text.codes >= 0], return_inverse=True)
     codes = np.full(len(text.codes), -1)
@@ -242,17 +233,6 @@ def standardized(numbers: NDArray[np.float64]) -> Float32[Tensor, " rows"]:
     moments = Moments()
     moments.add(numbers)
     return torch.from_numpy(np.nan_to_num(moments.standardize(numbers), nan=0.0)).float()
-
-
-def _filter(rows: Rows, mask: NDArray[np.bool_]) -> Rows:
-    return Rows(
-        rows.file,
-        rows.first,
-        rows.labels[mask],
-        {name: values[mask] for name, values in rows.numbers.items()},
-        {name: text.take(mask) for name, text in rows.texts.items()},
-        rows.num_bytes,
-    )
 
 
 def _concatenate(parts: list[Rows]) -> Rows:

@@ -56,17 +56,15 @@ class MovieLensConfig(EncodedConfig):
             delimiter = ":"
         elif path.name.split(".")[:2] == ["ratings", "csv"]:
             user, movie = "userId", "movieId"
-        return Recipe(
+        return Recipe.of(
+            self,
             paths=(self.path,),
             label=LabelRule("rating", positive_from=4, dropped=(3.0,)),
             categorical=(user, movie, *self.side),
             multi_valued=self.side_multi_valued,
-            separator=self.separator,
-            vocabulary=self.vocabulary,
             split=LastOfEachSplit(user, "timestamp", self.held_out),
             columns=columns,
             delimiter=delimiter,
-            max_bad_rows=self.max_bad_rows,
         )
 
     def bag_pooling(self) -> Pooling:  # noqa: D102

@@ -91,13 +91,11 @@ class SyntheticConfig(ClickDataConfig):
         require_at_least(self, 0, "num_dense")
         require_between(self, 0, 100, "skew", "signal")
         require_between(self, 0, 1e6, "drift")
+        require_between(self, 0, 1, "individuality", "interactions")
         if not 1 <= min(self.sizes()) <= max(self.sizes()) <= _MAX_IDS:
             raise ConfigError(
                 f"vocabulary must hold sizes from 1 to {_MAX_IDS:,}, but got {self.sizes()}"
             )
-        for name in ("individuality", "interactions"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"{name} must be between 0 and 1, but got {getattr(self, name)}")
         if not 0 < self.click_rate < 1:
             raise ConfigError(f"click_rate must be between 0 and 1, but got {self.click_rate}")
 
@@ -153,11 +151,7 @@ class SyntheticClicks(ClickData):
         self._calibrate()
 
     def num_examples(self, split: Split) -> int:  # noqa: D102
-        return {
-            "train": self.config.num_train,
-            "validation": self.config.num_validation,
-            "test": self.config.num_test,
-        }[split]
+        return int(getattr(self.config, f"num_{split}"))
 
     def to(self, device: torch.device) -> SyntheticClicks:
         """The same log, generated on a device.

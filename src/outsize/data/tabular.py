@@ -64,26 +64,8 @@ class TabularConfig(EncodedConfig):
         super().__post_init__()
 
     def recipe(self) -> Recipe:  # noqa: D102
-        return Recipe(
-            paths=self.path,
-            label=LabelRule(
-                self.label, self.positive_from, self.dropped_labels, self.positive_values
-            ),
-            dense=self.dense,
-            log1p=self.log1p,
-            standardize=self.standardize,
-            categorical=self.categorical,
-            multi_valued=self.multi_valued,
-            separator=self.separator,
-            max_length=self.max_length,
-            vocabulary=self.vocabulary,
-            split=self.split,
-            columns=self.columns,
-            delimiter=self.delimiter,
-            quoted=self.quoted,
-            subsample=self.subsample,
-            max_bad_rows=self.max_bad_rows,
-        )
+        label = LabelRule(self.label, self.positive_from, self.dropped_labels, self.positive_values)
+        return Recipe.of(self, paths=self.path, label=label)
 
     def bag_pooling(self) -> Pooling:  # noqa: D102
         return self.pooling

@@ -3,7 +3,7 @@
 Every round of messages starts with a header: the operation, a digest of the facts that must be
 equal on all ranks (tables, widths, types, wire), and the counts of the round. Each rank receives
 the headers of all ranks. If any of them differs, all raise the same message. A rank that has failed
-sends a failure header, and all raise.
+sends a failure header (`outsize.ranks.failures.announce_failure`), and all raise.
 
 What this cannot detect: a rank that enters no round, for which the others wait until it ends or the
 backend's timeout passes, or a rank that is in a torch collective instead.
@@ -37,6 +37,7 @@ OPERATIONS = (
     "a check for infinities",
 )
 _WIDTH = 16  # of every header, so that headers of different operations can be compared
+FAILURE_LINE = [OPERATIONS.index(FAILURE), *[0] * (_WIDTH - 1)]
 
 
 def digest_of(facts: str) -> int:
@@ -82,13 +83,6 @@ def require_same_on_all_ranks(facts: str) -> None:
     facts_by_rank = gather_values(facts)
     if len(set(facts_by_rank)) > 1:
         raise RanksError(_describe_difference(facts_by_rank))
-
-
-def announce_failure(ranks: RankGroup, device: torch.device | None = None) -> None:
-    """Make the other ranks raise in their current or next round: this rank has failed."""
-    if ranks.size > 1:
-        line = [OPERATIONS.index(FAILURE), *[0] * (_WIDTH - 1)]
-        ranks.swap_counts(torch.tensor([line] * ranks.size, device=device))
 
 
 def _require_one_operation(ranks: RankGroup, operation: str, codes: Sequence[int]) -> None:

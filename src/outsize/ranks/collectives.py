@@ -189,28 +189,6 @@ def value_of_first(value: Any) -> Any:
     return gather_values(value if rank() == 0 else None)[0]
 
 
-@contextmanager
-def failing_together(kind: type[Exception]) -> Iterator[None]:
-    """If any rank raises inside the block, all raise.
-
-    Args:
-        kind: The error that the other ranks raise, with the number and the message of the rank that
-            failed. If that rank was asked to stop, they raise `StopRequested`.
-    """
-    error: Exception | None = None
-    try:
-        yield
-    except Exception as raised:
-        error = raised
-    message = None if error is None else str(error) or type(error).__name__
-    outcomes = gather_values([message, isinstance(error, StopRequested)])
-    if error is not None:
-        raise error
-    for other, (text, is_stop) in enumerate(outcomes):
-        if text is not None:
-            raise StopRequested if is_stop else kind(f"rank {other}: {text}")
-
-
 @runtime_checkable
 class RankGroup(Protocol):
     """A group of ranks that swap messages in collective calls.

@@ -9,7 +9,8 @@ from typing import TypeVar
 
 from outsize.errors import ReclusterError
 from outsize.interrupts import stop_requested, stopping_when
-from outsize.ranks.collectives import failing_together, gather_values, rank, world_size
+from outsize.ranks.collectives import gather_values, rank, world_size
+from outsize.ranks.failures import failing_together
 
 _SYNC_INTERVAL_S = 0.5
 Result = TypeVar("Result")

@@ -2,38 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from outsize.errors import DataError
 from outsize.kernels.ragged import Ragged
-from outsize.ranks.agreement import swap_headers
 from outsize.ranks.collectives import RankGroup
 from outsize.ranks.tensor_swaps import swap_answers, swap_tensors
-
-
-@contextmanager
-def raising_together(ranks: RankGroup | None, device: torch.device) -> Iterator[None]:
-    """If any rank raises inside the block, all raise; all ranks enter it."""
-    error: Exception | None = None
-    try:
-        yield
-    except Exception as raised:
-        error = raised
-    lines = [[int(error is not None)]] * (1 if ranks is None else ranks.size)
-    flags = lines if ranks is None else swap_headers(ranks, "a check of items", "", lines, device)
-    if error is not None:
-        raise error
-    for rank, (has_raised,) in enumerate(flags):
-        if has_raised:
-            raise DataError(
-                f"rank {rank} could not take this step; nothing was kept: see its error"
-            )
 
 
 def gather_lines(values: Tensor, ranks: RankGroup | None) -> Tensor:

@@ -30,23 +30,22 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from outsize.contracts import RowCounts, RowReply, RowStore, RowUpdate, TablePart
+from outsize.bounds import require_staleness
+from outsize.contracts import RowCounts, RowReply, RowStore, RowUpdate
 from outsize.errors import ConfigError
 from outsize.kernels.rows.updates import UpdateRule
+from outsize.registries import require_known
 from outsize.spec import MemoryUse
-from outsize.stores.copies import NEVER_COPIED, PendingRows, RowCopies, with_prefix
+from outsize.stores.copies import RowCopies
+from outsize.stores.copy_directory import NEVER_COPIED, with_prefix
 from outsize.stores.eviction import EVICTION
-from outsize.stores.merging import empty_update, merge_updates
+from outsize.stores.merging import merge_updates
+from outsize.stores.pending_rows import Outbox, PendingRows
 from outsize.stores.replies import reply_if_newer
+from outsize.stores.wrapper import StoreWrapper
 
 
-def require_staleness(name: str, bound: float) -> None:
-    """Raise unless a bound is a whole number >= 0 or infinity."""
-    if not bound >= 0 or (math.isfinite(bound) and bound != int(bound)):
-        raise ConfigError(f"{name} must be a whole number >= 0 or infinity, but got {bound}")
-
-
-class CachedStore(RowStore):
+class CachedStore(StoreWrapper):
     """Wraps a store with remote rows and keeps copies of the rows in use.
 
     Rows that the worker owns are never copied. Nor are rows whose clock checks cost more bytes than
@@ -79,23 +78,16 @@ class CachedStore(RowStore):
         write_staleness: float = 10,
         eviction: str = "fading-lfu",
     ) -> None:
-        super().__init__(inner.layout.specs, inner.seed)
+        super().__init__(inner)
         if num_rows < len(self.layout.groups):
             raise ConfigError(
                 f"a cache needs room for at least one row of each width ({len(self.layout.groups)} "
                 f"here), but got num_rows = {num_rows}"
             )
-        require_staleness("read_staleness", read_staleness)
-        require_staleness("write_staleness", write_staleness)
-        if eviction not in EVICTION:
-            raise ConfigError(
-                f"eviction must be one of {', '.join(EVICTION)}, but got {eviction!r}"
-            )
-        self.inner = inner
-        self.transport = inner.transport
-        self.is_shared, self.is_asynchronous = inner.is_shared, inner.is_asynchronous
+        require_known("eviction", eviction, EVICTION)
         self.read_staleness = read_staleness
         self.write_staleness = write_staleness
+        require_staleness(self, "read_staleness", "write_staleness")
         self.copies = nn.ModuleList()
         for group in self.layout.groups:
             share = max(1, num_rows * group.num_rows // self.layout.num_rows)
@@ -106,13 +98,9 @@ class CachedStore(RowStore):
                 RowCopies(group, num_slots, policy, inner.num_workers, cost, self.seed)
             )
         self.copies.to(inner._device())
-        self._outbox: list[RowUpdate] = []
+        self._outbox = Outbox(self.layout)
         self._has_submitted = False
         self._counts = RowCounts()
-
-    @property
-    def num_workers(self) -> int:  # noqa: D102
-        return self.inner.num_workers
 
     def bind(self, rule: UpdateRule) -> None:  # noqa: D102
         if self.write_staleness > 0 and not rule.merges_batches:
@@ -149,7 +137,7 @@ class CachedStore(RowStore):
             evicted.append(pending)
             self._counts.evictions += num_evicted
         pushed = [copies.pending_updates(copies.due(self.write_staleness)) for copies, _, _ in runs]
-        outgoing = self._take_outgoing(pushed, evicted, exact=False)
+        outgoing = self._outbox.take(pushed, evicted, self.rule, exact=False)
         self._mark_pushed(pushed)
         return self._read(outgoing, ids, slots, clocks)
 
@@ -160,23 +148,11 @@ class CachedStore(RowStore):
         self._accept(update)
         self._has_submitted = True
 
-    def any_rank(self, flag: bool) -> bool:  # noqa: D102
-        return self.inner.any_rank(flag)
-
-    def fail(self) -> None:  # noqa: D102
-        self.inner.fail()
-
-    def close(self) -> None:  # noqa: D102
-        self.inner.close()
-
-    def leave(self) -> None:  # noqa: D102
-        self.inner.leave()
-
     @torch.no_grad()
     def flush(self) -> None:
         """Push all pending updates and invalidate every copy."""
         dirty = [copies.pending_updates(copies.dirty()) for copies in self._groups()]
-        self.inner.submit(self._take_outgoing((), dirty, exact=True))
+        self.inner.submit(self._outbox.take((), dirty, self.rule, exact=True))
         self.inner.flush()
         self._has_submitted = False
         for copies, rows in zip(self._groups(), dirty, strict=True):
@@ -193,16 +169,10 @@ class CachedStore(RowStore):
         with every update that is pending on any rank.
         """
         dirty = [copies.pending_updates(copies.dirty()) for copies in self._groups()]
-        pending = self._merged((), dirty, exact=True)
+        pending = self._outbox.merged((), dirty, self.rule, exact=True)
         if update is not None:
             pending = merge_updates([pending, update], self.layout, self.rule)
         return self.inner.preview(pending, ids)
-
-    def parts(self) -> list[TablePart]:  # noqa: D102
-        return self.inner.parts()
-
-    def saves_parts(self) -> bool:  # noqa: D102
-        return self.inner.saves_parts()
 
     def rank_state(self) -> dict[str, Tensor]:
         """Which rows have copies, and the state of the policy; values are read again."""
@@ -238,18 +208,23 @@ class CachedStore(RowStore):
         for index, copies in enumerate(self._groups()):
             copies.load_directory(with_prefix(f"copies.{index}.", state))
 
-    def memory_by_table(self) -> dict[str, MemoryUse]:
-        """Memory of each table in the inner store; copies belong to no table."""
-        return self.inner.memory_by_table()
-
     def memory_use(self) -> MemoryUse:
-        """Memory of the inner store and of the copies."""
+        """Memory of the inner store and of the copies, which belong to no table."""
         return self.inner.memory_use() + MemoryUse.of({"cache": list(self.copies.buffers())})
 
-    def take_counts(self) -> RowCounts:  # noqa: D102
-        counts = _with_inner(self.inner.take_counts(), self._counts)
+    def take_counts(self) -> RowCounts:
+        """Counts of the inner store's messages and of this cache's reads, as one."""
+        inner, own = self.inner.take_counts(), self._counts
         self._counts = RowCounts()
-        return counts
+        if inner is None:
+            return own
+        return replace(
+            own,
+            sent_bytes=inner.sent_bytes,
+            pushes=inner.pushes,
+            evictions=inner.evictions + own.evictions,
+            exchange_s=inner.exchange_s,
+        )
 
     def _groups(self) -> list[RowCopies]:
         return [copies for copies in self.copies if isinstance(copies, RowCopies)]
@@ -258,10 +233,7 @@ class CachedStore(RowStore):
         """Add an update to the copies of its rows; put rows without a copy into the outbox."""
         if update is None or not update.ids.numel():
             return
-        if self.rule is None:
-            raise ConfigError(
-                "this store has no optimizer yet: make one first, such as outsize.RowSGD(store)"
-            )
+        self._require_rule()
         missing: list[Tensor] = []
         squares = update.squares or (None,) * len(update.gradients)
         runs = self._split(update.ids)
@@ -276,58 +248,19 @@ class CachedStore(RowStore):
             missing.append(slots < 0)
         rest = torch.cat(missing).nonzero().flatten()
         if rest.numel():
-            self._outbox.append(update.take(rest))
+            self._outbox.put(update.take(rest))
 
     def _push_if_unmergeable(self) -> None:
         """Push the submitted update before the next one if the rule cannot merge batches."""
         if not self._has_submitted or self.rule is None or self.rule.merges_batches:
             return
         pushed = [copies.pending_updates(copies.dirty()) for copies in self._groups()]
-        self.inner.exchange(self._take_outgoing(pushed, (), exact=False), self._no_ids())
+        self.inner.exchange(self._outbox.take(pushed, (), self.rule, exact=False), self._no_ids())
         self._mark_pushed(pushed)
 
     def _mark_pushed(self, pushed: Sequence[PendingRows]) -> None:
         for copies, rows in zip(self._groups(), pushed, strict=True):
             copies.mark_pushed(rows, self.transport.as_sent(rows.gradients))
-
-    def _take_outgoing(
-        self, pushed: Sequence[PendingRows], final: Sequence[PendingRows], *, exact: bool
-    ) -> RowUpdate:
-        """The merged update for the owners (see `_merged`); empties the outbox."""
-        outgoing = self._merged(pushed, final, exact=exact)
-        self._outbox.clear()
-        return outgoing
-
-    def _merged(
-        self, pushed: Sequence[PendingRows], final: Sequence[PendingRows], *, exact: bool
-    ) -> RowUpdate:
-        """Updates of copies and of the outbox, merged into one.
-
-        Args:
-            pushed: Updates of copies that stay, one entry per group; may be empty.
-            final: Updates of copies that are evicted or flushed; they travel by the finer wire.
-            exact: Whether the outbox travels by the finer wire, too.
-        """
-        updates = [self._as_update(pushed, exact=False)] if pushed else []
-        updates += [self._as_update(final, exact=True)] if final else []
-        updates += [
-            replace(update, exact=torch.full_like(update.ids, exact, dtype=torch.bool))
-            for update in self._outbox
-        ]
-        updates = updates or [empty_update(self.layout, self._device())]
-        return merge_updates(updates, self.layout, self.rule)
-
-    def _as_update(self, groups: Sequence[PendingRows], *, exact: bool) -> RowUpdate:
-        starts = [group.start for group in self.layout.groups]
-        ids = torch.cat([rows.ids + start for rows, start in zip(groups, starts, strict=True)])
-        squares = tuple(rows.squares for rows in groups if rows.squares is not None)
-        return RowUpdate(
-            ids,
-            tuple(rows.gradients for rows in groups),
-            torch.cat([rows.ticks for rows in groups]),
-            squares if len(squares) == len(groups) else None,
-            torch.full_like(ids, exact, dtype=torch.bool),
-        )
 
     def _read(
         self,
@@ -376,20 +309,3 @@ class CachedStore(RowStore):
 
     def _split_like(self, values: Tensor, ids: Int64[Tensor, " n"]) -> list[Tensor]:
         return list(values.split(self.layout.group_sizes(ids)))
-
-    def _no_ids(self) -> Int64[Tensor, " 0"]:
-        return torch.empty(0, dtype=torch.int64, device=self._device())
-
-
-def _with_inner(inner: RowCounts | None, own: RowCounts) -> RowCounts:
-    """Counts of the inner store's messages and of this cache's reads, as one."""
-    if inner is None:
-        return own
-    sent = {kind: size + own.sent_bytes[kind] for kind, size in inner.sent_bytes.items()}
-    return replace(
-        own,
-        sent_bytes=sent,
-        pushes=inner.pushes + own.pushes,
-        evictions=inner.evictions + own.evictions,
-        exchange_s=inner.exchange_s + own.exchange_s,
-    )

@@ -15,38 +15,25 @@ for the owner, so that copy and owner take the same step.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int64
-from torch import Tensor, nn
+from torch import Tensor
 
 from outsize.contracts.layout import RowGroup
-from outsize.kernels.rows.rounding import is_half_precision, round_at_random, rounding_keys
+from outsize.contracts.updates import stepped_rows
+from outsize.kernels.rows.rounding import rounding_keys
 from outsize.kernels.rows.updates import UpdateRule
+from outsize.stores.copy_directory import NO_COPY, UNPROFITABLE, CopyDirectory
 from outsize.stores.eviction.policy import EvictionPolicy
 from outsize.stores.merging import squares_for
+from outsize.stores.pending_rows import PendingRows
 
-# Instead of a slot:
-_NO_COPY = -1
-_UNPROFITABLE = -2  # the copy was dropped; not admitted again before the next flush
-NEVER_COPIED = -3  # the row is not remote
 _CLOCK_BYTES = 4  # extra bytes per row of a request with clocks
 _MIN_CHECKS = 16  # before a copy can be found unprofitable
 
 
-@dataclass(frozen=True)
-class PendingRows:
-    """Pending updates of some copies."""
-
-    slots: Int64[Tensor, " n"]
-    ids: Int64[Tensor, " n"]
-    gradients: Float[Tensor, "n dim"]
-    ticks: Int64[Tensor, " n"]
-    squares: Float[Tensor, "n _"] | None
-
-
-class RowCopies(nn.Module):
+class RowCopies(CopyDirectory):
     """At most `num_slots` copies of rows of one group. Ids are relative to the group's first row.
 
     Args:
@@ -58,8 +45,6 @@ class RowCopies(nn.Module):
         seed: The store's seed, for the rounding of half-precision rows.
     """
 
-    slot_of: Tensor
-    ids: Tensor
     clocks: Tensor
     ticks: Tensor
     leftover: Tensor
@@ -77,16 +62,12 @@ class RowCopies(nn.Module):
         bytes_per_row: int,
         seed: int,
     ) -> None:
-        super().__init__()
+        super().__init__(group.num_rows, num_slots, policy)
         self._first_id, self._seed = group.start, seed
-        self.policy = policy
         self._rule: UpdateRule | None = None
         self._num_workers = num_workers
         self._bytes_per_row = bytes_per_row
-        fill = torch.full
-        self.register_buffer("slot_of", fill((group.num_rows,), _NO_COPY, dtype=torch.int32))
-        self.register_buffer("ids", fill((num_slots,), -1, dtype=torch.int64))
-        self.register_buffer("clocks", fill((num_slots,), -1, dtype=torch.int64))
+        self.register_buffer("clocks", torch.full((num_slots,), -1, dtype=torch.int64))
         self.register_buffer("ticks", torch.zeros(num_slots, dtype=torch.int64))
         self.register_buffer("leftover", torch.zeros(num_slots, dtype=torch.bool))
         self.register_buffer("rows", torch.zeros(num_slots, group.dim, dtype=group.dtype))
@@ -107,10 +88,6 @@ class RowCopies(nn.Module):
                 self.register_buffer(name, zeros)
         self._rule = rule
 
-    def find(self, ids: Int64[Tensor, " n"]) -> Int64[Tensor, " n"]:
-        """The slot of each row; negative if there is no copy."""
-        return self.slot_of.index_select(0, ids).long()
-
     def held_clocks(self, slots: Int64[Tensor, " n"]) -> Int64[Tensor, " n"]:
         """Start clocks of copies; -1 if there is no copy or it is invalid."""
         return torch.where(slots >= 0, self.clocks[slots.clamp_min(0)], -1)
@@ -120,29 +97,14 @@ class RowCopies(nn.Module):
     ) -> tuple[Int64[Tensor, " n"], PendingRows, int]:
         """Record that a step reads rows; admit those without a copy as the policy chooses.
 
-        Args:
-            ids: Rows that may have a copy, ascending.
-            slots: Their slots, from `find`.
-
-        Returns:
-            Their new slots, the pending updates of evicted copies, and the number of evictions.
+        Arguments as for `choose`. Returns the new slots of all rows, the pending updates of evicted
+        copies, and the number of evictions.
         """
-        known = slots != _UNPROFITABLE
-        self.policy.used(ids[known], slots[known])
-        missing = slots == _NO_COPY
-        taken = self.ids >= 0
-        num_free = taken.shape[0] - int(taken.sum())
-        evictable = taken.index_fill(0, slots[slots >= 0], False)
-        chosen, victims = self.policy.choose(ids[missing], num_free, evictable)
+        missing = slots == NO_COPY
+        chosen, places, victims = self.choose(ids, slots)
         evicted = self.pending_updates(victims[self.is_dirty(victims)])
-        self._remove(victims, _NO_COPY)
-        admitted = ids[missing][chosen]
-        num_new = admitted.shape[0] - victims.shape[0]
-        free = (~taken).nonzero().flatten()[:num_new] if num_new else victims[:0]
-        places = torch.cat([free, victims])
-        self.slot_of[admitted] = places.to(torch.int32)
-        self.ids[places] = admitted
-        self.policy.admitted(admitted, places)
+        self.remove(victims, NO_COPY)
+        self.assign(ids[missing][chosen], places)
         slots = slots.masked_scatter(missing, slots[missing].masked_scatter(chosen, places))
         return slots, evicted, victims.shape[0]
 
@@ -197,11 +159,8 @@ class RowCopies(nn.Module):
         """Clear updates that were pushed; their rounding error stays pending.
 
         The error makes a copy dirty only if the rule merges batches (see the module docstring).
-        Own updates count as seen: the start clock advances by their ticks.
-
-        Args:
-            pushed: The updates that were pushed.
-            sent: Their gradients as rounded by the wire.
+        Own updates count as seen: the start clock advances by their ticks. `sent` are the gradients
+        as rounded by the wire.
         """
         slots = pushed.slots
         held = self.clocks.index_select(0, slots) >= 0
@@ -251,18 +210,16 @@ class RowCopies(nn.Module):
         )
 
     def drop_unprofitable(self, slots: Int64[Tensor, " n"], was_valid: Bool[Tensor, " n"]) -> None:
-        """Count the bytes that checks of copies cost and saved; drop copies that cost more.
+        """Count the bytes that checks of clocks cost and saved; drop copies that cost more.
 
-        Args:
-            slots: Copies whose clock was checked with the owner.
-            was_valid: Whether the copy was still valid.
+        `was_valid` says whether the copy of each slot that was checked was still valid.
         """
         self.checks.index_add_(0, slots, torch.ones_like(slots, dtype=torch.int32))
         self.balance.index_add_(0, slots, was_valid * self._bytes_per_row - _CLOCK_BYTES)
         checks, balance = (t.index_select(0, slots) for t in (self.checks, self.balance))
         costly = slots[(checks >= _MIN_CHECKS) & (balance < 0)]
         if costly.numel():
-            self._remove(costly[~self.is_dirty(costly)], _UNPROFITABLE)
+            self.remove(costly[~self.is_dirty(costly)], UNPROFITABLE)
 
     def invalidate(self) -> None:
         """Invalidate all copies: each is read again before its next use.
@@ -274,39 +231,16 @@ class RowCopies(nn.Module):
         self.clocks.fill_(-1)
         self.checks.zero_()
         self.balance.zero_()
-        self.slot_of[self.slot_of == _UNPROFITABLE] = _NO_COPY
-
-    def directory(self) -> dict[str, Tensor]:
-        """Which rows have copies, and the state of the policy; not the values of the copies."""
-        policy = {f"policy.{name}": value for name, value in self.policy.state_dict().items()}
-        return {"ids": self.ids, **policy}
-
-    def fits_directory(self, saved: Mapping[str, Tensor]) -> bool:
-        """Whether a saved directory has the shapes and types of this one, and valid ids."""
-        here = self.directory()
-        if here.keys() != saved.keys() or any(
-            here[n].shape != value.shape or here[n].dtype != value.dtype
-            for n, value in saved.items()
-        ):
-            return False
-        held = saved["ids"][saved["ids"] >= 0]
-        return bool((held < self.slot_of.shape[0]).all()) and len(held.unique()) == len(held)
+        self.slot_of[self.slot_of == UNPROFITABLE] = NO_COPY
 
     def load_directory(self, saved: Mapping[str, Tensor]) -> None:
         """Load what `directory` returned; values are read again from their owners."""
-        self.ids.copy_(saved["ids"])
-        self.slot_of.fill_(_NO_COPY)
-        slots = (self.ids >= 0).nonzero().flatten()
-        self.slot_of[self.ids[slots]] = slots.to(torch.int32)
+        super().load_directory(saved)
         self.invalidate()
-        self.policy.load_state_dict(with_prefix("policy.", saved))
 
-    def _remove(self, slots: Int64[Tensor, " n"], mark: int) -> None:
+    def remove(self, slots: Int64[Tensor, " n"], mark: int) -> None:
         """Remove copies; the caller has taken their pending updates."""
-        ids = self.ids.index_select(0, slots)
-        self.policy.removed(ids, slots)
-        self.slot_of.index_fill_(0, ids, mark)
-        self.ids.index_fill_(0, slots, -1)
+        super().remove(slots, mark)
         self.clocks.index_fill_(0, slots, -1)
         for buffer in (self.ticks, self.leftover, self.pending, self.checks, self.balance):
             buffer.index_fill_(0, slots, 0)
@@ -337,36 +271,19 @@ class RowCopies(nn.Module):
         """Apply updates to copies as an owner applies a push; ticks are counted already."""
         assert self._rule is not None
         names = self._rule.state_widths(self.rows.shape[1])
-        rows = self.rows.index_select(0, slots).float()
         state = {n: self.get_buffer(f"state_{n}").index_select(0, slots) for n in names}
-        self._apply_rule(rows, state, gradients, ticks, squares)
-        if is_half_precision(self.rows.dtype):
-            ids = self.ids.index_select(0, slots) + self._first_id
-            clocks = self.clocks.index_select(0, slots) + self.ticks.index_select(0, slots)
-            keys = rounding_keys(self._seed, ids, clocks, ticks)
-            rows = round_at_random(rows, self.rows.dtype, keys)
-        self.rows.index_copy_(0, slots, rows.to(self.rows.dtype))
-        for name, value in state.items():
-            self.get_buffer(f"state_{name}").index_copy_(0, slots, value)
-
-    def _apply_rule(
-        self,
-        rows: Tensor,
-        state: dict[str, Tensor],
-        gradients: Tensor,
-        ticks: Tensor,
-        squares: Tensor | None,
-    ) -> None:
-        assert self._rule is not None
         mean = gradients / self._num_workers
         summed = None
         if squares is not None:
-            several = ticks > 1
-            found = squares_for(self._rule, (mean,), (squares,), several, self._num_workers)
+            found = squares_for(self._rule, (mean,), (squares,), ticks > 1, self._num_workers)
             summed = None if found is None else found[0]
-        self._rule.step(rows, state, mean, summed)
 
+        def keys() -> Int64[Tensor, " n"]:
+            ids = self.ids.index_select(0, slots) + self._first_id
+            clocks = self.clocks.index_select(0, slots) + self.ticks.index_select(0, slots)
+            return rounding_keys(self._seed, ids, clocks, ticks)
 
-def with_prefix(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The entries of a state whose names start with a prefix; the prefix is removed."""
-    return {n.removeprefix(prefix): value for n, value in state.items() if n.startswith(prefix)}
+        rows = stepped_rows(self._rule, self.rows.index_select(0, slots), state, mean, summed, keys)
+        self.rows.index_copy_(0, slots, rows)
+        for name, value in state.items():
+            self.get_buffer(f"state_{name}").index_copy_(0, slots, value)

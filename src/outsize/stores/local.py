@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
 from outsize.contracts import RowReply, RowStore, RowUpdate, Shard, TablePart
+from outsize.contracts.updates import stepped_rows
 from outsize.errors import ConfigError
 from outsize.initialization import fill_initial_rows
-from outsize.kernels.rows.rounding import is_half_precision, round_at_random, rounding_keys
+from outsize.kernels.rows.rounding import rounding_keys
 from outsize.kernels.rows.updates import UpdateRule
 from outsize.spec import MemoryUse, TableSpec
 
@@ -138,10 +140,7 @@ class LocalStore(RowStore):
         return use
 
     def _update(self, update: RowUpdate) -> None:
-        if self.rule is None:
-            raise ConfigError(
-                "this store has no optimizer yet: make one first, such as outsize.RowSGD(store)"
-            )
+        rule = self._require_rule()
         self.clocks.index_add_(0, self.shard.positions(update.ids), update.ticks.to(torch.int32))
         first = 0
         for group, run in enumerate(self._local(update.ids)):
@@ -149,13 +148,13 @@ class LocalStore(RowStore):
             if not run.numel():
                 continue
             rows, state = self.rows(group), self.state(group)
-            touched = rows.index_select(0, run).to(torch.float32)
             touched_state = {name: part.index_select(0, run) for name, part in state.items()}
             squares = None if update.squares is None else update.squares[group]
-            self.rule.step(touched, touched_state, update.gradients[group].float(), squares)
-            if is_half_precision(rows.dtype):
-                touched = round_at_random(touched, rows.dtype, self._rounding_keys(update, own))
-            rows.index_copy_(0, run, touched.to(rows.dtype))
+            touched = rows.index_select(0, run)
+            keys = partial(self._rounding_keys, update, own)
+            gradients = update.gradients[group]
+            touched = stepped_rows(rule, touched, touched_state, gradients, squares, keys)
+            rows.index_copy_(0, run, touched)
             for name, part in state.items():
                 part.index_copy_(0, run, touched_state[name])
 

@@ -21,12 +21,9 @@ def empty_update(layout: RowLayout, device: torch.device) -> RowUpdate:
 def merge_updates(
     updates: Sequence[RowUpdate], layout: RowLayout, rule: UpdateRule | None
 ) -> RowUpdate:
-    """The sum of updates, added in the order given; ticks are summed per row, too.
+    """The sum of one or more updates, added in the order given; ticks are summed, too.
 
-    Args:
-        updates: At least one.
-        layout: The layout of the store they are for.
-        rule: Defines the squares that are summed with the gradients.
+    `rule` defines the squares that are summed with the gradients.
     """
     updates = [update for update in updates if update.ids.numel()] or list(updates[:1])
     if len(updates) == 1:

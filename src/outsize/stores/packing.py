@@ -37,12 +37,7 @@ class RowRequest:
 
 
 class Packing:
-    """Writes and reads the messages of one store.
-
-    Args:
-        layout: The layout of the store.
-        num_owners: Number of ranks that own rows.
-    """
+    """Writes and reads the messages of one store."""
 
     def __init__(self, layout: RowLayout, num_owners: int) -> None:
         self._layout = layout
@@ -155,13 +150,9 @@ class Packing:
     def take_rows(
         self, reader: MessageReader, sizes: Sequence[int], rule: UpdateRule | None, wire: Wire
     ) -> tuple[Int64[Tensor, " n"], tuple[Tensor, ...], tuple[dict[str, Tensor], ...]]:
-        """Read what `put_rows` wrote: clocks, rows and state.
+        """Read what `put_rows` wrote, given the number of rows per group: clocks, rows and state.
 
-        Args:
-            reader: The message.
-            sizes: Number of rows per group.
-            rule: Defines the optimizer state; `None` if none was sent.
-            wire: The wire the rows were written with.
+        `rule` defines the state; `None` if none was sent.
         """
         clocks = reader.take(sum(sizes), torch.int32).long()
         rows: list[Tensor] = []

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from outsize.contracts import RowReply, RowStore, RowUpdate, TablePart
+from outsize.contracts import RowReply, RowStore, RowUpdate
 from outsize.kernels.rows.updates import UpdateRule
 from outsize.ranks.agreement import require_same_on_all_ranks
 from outsize.ranks.collectives import gather_rows, rank, world_size
-from outsize.spec import MemoryUse
-from outsize.stores.merging import empty_update
+from outsize.stores.merging import average_over_workers, empty_update
+from outsize.stores.wrapper import StoreWrapper
 
 
-class ReplicatedStore(RowStore):
+class ReplicatedStore(StoreWrapper):
     """Wraps a store that every rank holds a replica of, and keeps the replicas equal.
 
     Reads are local. Gradients are averaged over ranks, as DDP averages dense gradients: every rank
@@ -30,9 +31,8 @@ class ReplicatedStore(RowStore):
     """
 
     def __init__(self, inner: RowStore) -> None:
-        super().__init__(inner.layout.specs, inner.seed)
+        super().__init__(inner)
         require_same_on_all_ranks(self.layout.facts())
-        self.inner = inner
         self.register_load_state_dict_pre_hook(_to_inner)
         self._pending_is_reduced = False
 
@@ -54,12 +54,6 @@ class ReplicatedStore(RowStore):
         self, update: RowUpdate | None, ids: Int64[Tensor, " n"]
     ) -> tuple[Float[Tensor, "_ _"], ...]:
         return self.inner.preview(None if update is None else self._average(update), ids)
-
-    def memory_by_table(self) -> dict[str, MemoryUse]:  # noqa: D102
-        return self.inner.memory_by_table()
-
-    def parts(self) -> list[TablePart]:  # noqa: D102
-        return self.inner.parts()
 
     def saves_parts(self) -> bool:
         """Only the first rank saves: the other replicas are equal."""
@@ -85,12 +79,6 @@ class ReplicatedStore(RowStore):
         super().forget_pending()
         self._pending_is_reduced = False
 
-    def close(self) -> None:  # noqa: D102
-        self.inner.close()
-
-    def leave(self) -> None:  # noqa: D102
-        self.inner.leave()
-
     def state_dict(  # type: ignore[override]
         self, *args: Any, prefix: str = "", **kwargs: Any
     ) -> dict[str, Any]:
@@ -102,19 +90,13 @@ class ReplicatedStore(RowStore):
         """The mean update over ranks; a rank that does not push a row counts as zero."""
         if world_size() == 1:
             return update
-        sizes = self.layout.group_sizes(update.ids)
-        ids: list[Tensor] = []
-        gradients: list[Tensor] = []
-        for run, gradient in zip(update.ids.split(sizes), update.gradients, strict=True):
-            everyone = torch.cat(gather_rows(run))
-            values = torch.cat(gather_rows(gradient.float()))
-            unique, inverse = torch.unique(everyone, return_inverse=True)
-            total = values.new_zeros(unique.shape[0], values.shape[1])
-            total.index_add_(0, inverse, values)
-            ids.append(unique)
-            gradients.append(total / world_size())
-        merged = torch.cat(ids)
-        return RowUpdate(merged, tuple(gradients), torch.ones_like(merged))
+        gradients = zip(*(gather_rows(part.float()) for part in update.gradients), strict=True)
+        updates = [
+            RowUpdate(ids, parts, torch.ones_like(ids))
+            for ids, parts in zip(gather_rows(update.ids), gradients, strict=True)
+        ]
+        mean = average_over_workers(updates, world_size(), self.layout, None)
+        return replace(mean, ticks=torch.ones_like(mean.ids))
 
 
 def _to_inner(module: nn.Module, state_dict: dict[str, Any], prefix: str, *unused: Any) -> None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int64
-from torch import Tensor, nn
+from torch import Tensor
 
-from outsize.contracts import RowLayout, RowReply, RowStore, RowUpdate
+from outsize.contracts import RowLayout, RowReply
 from outsize.contracts.messages import take_lines
-from outsize.errors import ConfigError
 
 
 def join_replies(
@@ -19,10 +17,8 @@ def join_replies(
 ) -> RowReply:
     """One reply for all ids, in ascending order.
 
-    Args:
-        replies: One per owner, all to requests with clocks or all to requests without.
-        requested: The ids requested from each owner, ascending.
-        layout: The layout of the store.
+    `replies` has one reply per owner, all with clocks or all without; `requested` has the ids that
+    were requested from each, ascending.
     """
     stale: Bool[Tensor, " n"] = torch.cat([reply.stale for reply in replies])
     sent = [ids[reply.stale] for ids, reply in zip(requested, replies, strict=True)]
@@ -32,17 +28,11 @@ def join_replies(
         torch.cat([reply.rows[group] for reply in replies]).index_select(0, order)
         for group, order in enumerate(orders)
     )
-    state: tuple[dict[str, Tensor], ...] = ()
-    if replies[0].state:
-        state = tuple(
-            {
-                name: torch.cat([reply.state[group][name] for reply in replies]).index_select(
-                    0, order
-                )
-                for name in replies[0].state[group]
-            }
-            for group, order in enumerate(orders)
-        )
+    # Without clocks there is no state, and so nothing to join.
+    state = tuple(
+        {name: torch.cat([reply.state[group][name] for reply in replies])[order] for name in names}
+        for group, (names, order) in enumerate(zip(replies[0].state, orders, strict=False))
+    )
     clocks = torch.cat([reply.clocks for reply in replies])[torch.cat(sent).argsort()]
     behind = [reply.behind for reply in replies if reply.behind is not None]
     in_order = stale[torch.cat(list(requested)).argsort()]
@@ -68,21 +58,3 @@ def reply_if_newer(
             lines[name] = taken
     behind = None if bool(stale.all()) else int((current - clocks)[~stale].max())
     return RowReply(stale, take_lines(rows, index), current[index], newer, behind)
-
-
-def preview_reply(owner: RowStore, update: RowUpdate | None, ids: Int64[Tensor, " n"]) -> RowReply:
-    """An owner's reply to an evaluation read: rows as an update would leave them."""
-    everything = torch.ones_like(ids, dtype=torch.bool)
-    return RowReply(everything, owner.preview(update, ids), torch.zeros_like(ids))
-
-
-def refuse_state_dict(
-    module: nn.Module, state_dict: dict[str, Any], prefix: str, *unused: Any
-) -> None:
-    """Raise on loading a `state_dict` if ranks share rows: it holds those of one rank only."""
-    assert isinstance(module, RowStore)
-    if module.num_workers > 1 and any(name.startswith(prefix) for name in state_dict):
-        raise ConfigError(
-            f"a state_dict holds the rows of one rank, but {module.num_workers} ranks share the "
-            "rows of this store: load them with `outsize.load_rows`"
-        )

@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Float32, UInt8
 from torch import Tensor
 
-from outsize.errors import ConfigError
 from outsize.kernels.rows.scaled import scale_rows, unscale_rows
+from outsize.registries import require_known
 
 _SCALE_BYTES = 4
 
@@ -128,8 +128,7 @@ WIRES: dict[str, Wire] = {
 
 def wire_named(name: str) -> Wire:
     """The wire format of that name; the error lists the valid names."""
-    if name not in WIRES:
-        raise ConfigError(f"wire must be one of {', '.join(WIRES)}, but got {name!r}")
+    require_known("wire", name, WIRES)
     return WIRES[name]
 
 

@@ -16,7 +16,8 @@ from outsize.clustering import CHUNK_POINTS, draw_distinct, kmeans, nearest
 from outsize.contracts import EmbeddingTable, PlannedRecluster, ReclusterReport
 from outsize.errors import DataError, NonFiniteError, ReclusterError
 from outsize.hashing import derive_seed
-from outsize.ranks.collectives import broadcast_first, failing_together, value_of_first
+from outsize.ranks.collectives import broadcast_first, value_of_first
+from outsize.ranks.failures import failing_together
 from outsize.ranks.first_rank import on_first_rank
 from outsize.spec import TableSpec
 from outsize.tables.diagnosis import diagnose_pointers, spread_ids

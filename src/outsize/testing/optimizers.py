@@ -13,7 +13,7 @@ from outsize.errors import NonFiniteError
 from outsize.optimizers import RowOptimizer
 from outsize.spec import FeatureSpec, TableSpec
 from outsize.stores import LocalStore
-from outsize.testing.refusal import refusal
+from outsize.testing.checks import checks_in, refusal
 
 MakeOptimizer = Callable[..., RowOptimizer]
 _SPEC = TableSpec("rows", num_rows=12, dim=4)
@@ -148,15 +148,4 @@ def evaluation_leaves_nothing_pending(make: MakeOptimizer) -> None:
     assert torch.equal(_rows(store), before)
 
 
-OPTIMIZER_CHECKS: tuple[Callable[[MakeOptimizer], None], ...] = (
-    only_touched_rows_change,
-    steps_lower_the_loss,
-    step_consumes_gradients,
-    zero_grad_skips_a_step,
-    accumulation_equals_one_large_batch,
-    clipping_reaches_the_rows,
-    schedulers_set_the_rate,
-    nan_gradients_are_refused,
-    settings_survive_a_round_trip,
-    evaluation_leaves_nothing_pending,
-)
+OPTIMIZER_CHECKS: tuple[Callable[[MakeOptimizer], None], ...] = checks_in(globals())

@@ -13,7 +13,7 @@ from outsize.errors import ConfigError, OutsizeError
 from outsize.initialization import initial_rows
 from outsize.kernels.rows.updates import AdagradRule, AdamRule, SGDRule, UpdateRule
 from outsize.spec import TableSpec
-from outsize.testing.refusal import refusal
+from outsize.testing.checks import checks_in, refusal
 
 MakeStore = Callable[[Sequence[TableSpec]], RowStore]
 _WIDE = TableSpec("wide", num_rows=50, dim=4)
@@ -295,22 +295,4 @@ def _update(store: RowStore, ids: Tensor, gradients: Tensor) -> RowUpdate:
     return RowUpdate(ids, parts, torch.ones_like(ids))
 
 
-STORE_CHECKS: tuple[Callable[[MakeStore], None], ...] = (
-    rows_start_as_the_seed_says,
-    reads_take_any_shape_and_change_nothing,
-    evaluation_reads_do_not_change_training,
-    evaluation_reads_include_submitted_updates,
-    add_merges_repeats_into_one_update,
-    exchange_applies_the_update_before_it_replies,
-    exchange_sends_only_rows_newer_than_asked,
-    clocks_advance_by_ticks,
-    state_travels_with_rows,
-    sums_over_batches_use_their_squares,
-    checkout_gives_leaves_whose_gradients_become_pending,
-    bad_requests_are_refused,
-    state_dict_restores_everything,
-    half_keeps_rows_and_state,
-    memory_use_counts_every_byte,
-    closing_twice_is_fine,
-    leaving_after_an_error_raises_nothing_else,
-)
+STORE_CHECKS: tuple[Callable[[MakeStore], None], ...] = checks_in(globals())

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from outsize.contracts import EmbeddingTable
 from outsize.errors import IdError
 from outsize.spec import POOLINGS, TableSpec
-from outsize.testing.refusal import refusal
+from outsize.testing.checks import checks_in, refusal
 
 MakeTable = Callable[..., EmbeddingTable]
 _SPEC = TableSpec("contract", num_rows=97, dim=8)
@@ -201,21 +201,4 @@ def lookup_compiles_and_refuses_ids_out_of_range(make: MakeTable) -> None:
             assert str(bad) in message
 
 
-TABLE_CHECKS: tuple[Callable[[MakeTable], None], ...] = (
-    ids_of_any_shape_map_to_vectors,
-    equal_ids_have_equal_vectors,
-    the_seed_decides_the_table,
-    initial_vectors_have_the_requested_scale,
-    bags_pool_as_torch_does,
-    padding_is_left_out_of_bags,
-    ids_out_of_range_are_refused,
-    parameters_learn,
-    state_dict_restores_the_vectors,
-    a_meta_table_works_once_it_is_loaded,
-    a_move_that_fails_changes_nothing,
-    dtype_moves_are_followed,
-    memory_use_is_what_the_module_holds,
-    materialize_gives_the_same_vectors,
-    forward_compiles_in_one_graph,
-    lookup_compiles_and_refuses_ids_out_of_range,
-)
+TABLE_CHECKS: tuple[Callable[[MakeTable], None], ...] = checks_in(globals())

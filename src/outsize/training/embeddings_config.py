@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from outsize.bounds import MAX_RATE, require_at_least, require_between
+from outsize.bounds import MAX_RATE, require_at_least, require_between, require_staleness
 from outsize.collection import EmbeddingCollection
 from outsize.contracts import RowStore
 from outsize.errors import ConfigError
@@ -24,7 +24,6 @@ from outsize.stores import (
     ReplicatedStore,
     store_classes,
 )
-from outsize.stores.cached import require_staleness
 from outsize.tables import TABLES, build_tables
 from outsize.tables.build import options_of
 
@@ -121,7 +120,7 @@ class CacheConfig:
         if not 0 <= self.share <= 1:
             raise ConfigError(f"share must be between 0 and 1, but got {self.share}")
         for name in ("read_staleness", "write_staleness"):
-            require_staleness(name, getattr(self, name))
+            require_staleness(self, name)
             if _MAX_STALENESS < getattr(self, name) < math.inf:
                 raise ConfigError(
                     f"{name} must be at most {_MAX_STALENESS:,}, or inf for no bound, but got "

@@ -12,7 +12,7 @@ from outsize.errors import CheckpointError, ConfigError
 from outsize.export import require_free, write_exported
 from outsize.json_files import SchemaError
 from outsize.models import ClickModelConfig
-from outsize.row_files import load_rows
+from outsize.stores.row_files import load_rows
 from outsize.training.build import build_click_data, build_model, build_row_optimizer
 from outsize.training.loop_state import dense_state, load_dense_state
 from outsize.training.run_folder import RunFolder

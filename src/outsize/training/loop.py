@@ -25,12 +25,12 @@ from outsize.errors import CheckpointError, NonFiniteError
 from outsize.interrupts import StopRequested, also_stopping_when
 from outsize.ranks.collectives import (
     any_rank,
-    failing_together,
     gather_values,
     sum_over_ranks,
     world_size,
 )
-from outsize.row_files import load_rows, rows_writer
+from outsize.ranks.failures import failing_together
+from outsize.stores.row_files import load_rows, rows_writer
 from outsize.training.callbacks import Callbacks
 from outsize.training.config import RunConfig
 from outsize.training.gradient_norm import joint_norm, norm_over_ranks, values_of

@@ -16,7 +16,7 @@ from torch import nn
 from outsize.collection import EmbeddingCollection
 from outsize.errors import NotEnoughMemoryError, OutsizeError
 from outsize.models import ClickModelConfig, RetrievalModel
-from outsize.ranks.collectives import failing_together
+from outsize.ranks.failures import failing_together
 from outsize.spec import FeatureSpec, TableSpec
 from outsize.training.available_memory import available_bytes
 from outsize.training.config import RunConfig

@@ -18,13 +18,13 @@ from outsize.checkpoint import latest_checkpoint
 from outsize.errors import ConfigError, DataError
 from outsize.interrupts import StopRequested, stopping_when
 from outsize.ranks.collectives import (
-    failing_together,
     gather_values,
     is_restarted,
     process_group,
     rank,
     value_of_first,
 )
+from outsize.ranks.failures import failing_together
 from outsize.spec import MemoryUse
 from outsize.training.build import build_device, build_optimizer
 from outsize.training.callbacks import Callbacks
@@ -206,7 +206,7 @@ def _begin(stack: contextlib.ExitStack, loop: Loop, start: _Start) -> Path | Non
             if checkpoint is not None:
                 start.written.truncate_metrics(loop.state.step, logged)
             else:
-                start.written.begin_anew(loop.config)
+                start.written.start_over(loop.config)
     return checkpoint
 
 

@@ -93,7 +93,7 @@ class RunLog:
             write_text_atomically(self.path, kept.decode())
         self._begin(kept)
 
-    def start_anew(self) -> None:
+    def start_over(self) -> None:
         """Drop all lines."""
         write_text_atomically(self.path, "")
         self._begin(b"")

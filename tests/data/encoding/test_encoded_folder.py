@@ -19,29 +19,6 @@ from outsize.data.encoding import encode as passes
 from outsize.data.encoding.splits import HashSplit, LastDaySplit, LastOfEachSplit, TimeSplit
 from outsize.errors import DataError, WriteError
 
-LINES = [f"{i % 2},{i},c{i % 50}\n" for i in range(500)]
-
-
-@pytest.fixture
-def path(tmp_path):
-    path = tmp_path / "clicks.csv"
-    path.write_text("label,price,city\n" + "".join(LINES))
-    return path
-
-
-@pytest.fixture
-def encodings(monkeypatch):
-    """How often data was encoded, as the length of a list."""
-    calls = []
-    encode = encoded_folder.encode
-
-    def counted(*arguments):
-        calls.append(arguments)
-        return encode(*arguments)
-
-    monkeypatch.setattr(encoded_folder, "encode", counted)
-    return calls
-
 
 def build(path, **changes):
     changes = {"dense": ("price",), "categorical": ("city",), **changes}
@@ -65,9 +42,9 @@ def test_what_changes_no_byte_encodes_nothing(path, encodings):
     assert len(encodings) == 1
 
 
-def test_a_changed_source_is_encoded_again(path, encodings):
+def test_a_changed_source_is_encoded_again(path, encodings, clicks):
     build(path)
-    path.write_text("label,price,city\n" + "".join(LINES[:400]))
+    path.write_text("".join(clicks.splitlines(keepends=True)[:401]))
     assert num_rows(build(path)) == 400
     assert len(encodings) == 2
 

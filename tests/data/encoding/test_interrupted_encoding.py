@@ -8,15 +8,10 @@ from outsize.data.encoding import encode as passes
 from outsize.data.encoding import sources, verification
 from outsize.interrupts import StopRequested, stopping_when
 
-LINES = [f"{i % 2},{i},c{i % 50}\n" for i in range(500)]
 
-
-@pytest.fixture
-def path(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "_BLOCK_BYTES", 1024)  # several blocks of a small file
-    path = tmp_path / "clicks.csv"
-    path.write_text("label,price,city\n" + "".join(LINES))
-    return path
+@pytest.fixture(autouse=True)
+def several_blocks_per_file(monkeypatch):
+    monkeypatch.setattr(sources, "_BLOCK_BYTES", 1024)
 
 
 def config_of(path):

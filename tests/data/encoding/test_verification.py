@@ -11,32 +11,9 @@ import pytest
 from outsize.data import EncodedClicks, TabularConfig
 from outsize.data.click_data import SPLITS
 from outsize.data.encoding import encode as passes
-from outsize.data.encoding import encoded_folder, verification
+from outsize.data.encoding import verification
 from outsize.data.encoding.splits import LastOfEachSplit
 from outsize.errors import DataError, WriteError
-
-LINES = [f"{i % 2},{i},c{i % 50},a{i % 3}|b{i % 7}\n" for i in range(500)]
-
-
-@pytest.fixture
-def path(tmp_path):
-    path = tmp_path / "clicks.csv"
-    path.write_text("label,price,city,tags\n" + "".join(LINES))
-    return path
-
-
-@pytest.fixture
-def encodings(monkeypatch):
-    """How often data was encoded, as the length of a list."""
-    calls = []
-    encode = encoded_folder.encode
-
-    def counted(*arguments):
-        calls.append(arguments)
-        return encode(*arguments)
-
-    monkeypatch.setattr(encoded_folder, "encode", counted)
-    return calls
 
 
 @pytest.fixture
@@ -84,7 +61,7 @@ HASHED = FILES[:-1]
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_changed_byte_of_any_file_is_found_and_the_data_encoded_anew(
+def test_a_changed_byte_of_any_file_is_found_and_the_data_encoded_again(
     path, encodings, capsys, name
 ):
     folder = build(path).folder
@@ -280,10 +257,10 @@ DIES_IN_THE_SECOND_PASS = """
 
 
 @pytest.fixture(scope="module")
-def interrupted(tmp_path_factory):
+def interrupted(tmp_path_factory, clicks):
     """A configuration, the folder its interrupted encoding left, and what that should become."""
     folder = tmp_path_factory.mktemp("interrupted")
-    (folder / "clicks.csv").write_text("label,price,city,tags\n" + "".join(LINES))
+    (folder / "clicks.csv").write_text(clicks)
 
     def config(cache):
         return TabularConfig(

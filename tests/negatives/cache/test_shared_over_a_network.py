@@ -14,7 +14,7 @@ FEATURES = {"id": ((), torch.int64), "tokens": ((3,), torch.int16)}
 def launch(ranks, *words):
     code, output, errors = run_ranks(ranks, SCRIPT, *words)
     assert code == 0, errors
-    assert output.count("is content") == ranks
+    assert output.count("has passed") == ranks
 
 
 def test_ranks_draw_feed_and_save_a_cache_together_and_others_load_it(tmp_path):

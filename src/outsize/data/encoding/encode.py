@@ -46,7 +46,7 @@ def encode(
     """
     first = _FirstPass(recipe)
     if not first.recall(folder, source):
-        for rows in prefetch(read_rows(files, recipe, first.bad), _unchanged, depth=1):
+        for rows in prefetch(read_rows(files, recipe, first.bad), lambda rows: rows, depth=1):
             check_stop()
             first.observe(rows)
             advance("count", rows.num_bytes)
@@ -54,7 +54,7 @@ def encode(
         first.remember(folder, source)
     with ExitStack() as stack:
         second = _SecondPass(first, folder, stack)
-        for rows in prefetch(read_rows(files, recipe, BadRows()), _unchanged, depth=1):
+        for rows in prefetch(read_rows(files, recipe, BadRows()), lambda rows: rows, depth=1):
             check_stop()
             second.write(rows)
             advance("encode", rows.num_bytes)
@@ -210,7 +210,3 @@ def _encoders(recipe: Recipe) -> dict[str, IdEncoder]:
         else:
             encoders[name] = VocabularyIds(wanted.min_count, wanted.max_ids)
     return encoders
-
-
-def _unchanged(rows: Rows) -> Rows:
-    return rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,15 @@ class Rows:
     def __len__(self) -> int:
         """Number of rows."""
         return len(self.labels)
+
+    def take(self, mask: NDArray[np.bool_]) -> Rows:
+        """The rows selected by a mask."""
+        return replace(
+            self,
+            labels=self.labels[mask],
+            numbers={name: values[mask] for name, values in self.numbers.items()},
+            texts={name: text.take(mask) for name, text in self.texts.items()},
+        )
 
     @property
     def positions(self) -> NDArray[np.int64]:

@@ -28,14 +28,7 @@ _SCHEMA = {"sha256": str, "source": object, "facts": {"num_rows": Whole(), "bad"
 def save_learned(
     folder: Path, parts: Mapping[str, object], facts: Mapping[str, Any], source: object
 ) -> None:
-    """Save what the parts have learned.
-
-    Args:
-        folder: The folder to write to.
-        parts: Name → object whose numbers and arrays are saved.
-        facts: Plain values to save with them.
-        source: The source files, as plain values.
-    """
+    """Save the numbers and arrays of each part, with facts and the source as plain values."""
     arrays = {
         f"{part}/{name}": np.asarray(value)
         for part, owner in parts.items()
@@ -53,10 +46,7 @@ def load_learned(
 ) -> dict[str, Any] | None:
     """Load what the parts had learned; returns the facts, or `None` if there is nothing valid.
 
-    Args:
-        folder: The folder that `save_learned` wrote to.
-        parts: The same parts, in their initial state.
-        source: The source files now.
+    The parts are in their initial state, and `source` is the source now.
     """
     try:
         content = read_sealed(folder / _FACTS, _SCHEMA)

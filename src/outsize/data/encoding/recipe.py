@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
 
 from outsize.data.encoding.splits import HashSplit, SplitConfig
 from outsize.data.encoding.splits.base import require_finite
@@ -72,25 +74,13 @@ class LabelRule:
 class Recipe:
     """What to read, and how to encode it.
 
+    Attributes that `TabularConfig` has too mean the same there.
+
     Attributes:
         paths: Files or patterns, in the order they are read.
         label: How the label of a row is determined.
-        dense: Numeric columns used unchanged.
-        log1p: Numeric columns used as log(x + 1); negative values become 0.
-        standardize: Numeric columns that are standardized: mean 0, standard deviation 1.
-        categorical: Columns with one value per row.
-        multi_valued: Columns with several values per row.
-        separator: Separator between the values of a multi-valued column.
-        max_length: Maximum number of values per bag, the first ones; 0 for no limit.
-        vocabulary: How values become ids.
         modulus: For hexadecimal columns: an id is the number modulo this; one for all, or each.
-        split: How rows are divided into training, validation and test sets.
-        columns: Names of the columns of text files without a header.
-        delimiter: Between the columns of a text file; by default determined by its suffix.
-        quoted: Whether values of a text file may be quoted.
-        subsample: Keep every n-th row.
-        derive: Name of a function that derives further columns (see `derived.py`).
-        max_bad_rows: The largest share of malformed rows that is skipped; more is an error.
+        derive: A key of `DERIVED`: how further columns are derived.
     """
 
     paths: tuple[str, ...]
@@ -123,10 +113,7 @@ class Recipe:
         for name in names:
             if names.count(name) > 1:
                 raise ConfigError(f"column {name!r} is used twice: give it one role")
-        features = [feature_name(column) for column in self.id_columns]
-        if len(set(features)) < len(features):
-            twice = next(name for name in features if features.count(name) > 1)
-            raise ConfigError(f"two columns would be features of the same name: {shortened(twice)}")
+        require_distinct_features(self.id_columns)
         if unknown := set(self.vocabulary.hashed) - set(self.id_columns):
             raise ConfigError(
                 f"hashed names {sorted(unknown)[0]!r}, which is not a categorical column; "
@@ -156,6 +143,16 @@ class Recipe:
         if self.multi_valued and not self.separator:
             raise ConfigError("multi_valued columns need a separator that is not empty")
 
+    @classmethod
+    def of(cls, config: object, **settings: Any) -> Recipe:
+        """A recipe with these settings, and else with the fields of `config` of the same name."""
+        shared = {
+            field.name: getattr(config, field.name)
+            for field in fields(cls)
+            if hasattr(config, field.name)
+        }
+        return cls(**{**shared, **settings})
+
     @property
     def dense_columns(self) -> tuple[str, ...]:
         """The numeric columns, in the order of the dense features."""
@@ -171,6 +168,14 @@ class Recipe:
         tree = {**asdict(self), "split_kind": type(self.split).__name__, "format": FORMAT}
         del tree["max_bad_rows"]
         return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
+
+
+def require_distinct_features(columns: Sequence[str]) -> None:
+    """Raise a `ConfigError` if two columns would be features of the same name."""
+    features = [feature_name(column) for column in columns]
+    if len(set(features)) < len(features):
+        twice = next(name for name in features if features.count(name) > 1)
+        raise ConfigError(f"two columns would be features of the same name: {shortened(twice)}")
 
 
 def feature_name(column: str) -> str:

@@ -51,14 +51,12 @@ def read_rows(files: list[Path], recipe: Recipe, bad: BadRows) -> Iterator[Rows]
         if wrong is not None:
             checked.refuse(f"a value of {derived.needs[0]!r} of another form", wrong)
         texts.update({name: made[name] for name in textual if name in derived.makes})
-        is_good = checked.is_good
         bad.num_rows += chunk.num_rows
-        if not is_good.all():
-            numbers = {name: values[is_good] for name, values in numbers.items()}
-            texts = {name: text.take(is_good) for name, text in texts.items()}
-            labels = labels[is_good]
-        yield Rows(chunk.file, first, labels, numbers, texts, chunk.num_bytes)
-        first += len(labels)
+        rows = Rows(chunk.file, first, labels, numbers, texts, chunk.num_bytes)
+        if not checked.is_good.all():
+            rows = rows.take(checked.is_good)
+        yield rows
+        first += len(rows)
 
 
 class _Checked:

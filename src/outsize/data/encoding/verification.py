@@ -64,10 +64,9 @@ class EncodedFolder:
             return False
 
     def flaw(self, *, everything: bool) -> str | None:
-        """Verify files, and return which is damaged and how; `None` if none is.
+        """Verify files that have changed since the last time, or everything.
 
-        Args:
-            everything: Verify all files, not only those that have changed since the last time.
+        Returns which file is damaged and how; `None` if none is.
         """
         name = MANIFEST
         try:

@@ -19,9 +19,7 @@ _BUFFER_BYTES = 1 << 20
 class ColumnFile:
     """An append-only file of fixed-width numbers, hashed while it is written.
 
-    Args:
-        path: The file to create.
-        stack: Closes the file, also on an error.
+    The stack closes the file, also on an error.
     """
 
     def __init__(self, path: Path, stack: ExitStack) -> None:

@@ -30,7 +30,8 @@ from outsize.rank_files import (
     write_folder,
     write_rank_file,
 )
-from outsize.ranks.collectives import failing_together, gather_values, rank, world_size
+from outsize.ranks.collectives import gather_values, rank, world_size
+from outsize.ranks.failures import failing_together
 
 _FORMAT = 1
 _NAME = re.compile(r"cache-(\d{5})-of-(\d{5})\.safetensors")

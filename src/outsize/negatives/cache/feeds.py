@@ -16,7 +16,7 @@ from outsize.negatives.cache.draw import HeldItems
 from outsize.negatives.contract import ItemSource
 from outsize.negatives.inclusion import InclusionProbabilities
 from outsize.ranks.collectives import check_stop_together
-from outsize.ranks.gathering import raising_together
+from outsize.ranks.failures import failing_in_group
 
 _NOTHING = PushReport(0, 0, 0)
 _FILL_SIZE = 1 << 17  # items per push, so that the corpus is never held twice in float32
@@ -166,7 +166,7 @@ class PositivesFeed(Feed):
 
 def _push(cache: ItemCache, source: ItemSource, keys: Int64[Tensor, " n"], most: int) -> PushReport:
     """Encode and push items; `most` is the largest number on any rank."""
-    with raising_together(cache.ranks, cache.device):
+    with failing_in_group(cache.ranks, cache.device):
         embeddings = source.encode_keys(keys, most=most)
     return cache.push(source.features_of(keys), embeddings, keys)
 

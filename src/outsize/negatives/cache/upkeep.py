@@ -17,7 +17,7 @@ from outsize.negatives.cache.feeds import Feed, PositivesFeed
 from outsize.negatives.contract import EncodeItems
 from outsize.negatives.evaluation_mode import evaluation_mode
 from outsize.ranks.collectives import check_stop_together
-from outsize.ranks.gathering import raising_together
+from outsize.ranks.failures import failing_in_group
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class CacheUpdater:
         """
         due, cache = self._cache.oldest(num), self._cache
         parts = [torch.empty(0, cache.dim, device=cache.device)]
-        with raising_together(cache.ranks, cache.device), evaluation_mode(self._encode):
+        with failing_in_group(cache.ranks, cache.device), evaluation_mode(self._encode):
             for start in range(0, most, contract.ENCODED_AT_ONCE):
                 if start:
                     check_stop_together(cache.device)

@@ -20,7 +20,8 @@ from outsize.negatives.contract import EncodeItems, LossReport, NegativesLoss, c
 from outsize.negatives.estimators import Estimator, cached_softmax
 from outsize.negatives.temperature import Temperature
 from outsize.negatives.ways.in_batch import in_batch_logits, symmetric_loss
-from outsize.ranks.gathering import gather_keys, gather_lines, raising_together
+from outsize.ranks.failures import failing_in_group
+from outsize.ranks.gathering import gather_keys, gather_lines
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ class NegativeCacheLoss(NegativesLoss):
         """
         beta = self.temperature()
         positives = HeldItems(torch.full_like(keys, -1), keys, features)
-        with raising_together(self.cache.ranks, self.cache.device):
+        with failing_in_group(self.cache.ranks, self.cache.device):
             require_items(positives, hard)
         hard_keys = None if hard is None else _by_query(hard.keys, len(keys))
         is_in_batch = self.comparison.in_batch or self._updater.is_warming_up

@@ -37,11 +37,9 @@ class EvictionPolicy(nn.Module, ABC):
 
     @abstractmethod
     def used(self, ids: Int64[Tensor, " n"], slots: Int64[Tensor, " n"]) -> None:
-        """Record the rows that a step reads. Called once per step, even without ids.
+        """Record the rows that a step reads, with their slots; -1 if a row is not in the cache.
 
-        Args:
-            ids: The rows.
-            slots: The slot of each row; -1 for a row that is not in the cache.
+        Called once per step, even without ids.
         """
 
     @abstractmethod

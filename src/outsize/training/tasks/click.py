@@ -18,7 +18,8 @@ from outsize.data.prefetch import prefetch
 from outsize.errors import ConfigError, DataError, ReclusterError
 from outsize.metrics import ClickMetrics
 from outsize.models import ClickModel
-from outsize.ranks.collectives import check_stop_together, failing_together, rank, world_size
+from outsize.ranks.collectives import check_stop_together, rank, world_size
+from outsize.ranks.failures import failing_together
 from outsize.training.build import (
     build_click_data,
     build_device,

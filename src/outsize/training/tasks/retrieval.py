@@ -31,7 +31,8 @@ from outsize.negatives import (
 )
 from outsize.negatives.evaluation_mode import evaluation_mode
 from outsize.rank_files import rank_file, read_tensors, verified_rank_file, write_rank_file
-from outsize.ranks.collectives import failing_together, gather_values, rank, world_size
+from outsize.ranks.collectives import gather_values, rank, world_size
+from outsize.ranks.failures import failing_together
 from outsize.spec import MemoryUse
 from outsize.training.build import (
     build_device,

@@ -26,12 +26,7 @@ _TYPES = {str(dtype).removeprefix("torch."): name for dtype, name in SAFETENSORS
 
 
 def read_index(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Read and check the index of saved rows.
-
-    Args:
-        folder: The checkpoint.
-        files: The files in its manifest.
-    """
+    """Read and check the index of saved rows; `files` are those in the checkpoint's manifest."""
     path = folder / INDEX
     require_whole(path, files[INDEX])
     index: dict[str, Any] = read_verified(path, _SCHEMA)
@@ -52,13 +47,7 @@ def read_index(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> dict[str
 
 
 def require_matches_index(path: Path, index: Mapping[str, Any], source: int) -> None:
-    """Raise unless a file of rows holds exactly the tensors in the index.
-
-    Args:
-        path: The file of the rank `source`.
-        index: The result of `read_index`.
-        source: The rank that saved it.
-    """
+    """Raise unless the file of the rank `source` holds exactly the tensors in the index."""
     saved = index["ranks"][source]
     expected: dict[str, tuple[str, list[int]] | None] = {
         tensor_name(table, name): (_TYPES[kind[0]], [share["num_rows"], *kind[1:]])

@@ -29,8 +29,9 @@ from outsize.rank_files import (
     write_folder,
     write_rank_file,
 )
-from outsize.ranks.collectives import failing_together, gather_values, rank, world_size
-from outsize.row_index import (
+from outsize.ranks.collectives import gather_values, rank, world_size
+from outsize.ranks.failures import failing_together
+from outsize.stores.row_index import (
     INDEX,
     common_rows,
     rank_name,
@@ -130,12 +131,7 @@ def describe_rank(store: RowStore) -> dict[str, Any]:
 
 
 def make_index(store: RowStore, ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The content of `rows.json`: the tables, and which rows each rank saves.
-
-    Args:
-        store: The store of any rank.
-        ranks: The result of `describe_rank` on each rank.
-    """
+    """The content of `rows.json`: the tables, and the result of `describe_rank` on each rank."""
     tables: dict[str, Any] = {}
     for part in store.parts():
         num_rows = store.layout.spec(part.table).num_rows
@@ -257,7 +253,7 @@ def _sources(index: Mapping[str, Any], parts: Sequence[TablePart]) -> Iterator[i
     """The saved ranks whose files hold rows of these parts."""
     for source, saved in enumerate(index["ranks"]):
         if any(
-            common_rows(rows_of(saved["tables"][part.table]), _range_of(part))
+            common_rows(rows_of(saved["tables"][part.table]), part.rows)
             for part in parts
             if part.table in saved["tables"]
         ):
@@ -266,11 +262,10 @@ def _sources(index: Mapping[str, Any], parts: Sequence[TablePart]) -> Iterator[i
 
 def _copy_rows(tensors: Any, saved: range, part: TablePart) -> None:
     """Copy the rows of a part that are in a file."""
-    here = _range_of(part)
-    common = common_rows(saved, here)
+    common = common_rows(saved, part.rows)
     if not common:
         return
-    lines, rows = _positions(common, saved), _positions(common, here)
+    lines, rows = _positions(common, saved), _positions(common, part.rows)
     for name, target in part.tensors.items():
         copy_lines(tensors.get_slice(tensor_name(part.table, name)), lines, target, rows)
 
@@ -282,10 +277,6 @@ def _positions(some: range, rows: range) -> range:
 
 def _saved_parts(store: RowStore) -> list[TablePart]:
     return store.parts() if store.saves_parts() else []
-
-
-def _range_of(part: TablePart) -> range:
-    return range(part.first, part.first + part.every * part.num_rows, part.every)
 
 
 def _file_name(index: int, count: int) -> str:

@@ -18,16 +18,16 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import outsize
-from outsize import rank_files, row_files
+from outsize import rank_files
 from outsize.checkpoint import write_together
 from outsize.contracts import RowStore, RowUpdate, Shard
 from outsize.errors import CheckpointError, ConfigError
 from outsize.files import write_json, write_tensors
 from outsize.kernels.rows.updates import AdagradRule, AdamRule, SGDRule, UpdateRule
-from outsize.row_files import describe_rank, load_rows, make_index, save_rows
-from outsize.row_index import common_rows
 from outsize.spec import TableSpec
-from outsize.stores import CachedStore, LocalStore, ReplicatedStore
+from outsize.stores import CachedStore, LocalStore, ReplicatedStore, row_files
+from outsize.stores.row_files import describe_rank, load_rows, make_index, save_rows
+from outsize.stores.row_index import common_rows
 
 RULE = AdagradRule(learning_rate=0.1, initial_sum=0.25)
 SPECS = [TableSpec("wide", 13, 4), TableSpec("thin", 5, 2), TableSpec("other", 2, 4)]

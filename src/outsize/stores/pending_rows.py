@@ -1,0 +1,91 @@
+"""Updates of copies that their owners do not have yet, and how they become one update."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from outsize.contracts import RowLayout, RowUpdate
+from outsize.kernels.rows.updates import UpdateRule
+from outsize.stores.merging import merge_updates
+
+
+@dataclass(frozen=True)
+class PendingRows:
+    """Pending updates of some copies of one group; ids are relative to its first row."""
+
+    slots: Int64[Tensor, " n"]
+    ids: Int64[Tensor, " n"]
+    gradients: Float[Tensor, "n dim"]
+    ticks: Int64[Tensor, " n"]
+    squares: Float[Tensor, "n _"] | None
+
+
+class Outbox:
+    """Updates of rows without a copy, which leave with those of copies in the next round."""
+
+    def __init__(self, layout: RowLayout) -> None:
+        self._layout = layout
+        self._updates: list[RowUpdate] = []
+
+    def put(self, update: RowUpdate) -> None:
+        """Hold an update for the next round."""
+        self._updates.append(update)
+
+    def take(
+        self,
+        pushed: Sequence[PendingRows],
+        final: Sequence[PendingRows],
+        rule: UpdateRule | None,
+        *,
+        exact: bool,
+    ) -> RowUpdate:
+        """The update to push, as `merged` makes it; empties the outbox."""
+        update = self.merged(pushed, final, rule, exact=exact)
+        self._updates.clear()
+        return update
+
+    def merged(
+        self,
+        pushed: Sequence[PendingRows],
+        final: Sequence[PendingRows],
+        rule: UpdateRule | None,
+        *,
+        exact: bool,
+    ) -> RowUpdate:
+        """All updates merged into one; the outbox is not changed.
+
+        Args:
+            pushed: Updates of copies that stay, one entry per group; may be empty.
+            final: Updates of copies that are evicted or flushed; they travel by the finer wire.
+                May be empty, but not with `pushed`.
+            rule: Defines the squares that are summed with the gradients.
+            exact: Whether the outbox travels by the finer wire, too.
+        """
+        updates = [
+            self._as_update(groups, is_final)
+            for groups, is_final in ((pushed, False), (final, True))
+            if groups
+        ]
+        updates += [_marked(update, exact) for update in self._updates]
+        return merge_updates(updates, self._layout, rule)
+
+    def _as_update(self, groups: Sequence[PendingRows], exact: bool) -> RowUpdate:
+        starts = [group.start for group in self._layout.groups]
+        squares = tuple(rows.squares for rows in groups if rows.squares is not None)
+        update = RowUpdate(
+            torch.cat([rows.ids + start for rows, start in zip(groups, starts, strict=True)]),
+            tuple(rows.gradients for rows in groups),
+            torch.cat([rows.ticks for rows in groups]),
+            squares if len(squares) == len(groups) else None,
+        )
+        return _marked(update, exact)
+
+
+def _marked(update: RowUpdate, exact: bool) -> RowUpdate:
+    """An update of which all rows, or none, travel by the finer wire."""
+    return replace(update, exact=torch.full_like(update.ids, exact, dtype=torch.bool))
