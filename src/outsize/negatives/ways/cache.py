@@ -17,10 +17,11 @@ from outsize.negatives.cache.draw import Draw, HeldItems
 from outsize.negatives.cache.key_index import as_lists
 from outsize.negatives.cache.upkeep import CacheUpdater, Upkeep
 from outsize.negatives.contract import EncodeItems, LossReport, NegativesLoss, cross_entropies
-from outsize.negatives.estimators import Estimator, cached_softmax
+from outsize.negatives.estimators import ESTIMATORS, cached_softmax
 from outsize.negatives.temperature import Temperature
 from outsize.negatives.ways.in_batch import in_batch_logits, symmetric_loss
 from outsize.ranks.gathering import gather_keys, gather_lines, raising_together
+from outsize.registries import require_known
 
 
 @dataclass(frozen=True)
@@ -28,15 +29,18 @@ class Comparison:
     """Which negatives join those of the cache, and how gradients are estimated.
 
     Attributes:
-        estimator: "weighted", "sampled" or "control-variate".
+        estimator: A key of `ESTIMATORS`: "weighted", "sampled" or "control-variate".
         in_batch: Add in-batch negatives, from all ranks that share the cache.
         symmetric: Average with the loss of the other direction: each positive against the queries
             of the batch.
     """
 
-    estimator: Estimator = "weighted"
+    estimator: str = "weighted"
     in_batch: bool = False
     symmetric: bool = False
+
+    def __post_init__(self) -> None:
+        require_known("estimator", self.estimator, ESTIMATORS)
 
 
 @dataclass(frozen=True)
@@ -216,7 +220,7 @@ class NegativeCacheLoss(NegativesLoss):
             beta,
             exclude=as_lists(keys, known, hard_keys),
             exclude_everywhere=batch_keys,
-            with_mean=self.comparison.estimator == "control-variate",
+            with_mean=ESTIMATORS[self.comparison.estimator].needs_mean,
             advance=torch.is_grad_enabled(),
         )
 

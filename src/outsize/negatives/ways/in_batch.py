@@ -9,7 +9,6 @@ import torch
 from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
 
-from outsize.errors import ConfigError
 from outsize.kernels.ragged import Ragged
 from outsize.negatives.cache.key_index import positions_by_table
 from outsize.negatives.contract import (
@@ -135,9 +134,8 @@ class InBatchLoss(NegativesLoss):
         self._symmetric = symmetric
         self._shares: Tensor | None = None
         if log_q:
-            if source.counts is None:
-                raise ConfigError("log_q needs ItemSource.counts: give them, or set log_q = false")
-            self._shares = source.counts.double() / source.counts.sum()
+            counts = source.require_counts()
+            self._shares = counts.double() / counts.sum()
 
     def forward(  # noqa: D102
         self,
