@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from outsize.data import SyntheticConfig
 from outsize.errors import ConfigError, DataError, WriteError
 from outsize.training.config import CheckpointConfig, RunConfig, TrainConfig
-from outsize.training.embeddings_config import TablesConfig
 from outsize.training.run_folder import RunFolder
+from outsize.training.tables_config import TablesConfig
 
 LINES = st.builds(
     lambda step, split, metrics: {**metrics, "step": step, "split": split},

@@ -14,13 +14,13 @@ from typing import Any
 
 from rich.console import Console
 from rich.panel import Panel
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from outsize.contracts.messages import BYTE_KINDS
 from outsize.demo.shown import html_table, links_to, print_table
 from outsize.errors import LostRanksError
 from outsize.files import write_text_atomically
 from outsize.reporting.page import card, figure_and_axes, page, svg_of
+from outsize.reporting.progress import ProgressBar
 from outsize.training import load_config
 from outsize.training.metric_names import number_of
 from outsize.training.report import format_bytes
@@ -58,14 +58,13 @@ def cache_stop(out: Path, quick: bool, console: Console) -> dict[str, Any]:
     settings = _QUICK if quick else ()
     with as_file(files("outsize.demo") / "cache.toml") as path:
         total = load_config(path, settings).train.steps or 0
-        with _bars(console) as bars:
-            for mode, own in _MODES.items():
-                bar = bars.add_task(mode, total=total)
+        for mode, own in _MODES.items():
+            with ProgressBar(mode, total, 0, console) as bar:
                 for step in train_on_ranks(path, (*settings, *own), out / mode):
-                    bars.update(bar, completed=step)
-                bars.update(bar, completed=total)
-                if not console.is_terminal:
-                    console.print(f"trained: {mode}")
+                    bar.advance(step)
+                bar.advance(total)
+            if not console.is_terminal:
+                console.print(f"trained: {mode}")
     found = {mode: summarize(RunFolder(out / mode).metrics()) for mode in _MODES}
     rows = _in_words(found)
     print_table(console, _COLUMNS, rows)
@@ -170,17 +169,6 @@ def _sent_svg(found: Mapping[str, Mapping[str, Any]]) -> str:
     axes.set_xlabel("MB")
     axes.legend(frameon=False, fontsize=8, loc="lower right")
     return svg_of(figure)
-
-
-def _bars(console: Console) -> Progress:
-    return Progress(
-        TextColumn("[bold]{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        disable=console.quiet or not console.is_terminal,
-    )
 
 
 @contextlib.contextmanager

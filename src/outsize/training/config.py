@@ -14,10 +14,11 @@ from outsize.errors import ConfigError
 from outsize.models import MODELS, ClickModelConfig, RetrievalModelConfig
 from outsize.negatives import NEGATIVES, NegativesConfig
 from outsize.registries import name_of
-from outsize.training.embeddings_config import EmbeddingsConfig, StoreConfig, TablesConfig
+from outsize.training.embeddings_config import EmbeddingsConfig
 from outsize.training.retrieval_config import RetrievalConfig
 from outsize.training.schedule import ScheduleConfig
 from outsize.training.served_weights import require_served
+from outsize.training.store_config import StoreConfig
 from outsize.training.strict_toml import (
     choice,
     decode,
@@ -26,6 +27,7 @@ from outsize.training.strict_toml import (
     override,
     read_toml,
 )
+from outsize.training.tables_config import TablesConfig
 
 EMBEDDINGS: Mapping[str, type[EmbeddingsConfig]] = MappingProxyType(
     {"store": StoreConfig, "tables": TablesConfig}

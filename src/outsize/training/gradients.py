@@ -1,0 +1,93 @@
+"""The gradients of a step: their joint norm over ranks, clipping, and the error if one is NaN."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import get_total_norm
+from torch.optim import Optimizer
+
+from outsize.errors import NonFiniteError
+from outsize.optimizers import RowOptimizer
+from outsize.ranks.collectives import sum_over_ranks
+from outsize.training.loop_state import LoopState
+
+
+def clip_gradients(
+    dense: Optimizer,
+    rows: RowOptimizer | None,
+    limit: float | None,
+    num_workers: int,
+    device: torch.device,
+) -> Tensor:
+    """Scale dense and row gradients down to a joint norm, and return the norm they had.
+
+    With a limit and several workers it is entered by all ranks, and the norm is the same on all.
+
+    Args:
+        dense: The optimizer of the dense weights.
+        rows: The optimizer of rows, if they are in a store.
+        limit: The largest norm; `None` scales nothing.
+        num_workers: Ranks that share rows and train in step.
+        device: Where the model is.
+    """
+    of_dense, of_rows = _gradients_of(dense), [] if rows is None else _gradients_of(rows)
+    values = [_values_of(gradient) for gradient in of_dense]
+    if limit is None or num_workers == 1:
+        norm = get_total_norm([*values, *of_rows])
+    else:
+        norm = _norm_over_ranks(values, of_rows, num_workers, device)
+    if limit is not None:
+        scale = torch.clamp(limit / (norm + 1e-6), max=1.0)
+        for gradient in (*of_dense, *of_rows):
+            gradient.mul_(scale.to(gradient.device))
+    return norm
+
+
+def non_finite_error(
+    model: nn.Module, rows: RowOptimizer | None, state: LoopState
+) -> NonFiniteError:
+    """An error that names the step and the first weights with non-finite gradients.
+
+    Args:
+        model: What is trained.
+        rows: The optimizer of its rows, if they are in a store.
+        state: The progress of the run before the step.
+    """
+    names = [
+        name
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None and not torch.isfinite(_values_of(parameter.grad)).all()
+    ]
+    if rows is not None and any(not torch.isfinite(g).all() for g in _gradients_of(rows)):
+        names.append("embedding rows")
+    where = f"the gradient of {', '.join(names[:3])}" if names else "the loss"
+    return NonFiniteError(
+        f"step {state.step + 1} (epoch {state.epoch + 1}, batch {state.batch + 1}): {where} is NaN "
+        "or infinite; nothing was applied: lower the learning rate, set train.clip_norm, or look "
+        "at that batch's inputs"
+    )
+
+
+def _norm_over_ranks(
+    dense: Sequence[Tensor], rows: Sequence[Tensor], num_workers: int, device: torch.device
+) -> Tensor:
+    """The norm of dense gradients, equal on all ranks, and of each rank's own row gradients.
+
+    A row that several ranks touch in a step counts as if their gradients were at right angles:
+    their mean is known to its owner only.
+    """
+    of_rows = sum_over_ranks(get_total_norm(rows).to(device).square()) / num_workers**2
+    return (get_total_norm(dense).square() + of_rows).sqrt()
+
+
+def _gradients_of(optimizer: Optimizer) -> list[Tensor]:
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    return [weight.grad for weight in weights if weight.grad is not None]
+
+
+def _values_of(gradient: Tensor) -> Tensor:
+    """The values of a dense or sparse gradient."""
+    return gradient.coalesce().values() if gradient.is_sparse else gradient
