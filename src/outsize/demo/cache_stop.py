@@ -13,17 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.panel import Panel
 
 from outsize.contracts.messages import BYTE_KINDS
-from outsize.demo.shown import html_table, links_to, print_table
+from outsize.demo.shown import introduce, links_to, print_table
 from outsize.errors import LostRanksError
 from outsize.files import write_text_atomically
-from outsize.reporting.page import card, figure_and_axes, page, svg_of
+from outsize.reporting.page import card, figure_and_axes, html_table, page, svg_of
 from outsize.reporting.progress import ProgressBar
+from outsize.reporting.quantities import format_bytes
 from outsize.training import load_config
 from outsize.training.metric_names import number_of
-from outsize.training.report import format_bytes
 from outsize.training.row_counts import sent_bytes
 from outsize.training.run_folder import RunFolder
 
@@ -43,16 +42,14 @@ _POLL_S = 0.1
 
 def cache_stop(out: Path, quick: bool, console: Console) -> dict[str, Any]:
     """A click model trained by two processes that share its rows: without a cache and with one."""
-    console.print(
-        Panel(
-            "Two processes train one click model, and each owns half of the embedding rows. "
-            "Without a cache, every row of a batch that the other process owns is sent over, and "
-            "its gradient back. With a cache, each keeps copies of a tenth of the rows, those it "
-            "uses most: a copy may miss 100 updates of the other process, and 10 batches of its "
-            "own updates may wait before they are sent. Last, messages are rounded to int8.",
-            title="Stop 3: sharded rows with bounded-staleness caches",
-            width=min(88, console.width),
-        )
+    introduce(
+        console,
+        "Stop 3: sharded rows with bounded-staleness caches",
+        "Two processes train one click model, and each owns half of the embedding rows. "
+        "Without a cache, every row of a batch that the other process owns is sent over, and "
+        "its gradient back. With a cache, each keeps copies of a tenth of the rows, those it "
+        "uses most: a copy may miss 100 updates of the other process, and 10 batches of its "
+        "own updates may wait before they are sent. Last, messages are rounded to int8.",
     )
     out.mkdir(parents=True, exist_ok=True)
     settings = _QUICK if quick else ()

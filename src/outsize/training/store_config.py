@@ -64,8 +64,7 @@ class CacheConfig:
     eviction: str = "fading-lfu"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.share <= 1:
-            raise ConfigError(f"share must be between 0 and 1, but got {self.share}")
+        require_between(self, 0, 1, "share")
         for name in ("read_staleness", "write_staleness"):
             require_staleness(name, getattr(self, name))
             if _MAX_STALENESS < getattr(self, name) < math.inf:

@@ -42,8 +42,7 @@ class ReclusterConfig:
     def __post_init__(self) -> None:
         require_between(self, 0, _MAX_CLUSTERINGS, "count")
         require_at_least(self, 1, "every")
-        if self.rest is not None and not 0 <= self.rest <= 1:
-            raise ConfigError(f"rest must be between 0 and 1, but got {self.rest}")
+        require_between(self, 0, 1, "rest")
 
     def steps(self, total_steps: int, steps_per_epoch: int) -> list[int]:
         """The steps after which tables are reclustered.

@@ -48,10 +48,6 @@ class TopItemsLoss(SampledLoss):
         self.cache = index
         self._config = config
 
-    @property
-    def log_weight(self) -> float:  # noqa: D102
-        return 0.0
-
     def begin(self) -> None:
         """Encode all items."""
         self.cache.take_in(*self._encode_all())
