@@ -210,7 +210,7 @@ def test_lines_appended_after_a_cut_one_are_whole_once_truncated(folder, cut):
     with folder.metrics_file.open("r+b") as file:
         file.truncate(folder.metrics_file.stat().st_size - cut)
 
-    folder.log.go_on(1)
+    folder.log.truncate(1)
     folder.log.append(line(2, loss=0.25))
 
     assert folder.metrics() == [line(1, loss=0.5), line(2, loss=0.25)]
@@ -223,13 +223,13 @@ def test_truncating_keeps_the_lines_up_to_a_step(folder, step, kept):
     for line_step in (1, 2, 2, 4):
         folder.log.append(line(line_step, loss=None))
 
-    folder.log.go_on(step)
+    folder.log.truncate(step)
 
     assert folder.metrics() == [line(line_step, loss=None) for line_step in kept]
 
 
 def test_truncating_before_the_first_line_is_written_does_nothing(folder):
-    folder.log.go_on(0)
+    folder.log.truncate(0)
 
     assert folder.metrics() == []
 
@@ -268,7 +268,7 @@ def test_a_broken_line_in_the_middle_is_named(folder, broken):
 def test_a_folder_in_place_of_the_log_is_named(folder):
     folder.metrics_file.mkdir()
 
-    for read in (folder.metrics, lambda: folder.log.go_on(1)):
+    for read in (folder.metrics, lambda: folder.log.truncate(1)):
         with pytest.raises(DataError, match="cannot be read: Is a directory") as caught:
             read()
         assert str(folder.metrics_file) in str(caught.value)
@@ -283,7 +283,7 @@ def test_a_resumed_run_keeps_exactly_the_lines_its_checkpoint_was_saved_with(fol
         folder.metrics_file.write_bytes(kept + rest)
         resumed = RunFolder(folder.path)
 
-        resumed.log.go_on(2, facts)
+        resumed.log.truncate(2, facts)
 
         assert resumed.metrics_file.read_bytes() == kept
         assert resumed.log.facts() == facts
@@ -313,7 +313,7 @@ def test_a_log_that_lacks_what_a_checkpoint_was_saved_with_is_refused(folder, da
         folder.metrics_file.write_bytes(damage(text))
 
     with pytest.raises(DataError) as caught:
-        RunFolder(folder.path).log.go_on(3, facts)
+        RunFolder(folder.path).log.truncate(3, facts)
 
     message = str(caught.value)
     assert str(folder.metrics_file) in message
@@ -325,7 +325,7 @@ def test_a_log_that_lacks_what_a_checkpoint_was_saved_with_is_refused(folder, da
 
 
 def test_a_log_without_lines_may_be_missing(folder):
-    folder.log.go_on(0, folder.log.facts())
+    folder.log.truncate(0, folder.log.facts())
 
     assert folder.metrics() == []
 
@@ -333,7 +333,7 @@ def test_a_log_without_lines_may_be_missing(folder):
 def test_a_run_that_begins_anew_needs_no_log_that_can_be_read(folder):
     folder.metrics_file.write_bytes(b"\xff\n")
 
-    folder.begin_anew(RunConfig(seed=3))
+    folder.restart(RunConfig(seed=3))
 
     assert folder.metrics() == []
     assert folder.config() == RunConfig(seed=3)

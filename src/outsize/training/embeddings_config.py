@@ -14,7 +14,7 @@ BYTES_PER_FLOAT = 4
 
 
 class EmbeddingsConfig(ABC):
-    """How the embeddings of a run are kept; it makes them.
+    """How the embeddings of a run are stored; it builds them.
 
     Attributes:
         dim: Width of a vector.
@@ -26,7 +26,7 @@ class EmbeddingsConfig(ABC):
 
     @property
     def is_shared(self) -> bool:
-        """Whether each rank keeps a part of the rows, instead of all of them."""
+        """Whether each rank stores a part of the rows, instead of all of them."""
         return False
 
     @property
@@ -43,7 +43,7 @@ class EmbeddingsConfig(ABC):
     def build(
         self, features: Sequence[FeatureSpec], specs: Sequence[TableSpec], seed: int
     ) -> EmbeddingCollection:
-        """Make the embeddings of features over these tables."""
+        """Build the embeddings of features over these tables."""
 
     def build_row_optimizer(self, store: RowStore | None) -> RowOptimizer | None:
         """The optimizer of the rows, where they live in a store."""
@@ -51,11 +51,11 @@ class EmbeddingsConfig(ABC):
 
     @abstractmethod
     def num_bytes(self, specs: Sequence[TableSpec], dense_state: int) -> int:
-        """What embeddings take on a rank, with what their optimizer keeps.
+        """Bytes of the embeddings on a rank, with the state of their optimizer.
 
         Args:
             specs: The tables.
-            dense_state: Numbers that the optimizer of the dense weights keeps with each of them.
+            dense_state: Numbers that the optimizer of the dense weights stores per weight.
         """
 
     def recluster_steps(self, total_steps: int, steps_per_epoch: int) -> frozenset[int]:

@@ -76,8 +76,8 @@ def _norm_over_ranks(
 ) -> Tensor:
     """The norm of dense gradients, equal on all ranks, and of each rank's own row gradients.
 
-    A row that several ranks touch in a step counts as if their gradients were at right angles:
-    their mean is known to its owner only.
+    If several ranks update a row in a step, their gradients count as orthogonal: only the row's
+    owner knows their mean.
     """
     of_rows = sum_over_ranks(get_total_norm(rows).to(device).square()) / num_workers**2
     return (get_total_norm(dense).square() + of_rows).sqrt()

@@ -48,7 +48,7 @@ class Loop:
         task: Model and data.
         config: The run.
         optimizer: The optimizer of the dense weights.
-        callbacks: Told of steps, metrics and messages.
+        callbacks: Called with steps, metrics and messages.
         checkpoints: Folder for checkpoints; `None` saves none.
         stop_asked: Polled after each step; when true, the run is saved and stops. So it is when
             work that follows a step raises `StopRequested`; the rest of it is done on resuming.
@@ -168,7 +168,7 @@ class Loop:
         state = self.state
         try:
             with also_stopping_when(self._stop_asked):
-                state.go_through(
+                state.run_stages(
                     {
                         "commit": self.task.finish_commit if state.unfinished else self.task.commit,
                         "log": self._log_training,

@@ -34,9 +34,9 @@ class LoopState:
         previous_best: Lowest badness in the epoch before.
         best: Metrics of the best validation so far, with its step.
         test: Test metrics at that step.
-        stopped: Why the run ended; empty while it goes on.
-        unfinished: The stage after the last step in which the run was stopped; empty where all of
-            them were gone through.
+        stopped: Why the run ended; empty while it runs.
+        unfinished: The stage after the last step in which the run was stopped; empty if all were
+            completed.
     """
 
     step: int = 0
@@ -64,7 +64,7 @@ class LoopState:
         state.best, state.test = _without_nan(state.best), _without_nan(state.test)
         return state
 
-    def go_through(self, stages: Mapping[str, Callable[[], None]]) -> None:
+    def run_stages(self, stages: Mapping[str, Callable[[], None]]) -> None:
         """Run the stages that follow a step, starting with the one that was stopped, if any."""
         names = list(stages)
         for name in names[names.index(self.unfinished) if self.unfinished else 0 :]:

@@ -1,8 +1,8 @@
 """`report.html`: one self-contained file.
 
-Curves of the loss and of what else says how good the model is, with the best reachable value where
-it is known, what the task says of its training, memory by table, the configuration and the
-environment. Figures are inline SVG.
+Curves of the loss and the quality metrics, with the best reachable value where it is known, metrics
+of the task's training, memory by table, the configuration and the environment. Figures are inline
+SVG.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def traffic_svg(lines: Sequence[Mapping[str, Any]]) -> str:
             for kind in BYTE_KINDS]  # fmt: skip
     axes.stackplot(steps, sent, labels=BYTE_KINDS, colors=list(_MEMORY_COLORS.values()), alpha=0.8)
     axes.set_xlabel("step")
-    axes.set_ylabel("MB a step, all ranks")
+    axes.set_ylabel("MB per step, all ranks")
     if any(line["hit_rate"] for line in lines):
         rate = axes.twinx()
         rate.plot(steps, [line["hit_rate"] for line in lines], color="#111827", lw=1.2)

@@ -204,9 +204,9 @@ def _begin(stack: contextlib.ExitStack, loop: Loop, start: _Start) -> Path | Non
     with failing_together(DataError):
         if start.written is not None:
             if checkpoint is not None:
-                start.written.log.go_on(loop.state.step, logged)
+                start.written.log.truncate(loop.state.step, logged)
             else:
-                start.written.begin_anew(loop.config)
+                start.written.restart(loop.config)
     return checkpoint
 
 

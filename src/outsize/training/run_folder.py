@@ -54,10 +54,10 @@ class RunFolder:
                 "another folder"
             ) from error
 
-    def begin_anew(self, config: RunConfig) -> None:
+    def restart(self, config: RunConfig) -> None:
         """Start over from the first step, in a folder that `begin` made."""
         self._write_config(config)
-        self.log.start_anew()
+        self.log.clear()
 
     def _write_config(self, config: RunConfig) -> None:
         write_text_atomically(self.config_file, to_toml(encode(config)))

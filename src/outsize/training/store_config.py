@@ -49,10 +49,10 @@ class RowOptimizerConfig:
 
 @dataclass(frozen=True)
 class CacheConfig:
-    """Copies of rows that other ranks own, kept by each rank.
+    """A cache on each rank, with copies of rows that other ranks own.
 
     Attributes:
-        share: Room for this share, 0 to 1, of all rows; 0 for no cache.
+        share: Capacity as a share of all rows, 0 to 1; 0 for no cache.
         read_staleness: How many updates of others a copy may miss; `inf` never asks.
         write_staleness: How many batches of own updates may wait; `inf` waits for a flush.
         eviction: A key of `outsize.EVICTION`: "lru", "lfu", "light-lfu", "fading-lfu".
@@ -122,7 +122,7 @@ class StoreConfig(EmbeddingsConfig):
         return EmbeddingCollection(features, self.build_store(specs, seed))
 
     def build_store(self, specs: Sequence[TableSpec], seed: int) -> RowStore:
-        """Where the rows live, with the cache in front of them."""
+        """The store, with the cache in front of it."""
         if not self.is_shared:
             store = STORES[self.store](specs, seed=seed)
             return ReplicatedStore(store) if world_size() > 1 else store

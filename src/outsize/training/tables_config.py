@@ -21,9 +21,9 @@ _MAX_CLUSTERINGS = 1_000_000
 class ReclusterConfig:
     """When tables that can be reclustered are.
 
-    Clusterings come at equal distances, and after the last one the model rests: in the experiments
-    of "Clustering the Sketch" runs that clustered until late did not do well. Two did best in ours,
-    in one epoch and in ten; the text has two in one epoch and six in ten.
+    Clusterings are equally spaced, and the last part of the run has none: in the experiments of
+    "Clustering the Sketch", late clusterings were harmful. Two were best in ours, in one epoch and
+    in ten; the paper has two in one epoch and six in ten.
 
     Attributes:
         count: How many clusterings.
@@ -74,11 +74,11 @@ class TablesConfig(EmbeddingsConfig):
         method: A key of `outsize.TABLES`, for the tables that exceed the cap; the others are full.
         max_params: The cap on each table, in trainable numbers.
         max_bytes: The cap on each table, in bytes, index maps included.
-        columns: Pieces a vector is put together from, for methods that have columns.
+        columns: Columns that a vector is concatenated from, for methods that have them.
         shared: Whether the columns of a CCE table share one pool of codes; by default they do
             where they are equally wide, and in the text they do not.
-        papers_init: Fresh values as each method's paper draws them, where it has a draw of its own,
-            instead of the same scale for all.
+        papers_init: Draw initial values as in each method's paper, if it says how, instead of at
+            the same scale for all methods.
         init_std: Standard deviation of fresh values; by default 1 / sqrt(3 · dim).
         recluster: When tables are reclustered, for methods that can be.
     """

@@ -164,8 +164,22 @@ class ItemCache(nn.Module, ABC):
         lists = None if exclude is None else as_lists(exclude)
         drawn, generator = self._draw(scaled, num, lists, exclude_everywhere, with_mean, advance)
         uniforms = torch.rand(drawn.rows.shape, generator=generator, device=queries.device)
-        found = self.found_at(drawn.rows.flatten())
-        return Draw.of(drawn.rows, *found, drawn.logits, drawn.log_partition, uniforms, drawn.mean)
+        keys, ages, items = self.found_at(drawn.rows.flatten())
+
+        def by_query(values: Tensor) -> Tensor:
+            return values.view(*drawn.rows.shape, *values.shape[1:])
+
+        return Draw(
+            rows=drawn.rows,
+            keys=by_query(keys),
+            features={name: by_query(values) for name, values in items.features.items()},
+            embeddings=by_query(items.embeddings()),
+            ages=by_query(ages),
+            logits=drawn.logits,
+            log_partition=drawn.log_partition,
+            uniforms=uniforms,
+            mean_embedding=drawn.mean,
+        )
 
     @abstractmethod
     def _draw(

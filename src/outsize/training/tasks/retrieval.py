@@ -163,7 +163,7 @@ class RetrievalTask(Task[PairBatch]):
     def evaluate(self, split: Split) -> Metrics:
         """Rankings of all items for every query of a split, and the loss over all items.
 
-        Where a stop is asked for, `StopRequested` is raised between chunks.
+        If a stop is requested, it raises `StopRequested` between chunks.
         """
         self.model.eval()
 
@@ -240,9 +240,9 @@ class RetrievalTask(Task[PairBatch]):
         return self.model.encode_items(self.data.items.take(features["item"]))
 
     def _stand_in(self, batch: PairBatch) -> PairBatch:
-        """A training pair whose loss counts for nothing, for a rank without any in the last batch.
+        """A training pair with weight 0, for a rank that has none in the last batch.
 
-        Ranks meet in every step. Its item joins the softmax of the other ranks where batches do.
+        Every step is collective. If batches are joined over ranks, its item is a negative, too.
         """
         pair = next(self.data.batches("train", 1))
         return replace(pair, num_global=batch.num_global)
