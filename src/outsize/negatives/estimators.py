@@ -71,11 +71,6 @@ class Logits:
     queries: Float32[Tensor, "batch dim"]
     beta: float | Float[Tensor, ""]
 
-    @property
-    def positive(self) -> Float32[Tensor, " batch"]:
-        """The logits of the positives."""
-        return self.fresh[:, 0]
-
 
 @dataclass(frozen=True)
 class Estimator:
@@ -138,7 +133,7 @@ def _control_variate_losses(logits: Logits, draw: Draw) -> Tensor:
 
 def _sampled_losses(logits: Logits, draw: Draw) -> Tensor:
     """J is drawn from the fresh logits and the cache."""
-    fresh = logits.fresh
+    fresh, positive = logits.fresh, logits.fresh[:, 0]
     whole = torch.logaddexp(fresh.logsumexp(dim=1), draw.log_partition).detach()
     shares = (fresh.detach() - whole.unsqueeze(1)).exp().cumsum(dim=1)
     # A uniform number below the total share of the fresh logits picks one of them, else the draw.
@@ -147,14 +142,14 @@ def _sampled_losses(logits: Logits, draw: Draw) -> Tensor:
     # With an empty cache, rounding may leave a number above all shares: it picks the positive.
     picked = fresh.gather(1, torch.where(place < fresh.shape[1], place, 0))
     chosen = _mean_of_draws(torch.where(is_cached, logits.drawn, picked))
-    surrogate = chosen - logits.positive
-    return (whole - logits.positive).detach() + surrogate - surrogate.detach()
+    surrogate = chosen - positive
+    return (whole - positive).detach() + surrogate - surrogate.detach()
 
 
 def _losses_of_change(change: Float32[Tensor, " batch"], logits: Logits, draw: Draw) -> Tensor:
     """−log p⁺, where the log-partition of the cache has the gradient of `change`."""
     cached = draw.log_partition + change - change.detach()
-    return torch.logaddexp(logits.fresh.logsumexp(dim=1), cached) - logits.positive
+    return torch.logaddexp(logits.fresh.logsumexp(dim=1), cached) - logits.fresh[:, 0]
 
 
 def _dot(queries: Float32[Tensor, "batch dim"], items: Float32[Tensor, "batch k dim"]) -> Tensor:

@@ -1,18 +1,16 @@
-"""The gradients of a step: their joint norm over ranks, clipping, and the error if one is NaN."""
+"""The gradients of a step: their joint norm over ranks, and clipping."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils import get_total_norm
 from torch.optim import Optimizer
 
-from outsize.errors import NonFiniteError
 from outsize.optimizers import RowOptimizer
 from outsize.ranks.collectives import sum_over_ranks
-from outsize.training.loop_state import LoopState
 
 
 def clip_gradients(
@@ -33,8 +31,8 @@ def clip_gradients(
         num_workers: Ranks that share rows and train in step.
         device: Where the model is.
     """
-    of_dense, of_rows = _gradients_of(dense), [] if rows is None else _gradients_of(rows)
-    values = [_values_of(gradient) for gradient in of_dense]
+    of_dense, of_rows = gradients_of(dense), [] if rows is None else gradients_of(rows)
+    values = [values_of(gradient) for gradient in of_dense]
     if limit is None or num_workers == 1:
         norm = get_total_norm([*values, *of_rows])
     else:
@@ -44,31 +42,6 @@ def clip_gradients(
         for gradient in (*of_dense, *of_rows):
             gradient.mul_(scale.to(gradient.device))
     return norm
-
-
-def non_finite_error(
-    model: nn.Module, rows: RowOptimizer | None, state: LoopState
-) -> NonFiniteError:
-    """An error that names the step and the first weights with non-finite gradients.
-
-    Args:
-        model: What is trained.
-        rows: The optimizer of its rows, if they are in a store.
-        state: The progress of the run before the step.
-    """
-    names = [
-        name
-        for name, parameter in model.named_parameters()
-        if parameter.grad is not None and not torch.isfinite(_values_of(parameter.grad)).all()
-    ]
-    if rows is not None and any(not torch.isfinite(g).all() for g in _gradients_of(rows)):
-        names.append("embedding rows")
-    where = f"the gradient of {', '.join(names[:3])}" if names else "the loss"
-    return NonFiniteError(
-        f"step {state.step + 1} (epoch {state.epoch + 1}, batch {state.batch + 1}): {where} is NaN "
-        "or infinite; nothing was applied: lower the learning rate, set train.clip_norm, or look "
-        "at that batch's inputs"
-    )
 
 
 def _norm_over_ranks(
@@ -83,11 +56,12 @@ def _norm_over_ranks(
     return (get_total_norm(dense).square() + of_rows).sqrt()
 
 
-def _gradients_of(optimizer: Optimizer) -> list[Tensor]:
+def gradients_of(optimizer: Optimizer) -> list[Tensor]:
+    """All gradients that an optimizer would apply."""
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     return [weight.grad for weight in weights if weight.grad is not None]
 
 
-def _values_of(gradient: Tensor) -> Tensor:
+def values_of(gradient: Tensor) -> Tensor:
     """The values of a dense or sparse gradient."""
     return gradient.coalesce().values() if gradient.is_sparse else gradient

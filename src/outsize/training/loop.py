@@ -18,13 +18,13 @@ from torch.optim import Optimizer
 from outsize.checkpoint import WriteFiles, load_checkpoint, save_checkpoint
 from outsize.contracts import RowStore
 from outsize.data.click_data import Split
-from outsize.errors import CheckpointError, NonFiniteError
+from outsize.errors import CheckpointError
 from outsize.interrupts import StopRequested, also_stopping_when
 from outsize.ranks.collectives import any_rank, failing_together
 from outsize.row_files import load_rows, rows_writer
 from outsize.training.callbacks import Callbacks
 from outsize.training.config import RunConfig
-from outsize.training.gradients import clip_gradients, non_finite_error
+from outsize.training.gradients import clip_gradients
 from outsize.training.loop_state import (
     LoopState,
     dense_state,
@@ -33,6 +33,7 @@ from outsize.training.loop_state import (
     run_state,
 )
 from outsize.training.metric_names import Metrics
+from outsize.training.non_finite import non_finite_error, require_finite_metrics
 from outsize.training.row_counts import as_metrics
 from outsize.training.run_log import log_recorder, read_log_record
 from outsize.training.saved_state import fitting, require_fit, require_state
@@ -126,8 +127,7 @@ class Loop:
         self._clip_and_check(loss)
         for optimizer in self.optimizers:
             optimizer.step()
-        self._sums.add_loss(loss.detach())
-        self._sums.add_examples(self.task.num_examples(batch))
+        self._sums.add(loss.detach(), self.task.num_examples(batch))
         self.state.step += 1
         self.state.batch += 1
         self.state.loss_count += 1
@@ -154,7 +154,7 @@ class Loop:
             self.device,
         )
         if norm.is_cuda:
-            self._sums.add_loss(norm * 0.0)  # 0, or NaN for a non-finite norm
+            self._sums.add(norm * 0.0)  # 0, or NaN for a non-finite norm
         elif not (math.isfinite(float(norm)) and math.isfinite(loss.item())):
             raise non_finite_error(self.task.trained, self.task.rows, self.state)
 
@@ -229,13 +229,7 @@ class Loop:
 
     def _evaluate(self, split: Split) -> Metrics:
         metrics = self.task.evaluate(split)
-        for name, value in metrics.items():
-            if value is not None and not math.isfinite(value):
-                raise NonFiniteError(
-                    f"step {self.state.step}: {name} of the {split} split is NaN or infinite, and "
-                    "so is what the model predicts: lower the learning rate, set train.clip_norm, "
-                    "or look at the inputs"
-                )
+        require_finite_metrics(metrics, split, self.state.step)
         return metrics
 
     @property

@@ -44,14 +44,14 @@ class TrainingSums:
         yield
         self._started += time.perf_counter() - paused
 
-    def add_examples(self, num_examples: int) -> None:
-        """Count the examples of a step, over all ranks."""
-        self._num_examples += num_examples
+    def add(self, loss: Tensor, num_examples: int = 0) -> None:
+        """Add a loss, and count the examples of its step over all ranks.
 
-    def add_loss(self, value: Tensor) -> None:
-        """Add in float64, where sums of float32 losses do not depend on where they are folded."""
-        value = value.double()
-        self._losses = value if self._losses is None else self._losses + value
+        In float64, sums of float32 losses do not depend on where they are folded.
+        """
+        loss = loss.double()
+        self._losses = loss if self._losses is None else self._losses + loss
+        self._num_examples += num_examples
 
     def fold_losses(self, state: LoopState) -> None:
         """Move the loss summed on the device into the state, and raise what a device flagged."""
