@@ -16,7 +16,7 @@ from outsize.registries import ByTask, name_of
 from outsize.stores import store_classes
 from outsize.training import load_config
 from outsize.training.config import RunConfig
-from outsize.training.embeddings_config import StoreConfig
+from outsize.training.store_config import StoreConfig
 from outsize.training.strict_toml import decode, encode
 
 PAGE = (Path(__file__).parent.parent / "docs" / "extending.md").read_text()

@@ -26,9 +26,9 @@ from outsize.bench import Benchmark
 from outsize.data import SyntheticConfig
 from outsize.models import DeepFMConfig, WideDeepConfig
 from outsize.training.config import CheckpointConfig, OptimizerConfig, RunConfig, TrainConfig
-from outsize.training.embeddings_config import CacheConfig, RowOptimizerConfig, StoreConfig
 from outsize.training.row_counts import sent_bytes
 from outsize.training.run_folder import RunFolder
+from outsize.training.store_config import CacheConfig, RowOptimizerConfig, StoreConfig
 from outsize.training.strict_toml import encode, to_toml
 
 ABOUT = "bytes, AUC and time of training with bounded staleness, against synchronous training"

@@ -17,7 +17,6 @@ from jaxtyping import Float, Float64
 from torch import Generator, Tensor
 
 from outsize.negatives import ESTIMATORS, NegativeCache, cached_softmax
-from outsize.negatives.estimators import Estimator
 
 _BETA = 3.0
 _ROUNDING = 3e-7  # of the largest gradient: float32 error of an estimate without variance
@@ -91,7 +90,7 @@ def expected_gradient(setting: Setting) -> Float64[Tensor, " coordinates"]:
 
 
 def estimates(
-    setting: Setting, estimator: Estimator, num: int, turns: int, seed: int = 0
+    setting: Setting, estimator: str, num: int, turns: int, seed: int = 0
 ) -> Float64[Tensor, "turns coordinates"]:
     """Gradients of many turns, with `num` draws per query in each."""
     queries, weight, beta = setting.leaves
@@ -110,9 +109,9 @@ def estimates(
     return torch.stack(found)
 
 
-def spread_row(setting: Setting, estimator: Estimator, num: int, turns: int) -> dict[str, Any]:
+def spread_row(setting: Setting, estimator: str, num: int, turns: int) -> dict[str, Any]:
     """Distance of an estimator's mean from its expectation, and its variances."""
-    seed = ESTIMATORS.index(estimator)  # so that no two estimators share draws
+    seed = list(ESTIMATORS).index(estimator)  # so that no two estimators share draws
     found, expected = estimates(setting, estimator, num, turns, seed), expected_gradient(setting)
     variance = found.var(dim=0)
     error = torch.hypot((variance / turns).sqrt(), _ROUNDING * expected.abs().max())

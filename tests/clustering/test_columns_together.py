@@ -28,7 +28,9 @@ def search(points, centroids):
 def run_lloyd(points, centroids, iterations, weights=None):
     weights = torch.ones(points.shape[-2]) if weights is None else weights
     generator = torch.Generator().manual_seed(0)
-    return lloyd(points, weights.double(), centroids, iterations, generator, search, lambda: None)
+    return lloyd(
+        points, weights.double(), centroids, iterations, generator, search, lambda made: None
+    )
 
 
 @pytest.fixture
@@ -196,7 +198,7 @@ def test_a_gpu_is_waited_for_once_an_iteration():
             warnings.simplefilter("always")
             torch.cuda.set_sync_debug_mode("warn")
             try:
-                lloyd(points, weights, first, iterations, generator, search, lambda: None)
+                lloyd(points, weights, first, iterations, generator, search, lambda _: None)
             finally:
                 torch.cuda.set_sync_debug_mode("default")
         return sum("synchronizing CUDA operation" in str(one.message) for one in warned)

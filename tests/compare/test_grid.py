@@ -16,7 +16,7 @@ from outsize.compare.grid import tables_config
 from outsize.errors import CellError, ConfigError, DataError
 from outsize.tables import TABLES
 from outsize.training import train
-from outsize.training.run_folder import RunFolder
+from outsize.training.run_log import RunLog
 
 
 def results(out):
@@ -121,20 +121,20 @@ def test_another_run_in_the_same_folder_is_refused(done, grid):
 def test_a_stopped_cell_goes_on_where_it_was(done, grid, tmp_path, monkeypatch):
     out, _ = done
     cell = grid.cells(tmp_path)[1]
-    append = RunFolder.append_metrics
+    append = RunLog.append
 
-    def interrupt(folder, line):
-        append(folder, line)
+    def interrupt(log, line):
+        append(log, line)
         if line["step"] == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(RunFolder, "append_metrics", interrupt)
+    monkeypatch.setattr(RunLog, "append", interrupt)
     with pytest.raises(KeyboardInterrupt):
         run_cell.run_cell(cell)
-    monkeypatch.setattr(RunFolder, "append_metrics", append)
+    monkeypatch.setattr(RunLog, "append", append)
     assert [path.name for path in (cell.folder / "checkpoint").iterdir()]
     steps = []
-    monkeypatch.setattr(RunFolder, "truncate_metrics", lambda folder, step, log: steps.append(step))
+    monkeypatch.setattr(RunLog, "truncate", lambda log, step, facts: steps.append(step))
     outcome = run_cell.run_cell(cell)
     assert steps == [2]  # the last checkpoint
     whole = json.loads((out / "cells" / cell.name / "result.json").read_text())["result"]

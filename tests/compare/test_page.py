@@ -7,9 +7,10 @@ import pytest
 
 from outsize.compare.crossing import Crossing
 from outsize.compare.factors import Factor, factors_of, format_factor
-from outsize.compare.plots import format_count, size_svg
+from outsize.compare.plots import size_svg
 from outsize.compare.results import Comparison, Point, Spread, best_at_each_budget
 from outsize.compare.text_tables import best_lines, factors_table, kind_lines
+from outsize.reporting.quantities import format_count
 
 
 class Page(HTMLParser):

@@ -10,8 +10,8 @@ from outsize.demo import STOPS
 from outsize.demo.cache_stop import summarize, train_on_ranks
 from outsize.errors import LostRanksError
 from outsize.training import load_config
-from outsize.training.embeddings_config import CacheConfig
 from outsize.training.run_folder import RunFolder
+from outsize.training.store_config import CacheConfig
 
 RUN = Path(str(files("outsize.demo") / "cache.toml"))
 REPOSITORY = Path(__file__).parent.parent.parent

@@ -12,7 +12,7 @@ from outsize.data import SyntheticConfig
 from outsize.errors import ConfigError, DataError
 from outsize.models import CLICK_MODELS
 from outsize.training.config import OptimizerConfig, RunConfig, TrainConfig
-from outsize.training.embeddings_config import StoreConfig
+from outsize.training.store_config import StoreConfig
 
 SIZES = {"user": 12, "item": 9}
 WITHOUT_DENSE = {"gmf"}

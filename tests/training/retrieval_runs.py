@@ -42,7 +42,7 @@ class Writes(Callbacks):
         self._folder = folder
 
     def log(self, line):
-        self._folder.append_metrics(line)
+        self._folder.log.append(line)
 
 
 def train_until(step, config, out):

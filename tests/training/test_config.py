@@ -15,14 +15,10 @@ from outsize.training.config import (
     TrainConfig,
     load_config,
 )
-from outsize.training.embeddings_config import (
-    ReclusterConfig,
-    RowOptimizerConfig,
-    StoreConfig,
-    TablesConfig,
-)
 from outsize.training.schedule import ScheduleConfig
+from outsize.training.store_config import RowOptimizerConfig, StoreConfig
 from outsize.training.strict_toml import encode, flatten, to_toml
+from outsize.training.tables_config import ReclusterConfig, TablesConfig
 
 FAR_FROM_DEFAULT = RunConfig(
     seed=-7,

@@ -187,7 +187,7 @@ def test_a_restart_before_the_first_checkpoint_begins_anew(run_file, tmp_path, m
     (out / "config.toml.partial").write_text("cut sho")
     if begun:
         RunFolder(out).begin(load_config(run_file))
-        RunFolder(out).append_metrics({"step": 4, "split": "train", "loss": 9.0})
+        RunFolder(out).log.append({"step": 4, "split": "train", "loss": 9.0})
         (out / "checkpoint" / "step-0000000006.partial").mkdir(parents=True)
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     restarted = train(run_file, out, quiet=True)

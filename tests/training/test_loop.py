@@ -130,7 +130,7 @@ class _Writes(Callbacks):
         self._folder = folder
 
     def log(self, line):
-        self._folder.append_metrics(line)
+        self._folder.log.append(line)
 
 
 @pytest.mark.parametrize("num_train", [9_000, pytest.param(20_000, marks=pytest.mark.slow)])
@@ -334,7 +334,7 @@ def test_resuming_with_another_configuration_is_refused(tmp_path, setting, expec
 
 def test_resuming_before_the_first_checkpoint_begins_anew(tmp_path):
     RunFolder(tmp_path / "run").begin(make_config("train.steps=2"))
-    RunFolder(tmp_path / "run").append_metrics({"step": 1, "split": "train"})
+    RunFolder(tmp_path / "run").log.append({"step": 1, "split": "train"})
     changed = make_config("train.steps=2", "train.batch_size=32")
     outsize.train(changed, tmp_path / "run", resume=True, quiet=True)
     outsize.train(changed, tmp_path / "fresh", quiet=True)

@@ -16,7 +16,6 @@ from outsize.models import CLICK_MODELS
 from outsize.optimizers import ROW_OPTIMIZERS
 from outsize.training.build import build_model
 from outsize.training.config import OptimizerConfig, RunConfig, load_config
-from outsize.training.embeddings_config import RowOptimizerConfig, StoreConfig
 from outsize.training.memory_needs import (
     EmbeddingShapes,
     click_model_needs,
@@ -26,6 +25,7 @@ from outsize.training.memory_needs import (
     specs_of,
 )
 from outsize.training.run import train
+from outsize.training.store_config import RowOptimizerConfig, StoreConfig
 
 SMALL = SyntheticConfig(
     num_train=64,

@@ -21,10 +21,10 @@ from outsize.checkpoint import latest_checkpoint, load_checkpoint
 from outsize.clustering import kmeans
 from outsize.errors import ConfigError
 from outsize.tables import reclustering
-from outsize.training.embeddings_config import ReclusterConfig, TablesConfig
 from outsize.training.loop_state import LoopState
 from outsize.training.run import _determinism
 from outsize.training.run_folder import RunFolder
+from outsize.training.tables_config import ReclusterConfig, TablesConfig
 
 CCE = (
     "embeddings.kind=tables",

@@ -4,9 +4,10 @@ from html.parser import HTMLParser
 import pytest
 
 import outsize
+from outsize.reporting.quantities import format_bytes
 from outsize.spec import MemoryUse
 from outsize.training.config import RunConfig
-from outsize.training.report import curve_svg, format_bytes, memory_svg
+from outsize.training.report import curve_svg, memory_svg
 from outsize.training.strict_toml import decode
 
 SMALL = {

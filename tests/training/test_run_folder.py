@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from outsize.data import SyntheticConfig
 from outsize.errors import ConfigError, DataError, WriteError
 from outsize.training.config import CheckpointConfig, RunConfig, TrainConfig
-from outsize.training.embeddings_config import TablesConfig
 from outsize.training.run_folder import RunFolder
+from outsize.training.tables_config import TablesConfig
 
 LINES = st.builds(
     lambda step, split, metrics: {**metrics, "step": step, "split": split},
@@ -170,14 +170,14 @@ def test_metrics_read_back_as_they_were_appended(lines):
     with tempfile.TemporaryDirectory() as path:
         folder = RunFolder(Path(path))
         for line in lines:
-            folder.append_metrics(line)
+            folder.log.append(line)
 
         assert repr(folder.metrics()) == repr(lines)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_a_metric_that_is_no_number_is_null(folder, value):
-    folder.append_metrics({"step": 1, "split": "test", "auc": value})
+    folder.log.append({"step": 1, "split": "test", "auc": value})
 
     text = folder.metrics_file.read_text()
 
@@ -193,9 +193,9 @@ def line(step: int, **metrics: Any) -> dict[str, Any]:
 
 
 def test_a_last_line_cut_anywhere_is_dropped(folder):
-    folder.append_metrics(line(1, loss=0.5))
+    folder.log.append(line(1, loss=0.5))
     whole = folder.metrics_file.read_bytes()
-    folder.append_metrics({"step": 2, "loss": 0.25, "split": "ü"})
+    folder.log.append({"step": 2, "loss": 0.25, "split": "ü"})
     last = folder.metrics_file.read_bytes()[len(whole) :]
 
     for length in range(len(last) - 1):
@@ -206,12 +206,12 @@ def test_a_last_line_cut_anywhere_is_dropped(folder):
 @pytest.mark.parametrize("cut", [1, 2, 8])
 def test_lines_appended_after_a_cut_one_are_whole_once_truncated(folder, cut):
     for step in (1, 2):
-        folder.append_metrics(line(step, loss=0.5))
+        folder.log.append(line(step, loss=0.5))
     with folder.metrics_file.open("r+b") as file:
         file.truncate(folder.metrics_file.stat().st_size - cut)
 
-    folder.truncate_metrics(1)
-    folder.append_metrics(line(2, loss=0.25))
+    folder.log.truncate(1)
+    folder.log.append(line(2, loss=0.25))
 
     assert folder.metrics() == [line(1, loss=0.5), line(2, loss=0.25)]
 
@@ -221,15 +221,15 @@ def test_lines_appended_after_a_cut_one_are_whole_once_truncated(folder, cut):
 )
 def test_truncating_keeps_the_lines_up_to_a_step(folder, step, kept):
     for line_step in (1, 2, 2, 4):
-        folder.append_metrics(line(line_step, loss=None))
+        folder.log.append(line(line_step, loss=None))
 
-    folder.truncate_metrics(step)
+    folder.log.truncate(step)
 
     assert folder.metrics() == [line(line_step, loss=None) for line_step in kept]
 
 
 def test_truncating_before_the_first_line_is_written_does_nothing(folder):
-    folder.truncate_metrics(0)
+    folder.log.truncate(0)
 
     assert folder.metrics() == []
 
@@ -268,7 +268,7 @@ def test_a_broken_line_in_the_middle_is_named(folder, broken):
 def test_a_folder_in_place_of_the_log_is_named(folder):
     folder.metrics_file.mkdir()
 
-    for read in (folder.metrics, lambda: folder.truncate_metrics(1)):
+    for read in (folder.metrics, lambda: folder.log.truncate(1)):
         with pytest.raises(DataError, match="cannot be read: Is a directory") as caught:
             read()
         assert str(folder.metrics_file) in str(caught.value)
@@ -276,14 +276,14 @@ def test_a_folder_in_place_of_the_log_is_named(folder):
 
 def test_a_resumed_run_keeps_exactly_the_lines_its_checkpoint_was_saved_with(folder):
     for step in (1, 2):
-        folder.append_metrics(line(step, loss=0.5))
+        folder.log.append(line(step, loss=0.5))
     facts = folder.log.facts()
     kept = folder.metrics_file.read_bytes()
     for rest in (b"", GOOD, GOOD[:9], b"\xff\xfe", b'{"step": 2, "split": "rows"}\n'):
         folder.metrics_file.write_bytes(kept + rest)
         resumed = RunFolder(folder.path)
 
-        resumed.truncate_metrics(2, facts)
+        resumed.log.truncate(2, facts)
 
         assert resumed.metrics_file.read_bytes() == kept
         assert resumed.log.facts() == facts
@@ -305,7 +305,7 @@ def test_a_resumed_run_keeps_exactly_the_lines_its_checkpoint_was_saved_with(fol
 )
 def test_a_log_that_lacks_what_a_checkpoint_was_saved_with_is_refused(folder, damage, fact):
     for step in (1, 2, 3):
-        folder.append_metrics(line(step, loss=0.5))
+        folder.log.append(line(step, loss=0.5))
     facts = folder.log.facts()
     text = folder.metrics_file.read_bytes()
     folder.metrics_file.unlink()
@@ -313,7 +313,7 @@ def test_a_log_that_lacks_what_a_checkpoint_was_saved_with_is_refused(folder, da
         folder.metrics_file.write_bytes(damage(text))
 
     with pytest.raises(DataError) as caught:
-        RunFolder(folder.path).truncate_metrics(3, facts)
+        RunFolder(folder.path).log.truncate(3, facts)
 
     message = str(caught.value)
     assert str(folder.metrics_file) in message
@@ -325,7 +325,7 @@ def test_a_log_that_lacks_what_a_checkpoint_was_saved_with_is_refused(folder, da
 
 
 def test_a_log_without_lines_may_be_missing(folder):
-    folder.truncate_metrics(0, folder.log.facts())
+    folder.log.truncate(0, folder.log.facts())
 
     assert folder.metrics() == []
 
@@ -333,7 +333,7 @@ def test_a_log_without_lines_may_be_missing(folder):
 def test_a_run_that_begins_anew_needs_no_log_that_can_be_read(folder):
     folder.metrics_file.write_bytes(b"\xff\n")
 
-    folder.start_over(RunConfig(seed=3))
+    folder.restart(RunConfig(seed=3))
 
     assert folder.metrics() == []
     assert folder.config() == RunConfig(seed=3)

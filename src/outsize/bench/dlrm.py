@@ -27,8 +27,8 @@ from outsize.training.config import (
     RunConfig,
     TrainConfig,
 )
-from outsize.training.embeddings_config import RowOptimizerConfig, StoreConfig
 from outsize.training.loop import Loop
+from outsize.training.store_config import RowOptimizerConfig, StoreConfig
 from outsize.training.tasks import ClickTask
 
 ABOUT = "DLRM examples/s beside plain PyTorch, and the share of data and loop in a step"

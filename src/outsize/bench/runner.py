@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from outsize.files import write_text_atomically
 from outsize.reporting.environment import environment
+from outsize.reporting.progress import print_line
 
 Say = Callable[[str], None]
 
@@ -60,14 +64,7 @@ def measure(
 
 def say_to_console(quiet: bool = False) -> Say:
     """A function that prints text to standard error; one that prints nothing if `quiet`."""
-    from rich.console import Console
-
-    console = Console(stderr=True, quiet=quiet)
-
-    def say(text: str) -> None:
-        console.print(text, highlight=False, markup=False, soft_wrap=True)
-
-    return say
+    return partial(print_line, Console(stderr=True, quiet=quiet))
 
 
 def results_stem(name: str, facts: Mapping[str, str]) -> str:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Float, Float64, Int64
@@ -107,7 +108,7 @@ def kmeans(
                 first.append(first_centroids(init, column, masses, num_clusters, generator, search))
             # Every column has drawn equally often, so the last generator can continue for all.
             centroids = torch.stack(first).view(*rows.shape[:-2], num_clusters, -1)
-            advance = _steps(advance_to, done * iterations)
+            advance = partial(advance_to, done * iterations)
             centroids, made = lloyd(rows, masses, centroids, iterations, generator, search, advance)
             advance_to((done + 1) * iterations)
             fitted.append((centroids, *_quality(rows, masses, centroids, search), made))
@@ -173,27 +174,15 @@ def _quality(
     return mse.float(), empty.scatter_(-1, labels, False).sum(dim=-1)
 
 
-def _steps(advance_to: Callable[[int], None], done: int) -> Callable[[], None]:
-    """A function that advances a progress bar by one step, starting from `done`."""
-    count = done
-
-    def advance() -> None:
-        nonlocal count
-        count += 1
-        advance_to(count)
-
-    return advance
-
-
 @contextmanager
-def _bar(total: int, shown: bool) -> Iterator[Callable[[int], None]]:
-    """A progress bar on standard error, as a function that takes the number of steps done."""
+def _bar(total: int, shown: bool) -> Iterator[Callable[..., None]]:
+    """A progress bar on standard error, as a function of the steps done, which it adds up."""
     if not shown:
-        yield lambda done: None
+        yield lambda *done: None
         return
     from rich.console import Console
     from rich.progress import Progress
 
     with Progress(console=Console(stderr=True)) as bar:
         task = bar.add_task("k-means", total=total)
-        yield lambda done: bar.update(task, completed=done)
+        yield lambda *done: bar.update(task, completed=sum(done))

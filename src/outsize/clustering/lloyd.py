@@ -21,7 +21,7 @@ def lloyd(
     iterations: int,
     generator: Generator,
     search: Search,
-    advance: Callable[[], None],
+    advance: Callable[[int], None],
 ) -> tuple[Float[Tensor, "*columns k dim"], int]:
     """Iterate until no assignment changes, at most `iterations` times.
 
@@ -64,7 +64,7 @@ def lloyd(
                     empty.view(-1, shape[0])[column],
                     generators[column],
                 )
-        advance()
+        advance(iteration + 1)
     return centroids, iterations
 
 

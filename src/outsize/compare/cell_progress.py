@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import TextColumn
 
 from outsize.compare.grid import Cell
 from outsize.compare.outcome import Outcome
+from outsize.reporting.progress import ProgressBar
 from outsize.training.metric_names import number_of
 
 
-class GridProgress:
+class GridProgress(ProgressBar):
     """Shows which cells run, how many are done, and an estimate of the time left.
 
     Args:
@@ -24,55 +24,26 @@ class GridProgress:
     """
 
     def __init__(self, total: int, num_cached: int, console: Console) -> None:
-        self._console = console
+        super().__init__("cells", total, num_cached, console, TextColumn("{task.fields[left]}"))
         self._running: dict[str, None] = {}
-        self._total, self._num_cached, self._done = total, num_cached, num_cached
+        self._num_cached, self._done = num_cached, num_cached
         self._started = time.perf_counter()
-        self._bar = Progress(
-            TextColumn("[bold]cells"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.description}"),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[left]}"),
-            console=console,
-            disable=console.quiet or not console.is_terminal,
-        )
-        self._task = self._bar.add_task("", total=total, completed=num_cached, left="")
-
-    def __enter__(self) -> GridProgress:
-        self._bar.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._bar.stop()
 
     def start(self, cell: Cell) -> None:
         """A cell has started."""
         self._running[cell.name] = None
-        self._update()
+        self._show()
 
     def finish(self, outcome: Outcome) -> None:
         """A cell has ended."""
         self._running.pop(outcome.cell.name)
         self._done += 1
-        self._update()
-        self._console.print(
-            f"{self._done}/{self._total}  {outcome.cell.name}  {_facts(outcome)}",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
+        self._show()
+        self.say(f"{self._done}/{self._total}  {outcome.cell.name}  {_facts(outcome)}")
 
-    def _update(self) -> None:
+    def _show(self) -> None:
         running = escape(", ".join(self._running))
-        left = self._time_left()
-        self._bar.update(self._task, completed=self._done, description=running, left=left)
+        self.update(completed=self._done, facts=running, left=self._time_left())
 
     def _time_left(self) -> str:
         finished = self._done - self._num_cached

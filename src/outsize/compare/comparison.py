@@ -32,6 +32,7 @@ from outsize.errors import CellError, ConfigError, WriteError
 from outsize.files import reason_of, write_text_atomically
 from outsize.ranks.collectives import is_launched_as_rank
 from outsize.reporting.environment import environment
+from outsize.reporting.progress import print_line
 from outsize.suggestions import few
 from outsize.training.build import build_device
 
@@ -85,9 +86,10 @@ def _run_missing(grid: Grid, out: Path, workers: int, console: Console) -> list[
     cells = grid.cells(out)
     found = {cell.name: saved_outcome(cell) for cell in cells}
     missing = [cell for cell in cells if found[cell.name] is None]
-    if len(missing) < len(cells):
-        _say(console, f"{len(cells) - len(missing)} of {len(cells)} cells are already in {out}")
-    with GridProgress(len(cells), len(cells) - len(missing), console) as progress:
+    num_cached = len(cells) - len(missing)
+    if num_cached:
+        print_line(console, f"{num_cached} of {len(cells)} cells are already in {out}")
+    with GridProgress(len(cells), num_cached, console) as progress:
         for outcome in run_cells(missing, workers, progress):
             found[outcome.cell.name] = outcome
     return [outcome for outcome in found.values() if outcome is not None]
@@ -108,12 +110,12 @@ def _write(comparison: Comparison, out: Path, console: Console) -> dict[str, Any
         write_text_atomically(out / name, text)
     _show(console, losses_table(comparison))
     for line in best_lines(comparison, best):
-        _say(console, line)
+        print_line(console, line)
     if factors:
         _show(console, factors_table(factors))
         for line in kind_lines(factors):
-            _say(console, line)
-    _say(console, f"→  {os.fspath(out / 'compare.html')}")
+            print_line(console, line)
+    print_line(console, f"→  {os.fspath(out / 'compare.html')}")
     return plain
 
 
@@ -130,7 +132,3 @@ def _show(console: Console, text: TextTable) -> None:
     for row in text.rows:
         table.add_row(*row)
     console.print(table, highlight=False)
-
-
-def _say(console: Console, line: str) -> None:
-    console.print(line, highlight=False, markup=False, soft_wrap=True)

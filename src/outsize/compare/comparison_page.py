@@ -10,13 +10,12 @@ from outsize.compare.factors import Factors
 from outsize.compare.plots import size_svg
 from outsize.compare.results import Best, Comparison
 from outsize.compare.text_tables import (
-    TextTable,
     best_lines,
     factors_table,
     kind_lines,
     losses_table,
 )
-from outsize.reporting.page import card, facts_table, page
+from outsize.reporting.page import card, facts_table, html_table, page
 from outsize.training.strict_toml import encode, to_toml
 
 
@@ -28,7 +27,10 @@ def comparison_page(
     environment: Mapping[str, str],
 ) -> str:
     """The page as HTML."""
-    losses = losses_table(comparison)
+    losses, by_factor = losses_table(comparison), "<p>No cell of full tables.</p>"
+    if factors:
+        found = factors_table(factors)
+        by_factor = html_table(found.columns, found.rows)
     body = _BODY.substitute(
         cards="".join(card(name, value) for name, value in _headline(comparison).items()),
         loss_params=size_svg(comparison, "loss", "params"),
@@ -36,10 +38,10 @@ def comparison_page(
         auc_params=size_svg(comparison, "auc", "params"),
         auc_bytes=size_svg(comparison, "auc", "total_bytes"),
         best=_list(best_lines(comparison, best)),
-        factors=_table(factors_table(factors)) if factors else "<p>No cell of full tables.</p>",
+        factors=by_factor,
         kinds=_list(kind_lines(factors)),
         losses_title=html.escape(losses.title),
-        losses=_table(losses),
+        losses=html_table(losses.columns, losses.rows),
         unfinished=_unfinished(comparison),
         environment=facts_table(environment),
         config=html.escape(to_toml(encode(comparison.grid.run))),
@@ -67,15 +69,6 @@ def _unfinished(comparison: Comparison) -> str:
         if outcome.status != "finished"
     ]
     return f"<section><h2>Without a result</h2>{_list(lines)}</section><br>" if lines else ""
-
-
-def _table(text: TextTable) -> str:
-    head = "".join(f"<th>{html.escape(column)}</th>" for column in text.columns)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(value)}</td>" for value in row) + "</tr>"
-        for row in text.rows
-    )
-    return f"<table><tr>{head}</tr>{body}</table>"
 
 
 def _list(lines: Sequence[str]) -> str:

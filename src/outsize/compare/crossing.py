@@ -83,11 +83,6 @@ def compression(vocabularies: Sequence[int], rows: float) -> float:
     return sum(vocabularies) / sum(min(size, rows) for size in vocabularies)
 
 
-def largest_table_compression(vocabularies: Sequence[int], rows: float) -> float:
-    """The same for the largest table alone."""
-    return compression([max(vocabularies)], rows)
-
-
 def _first_reached(losses: Sequence[float], baseline: float) -> int | None:
     return next((i for i, loss in enumerate(losses) if loss <= baseline), None)
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from outsize.compare.crossing import (
     Crossing,
     compression,
-    largest_table_compression,
     linear_crossing,
     quadratic_crossing,
 )
@@ -65,7 +64,7 @@ def factors_of(comparison: Comparison) -> dict[str, Factors]:
         if crossing.size is None:
             return Factor(crossing)
         rows = grid.rows_within(crossing.size)
-        return Factor(crossing, compression(sizes, rows), largest_table_compression(sizes, rows))
+        return Factor(crossing, compression(sizes, rows), compression([max(sizes)], rows))
 
     def by_bytes(crossing: Crossing) -> Factor:
         if crossing.size is None:

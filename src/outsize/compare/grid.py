@@ -11,7 +11,7 @@ from outsize.errors import ConfigError
 from outsize.suggestions import suggestion
 from outsize.tables import TABLES
 from outsize.training import RunConfig
-from outsize.training.embeddings_config import TablesConfig
+from outsize.training.tables_config import TablesConfig
 
 Unit = Literal["parameters", "bytes"]
 UNITS: tuple[Unit, ...] = ("parameters", "bytes")

@@ -8,7 +8,7 @@ from outsize.compare.factors import Factors
 from outsize.compare.grid import BASELINE
 from outsize.compare.results import Best, Comparison, Point, Spread
 from outsize.compare.text_tables import TextTable, best_lines, factors_table, kind_lines
-from outsize.training.report import format_bytes
+from outsize.reporting.quantities import format_bytes
 
 
 def to_markdown(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from outsize.compare.results import Comparison, Point, Spread
 from outsize.reporting.page import figure_and_axes, svg_of
-from outsize.training.report import format_bytes
+from outsize.reporting.quantities import format_bytes, format_count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -101,12 +101,3 @@ def _scale(axes: Axes, size: Size) -> None:
     axes.xaxis.set_minor_formatter(NullFormatter())
     write = format_bytes if size == "total_bytes" else format_count
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: write(value).replace(".0", "")))
-
-
-def format_count(count: float) -> str:
-    """Format a count for display: 23.4 k, 1.5 M."""
-    for unit in ("", " k", " M"):
-        if count < 1000:
-            return f"{count:.1f}{unit}"
-        count /= 1000
-    return f"{count:.1f} G"

@@ -9,7 +9,7 @@ from outsize.compare.crossing import Kind
 from outsize.compare.factors import FITS, Factor, Factors, format_factor
 from outsize.compare.grid import BASELINE
 from outsize.compare.results import Best, Comparison, Point
-from outsize.training.report import format_bytes
+from outsize.reporting.quantities import format_bytes
 
 _MEANINGS: dict[Kind, str] = {
     "interpolation": "between two budgets that were tried",

@@ -13,17 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.panel import Panel
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from outsize.contracts.messages import BYTE_KINDS
-from outsize.demo.shown import html_table, links_to, print_table
+from outsize.demo.shown import introduce, links_to, print_table
 from outsize.errors import LostRanksError
 from outsize.files import write_text_atomically
-from outsize.reporting.page import card, figure_and_axes, page, svg_of
+from outsize.reporting.page import card, figure_and_axes, html_table, page, svg_of
+from outsize.reporting.progress import ProgressBar
+from outsize.reporting.quantities import format_bytes
 from outsize.training import load_config
 from outsize.training.metric_names import number_of
-from outsize.training.report import format_bytes
 from outsize.training.row_counts import sent_bytes
 from outsize.training.run_folder import RunFolder
 
@@ -43,29 +42,26 @@ _POLL_S = 0.1
 
 def cache_stop(out: Path, quick: bool, console: Console) -> dict[str, Any]:
     """A click model trained by two processes that share its rows: without a cache and with one."""
-    console.print(
-        Panel(
-            "Two processes train one click model, and each owns half of the embedding rows. "
-            "Without a cache, every row of a batch that the other process owns is sent over, and "
-            "its gradient back. With a cache, each keeps copies of a tenth of the rows, those it "
-            "uses most: a copy may miss 100 updates of the other process, and 10 batches of its "
-            "own updates may wait before they are sent. Last, messages are rounded to int8.",
-            title="Stop 3: sharded rows with bounded-staleness caches",
-            width=min(88, console.width),
-        )
+    introduce(
+        console,
+        "Stop 3: sharded rows with bounded-staleness caches",
+        "Two processes train one click model, and each owns half of the embedding rows. "
+        "Without a cache, every row of a batch that the other process owns is sent over, and "
+        "its gradient back. With a cache, each keeps copies of a tenth of the rows, those it "
+        "uses most: a copy may miss 100 updates of the other process, and 10 batches of its "
+        "own updates may wait before they are sent. Last, messages are rounded to int8.",
     )
     out.mkdir(parents=True, exist_ok=True)
     settings = _QUICK if quick else ()
     with as_file(files("outsize.demo") / "cache.toml") as path:
         total = load_config(path, settings).train.steps or 0
-        with _bars(console) as bars:
-            for mode, own in _MODES.items():
-                bar = bars.add_task(mode, total=total)
+        for mode, own in _MODES.items():
+            with ProgressBar(mode, total, 0, console) as bar:
                 for step in train_on_ranks(path, (*settings, *own), out / mode):
-                    bars.update(bar, completed=step)
-                bars.update(bar, completed=total)
-                if not console.is_terminal:
-                    console.print(f"trained: {mode}")
+                    bar.advance(step)
+                bar.advance(total)
+            if not console.is_terminal:
+                console.print(f"trained: {mode}")
     found = {mode: summarize(RunFolder(out / mode).metrics()) for mode in _MODES}
     rows = _in_words(found)
     print_table(console, _COLUMNS, rows)
@@ -170,17 +166,6 @@ def _sent_svg(found: Mapping[str, Mapping[str, Any]]) -> str:
     axes.set_xlabel("MB")
     axes.legend(frameon=False, fontsize=8, loc="lower right")
     return svg_of(figure)
-
-
-def _bars(console: Console) -> Progress:
-    return Progress(
-        TextColumn("[bold]{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        disable=console.quiet or not console.is_terminal,
-    )
 
 
 @contextlib.contextmanager

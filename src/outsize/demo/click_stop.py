@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.panel import Panel
-from rich.table import Table
 
+from outsize.demo.shown import introduce, print_table
+from outsize.reporting.quantities import format_bytes
 from outsize.training import load_config, train
 from outsize.training.metric_names import number_of
-from outsize.training.report import format_bytes
 
 _QUICK = ("data.num_train=20_000", "data.num_validation=5_000", "data.num_test=5_000",
           "data.largest_vocabulary=1_000", "train.validate_every=5")  # fmt: skip
@@ -22,25 +21,21 @@ def click_stop(out: Path, quick: bool, console: Console) -> dict[str, Any]:
     """A DLRM trained on a synthetic click log, end to end."""
     with as_file(files("outsize.demo") / "click.toml") as path:
         config = load_config(path, _QUICK if quick else ())
-    console.print(
-        Panel(
-            "A click log is made on the fly: 13 numbers and 26 ids per example, Zipf-skewed, in "
-            "planted clusters. Labels come from a known probability, so the best loss any model "
-            "can reach (Bayes) is known. A DLRM learns it; its rows are in a store, "
-            "trained by row-wise Adagrad.",
-            title="Stop 1: a click model",
-            width=min(88, console.width),
-        )
+    introduce(
+        console,
+        "Stop 1: a click model",
+        "A click log is made on the fly: 13 numbers and 26 ids per example, Zipf-skewed, in "
+        "planted clusters. Labels come from a known probability, so the best loss any model "
+        "can reach (Bayes) is known. A DLRM learns it; its rows are in a store, "
+        "trained by row-wise Adagrad.",
     )
     result = train(config, out, quiet=console.quiet)
-    table = Table(title="What came out", title_justify="left")
-    for column in ("", "log loss", "AUC"):
-        table.add_column(column, justify="left" if not column else "right")
-    test = result.test
-    table.add_row("DLRM, test", *(number_of(test[name], ".4f") for name in ("loss", "auc")))
-    best = (number_of(test[name], ".4f") for name in ("bayes_loss", "bayes_auc"))
-    table.add_row("best reachable (Bayes)", *best)
-    console.print(table)
+    shown = {"DLRM, test": ("loss", "auc"), "best reachable (Bayes)": ("bayes_loss", "bayes_auc")}
+    rows = [
+        (label, *(number_of(result.test[name], ".4f") for name in names))
+        for label, names in shown.items()
+    ]
+    print_table(console, ("", "log loss", "AUC"), rows)
     memory = result.memory
     console.print(
         f"embeddings: {memory.num_parameters:,} parameters, {format_bytes(memory.total_bytes)} "

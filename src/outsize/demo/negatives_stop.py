@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.panel import Panel
 
-from outsize.demo.shown import html_table, links_to, print_table
+from outsize.demo.shown import introduce, links_to, print_table
 from outsize.files import write_text_atomically
 from outsize.negatives import ExactConfig, InBatchConfig, NegativesConfig
-from outsize.reporting.page import card, figure_and_axes, page, svg_of
+from outsize.reporting.page import card, figure_and_axes, html_table, page, svg_of
 from outsize.training import RunConfig, load_config, train
 from outsize.training.run_folder import RunFolder
 
@@ -33,16 +32,14 @@ def negatives_stop(out: Path, quick: bool, console: Console) -> dict[str, Any]:
     """Two towers trained within batches, against a cache of all items, and against all items."""
     with as_file(files("outsize.demo") / "negatives.toml") as path:
         config = load_config(path, _QUICK if quick else ())
-    console.print(
-        Panel(
-            "A query should score its own item above all others. Within a batch there are 31 "
-            "others, most of them easy, and popular ones too often (logQ corrects that). A cache "
-            "keeps all 5,000 as they were when they were last encoded: eight are drawn for each "
-            "query, the hard ones as often as they matter, and only those are re-encoded. "
-            "Encoding all items in every step is exact, but no large encoder could afford it.",
-            title="Stop 4: a cache of negatives",
-            width=min(88, console.width),
-        )
+    introduce(
+        console,
+        "Stop 4: a cache of negatives",
+        "A query should score its own item above all others. Within a batch there are 31 "
+        "others, most of them easy, and popular ones too often (logQ corrects that). A cache "
+        "keeps all 5,000 as they were when they were last encoded: eight are drawn for each "
+        "query, the hard ones as often as they matter, and only those are re-encoded. "
+        "Encoding all items in every step is exact, but no large encoder could afford it.",
     )
     out.mkdir(parents=True, exist_ok=True)
     found = {}

@@ -1,12 +1,17 @@
-"""Results of a stop: a table in the terminal, and the same table in HTML."""
+"""What every stop shows: what it is about, a table of results, links to its runs."""
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Sequence
 
 from rich.console import Console
+from rich.panel import Panel
 from rich.table import Table
+
+
+def introduce(console: Console, title: str, text: str) -> None:
+    """Say what a stop does, before it does it."""
+    console.print(Panel(text, title=title, width=min(88, console.width)))
 
 
 def print_table(console: Console, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -17,15 +22,6 @@ def print_table(console: Console, columns: Sequence[str], rows: Iterable[Sequenc
     for row in rows:
         table.add_row(*row)
     console.print(table)
-
-
-def html_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """The same for a page."""
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in columns)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
-    )
-    return f"<table><tr>{head}</tr>{body}</table>"
 
 
 def links_to(runs: Iterable[str]) -> str:

@@ -6,13 +6,22 @@
 from outsize.negatives.cache.cache_files import load_cache, save_cache, write_cache
 from outsize.negatives.cache.contract import ItemCache, PushReport
 from outsize.negatives.cache.draw import Draw, HeldItems
-from outsize.negatives.cache.feeds import CorpusFeed, Feed, PositivesFeed, StreamFeed
+from outsize.negatives.cache.feeds import (
+    FEEDS,
+    CorpusFeed,
+    Feed,
+    FeedSettings,
+    PositivesFeed,
+    StreamFeed,
+)
+from outsize.negatives.cache.item_eviction import ITEM_EVICTION, ItemEviction
 from outsize.negatives.cache.negative_cache import NegativeCache
+from outsize.negatives.cache.precision import PRECISIONS
 from outsize.negatives.cache.sharded_cache import ShardedNegativeCache
 from outsize.negatives.cache.upkeep import Upkeep
 from outsize.negatives.chunked import in_chunks
 from outsize.negatives.contract import ItemSource, LossReport, NegativesConfig, NegativesLoss
-from outsize.negatives.estimators import ESTIMATORS, CachedSoftmax, cached_softmax
+from outsize.negatives.estimators import ESTIMATORS, CachedSoftmax, Estimator, cached_softmax
 from outsize.negatives.inclusion import log_inclusion
 from outsize.negatives.temperature import Temperature
 from outsize.negatives.ways.cache import CacheLossReport, Comparison, NegativeCacheLoss
@@ -34,19 +43,25 @@ NEGATIVES: dict[str, type[NegativesConfig]] = {
 
 __all__ = [
     "ESTIMATORS",
+    "FEEDS",
+    "ITEM_EVICTION",
     "NEGATIVES",
+    "PRECISIONS",
     "CacheLossReport",
     "CachedSoftmax",
     "Comparison",
     "CorpusFeed",
     "Draw",
+    "Estimator",
     "ExactConfig",
     "ExactLoss",
     "Feed",
+    "FeedSettings",
     "HeldItems",
     "InBatchConfig",
     "InBatchLoss",
     "ItemCache",
+    "ItemEviction",
     "ItemSource",
     "LossReport",
     "NegativeCache",

@@ -54,6 +54,12 @@ class ItemSource:
     encode: EncodeItems
     counts: Int64[Tensor, " num_items"] | None = None
 
+    def require_counts(self) -> Int64[Tensor, " num_items"]:
+        """The counts, which the logQ correction needs; raises if there are none."""
+        if self.counts is None:
+            raise ConfigError("log_q needs ItemSource.counts: give them, or set log_q = false")
+        return self.counts
+
     @torch.no_grad()
     def encode_keys(
         self, keys: Int64[Tensor, " n"], chunk_size: int | None = None, most: int | None = None

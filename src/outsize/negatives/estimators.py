@@ -5,8 +5,8 @@ Let s⁺ be the logit of a query's positive, s̃ⱼ the logits of the cached ite
     L = log(exp s⁺ + Σⱼ exp s̃ⱼ) − s⁺ = −log p⁺.
 
 The exact gradient would need every item re-encoded. An estimate needs only the drawn items, whose
-fresh logits s_J carry gradients into the encoder. All estimators have the expectation
-Σⱼ p̃ⱼ ∇sⱼ − ∇s⁺:
+fresh logits s_J carry gradients into the encoder. All estimators (`ESTIMATORS`) have the
+expectation Σⱼ p̃ⱼ ∇sⱼ − ∇s⁺:
 
 - "sampled" (Lindgren et al. 2021): J is drawn from the positive and the cache, and the estimate is
   ∇s_J − ∇s⁺, which is 0 if J is the positive.
@@ -23,8 +23,8 @@ sum with exact gradients. Exclude them from the cache, or they count twice.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from jaxtyping import Float, Float32
@@ -32,9 +32,7 @@ from torch import Tensor
 
 from outsize.errors import ConfigError
 from outsize.negatives.cache.draw import Draw
-
-Estimator = Literal["weighted", "sampled", "control-variate"]
-ESTIMATORS: tuple[Estimator, ...] = ("weighted", "sampled", "control-variate")
+from outsize.registries import require_known
 
 
 @dataclass(frozen=True)
@@ -57,13 +55,43 @@ class CachedSoftmax:
         return torch.exp(-self.losses)
 
 
+@dataclass(frozen=True)
+class Logits:
+    """Logits with gradients, for an estimator.
+
+    Attributes:
+        fresh: Those of the positive, in the first column, and of further items.
+        drawn: Those of the drawn items, freshly encoded.
+        queries: The encoded queries.
+        beta: The inverse temperature.
+    """
+
+    fresh: Float32[Tensor, "batch extra"]
+    drawn: Float32[Tensor, "batch k"]
+    queries: Float32[Tensor, "batch dim"]
+    beta: float | Float[Tensor, ""]
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """How gradients are estimated.
+
+    Attributes:
+        losses: −log p⁺ per query, with the estimator's gradient.
+        needs_mean: Whether the draw must be made `with_mean`.
+    """
+
+    losses: Callable[[Logits, Draw], Tensor]
+    needs_mean: bool = False
+
+
 def cached_softmax(
     queries: Float[Tensor, "batch dim"],
     positives: Float[Tensor, "batch dim"],
     drawn: Float[Tensor, "batch k dim"],
     draw: Draw,
     beta: float | Float[Tensor, ""] = 1.0,
-    estimator: Estimator = "weighted",
+    estimator: str = "weighted",
     extra_logits: Float[Tensor, "batch extra"] | None = None,
 ) -> CachedSoftmax:
     """Cross-entropy of each positive against the cache, with an estimated gradient.
@@ -74,39 +102,38 @@ def cached_softmax(
         drawn: Fresh embeddings of the drawn items.
         draw: The draw of `NegativeCache.sample` at the same β, with the positives excluded.
         beta: The inverse temperature. A tensor gets a gradient too.
-        estimator: "weighted", "sampled" or "control-variate".
+        estimator: A key of `ESTIMATORS`: "weighted", "sampled" or "control-variate".
         extra_logits: Logits (β·score) of further items per query, −∞ for masked ones.
     """
-    if estimator not in ESTIMATORS:
-        raise ConfigError(f"estimator is one of {', '.join(ESTIMATORS)}, but got {estimator!r}")
+    require_known("estimator", estimator, ESTIMATORS)
     queries, positives, drawn = queries.float(), positives.float(), drawn.float()
-    positive = beta * (queries * positives).sum(dim=1)
-    fresh = positive.unsqueeze(1)
+    fresh = (beta * (queries * positives).sum(dim=1)).unsqueeze(1)
     if extra_logits is not None:
         fresh = torch.cat((fresh, extra_logits.float()), dim=1)
-    logits = beta * _dot(queries, drawn)
-    if estimator == "sampled":
-        losses = _sampled_losses(fresh, logits, draw)
-    else:
-        change = _mean_of_draws(logits)
-        if estimator == "control-variate":
-            if draw.mean_embedding is None:
-                raise ConfigError(
-                    "the control variate needs a draw: call sample with with_mean=True"
-                )
-            known = beta * (queries * draw.mean_embedding).sum(dim=1)
-            change = change - _mean_of_draws(beta * _dot(queries, draw.embeddings)) + known
-        cached = draw.log_partition + change - change.detach()
-        losses = torch.logaddexp(fresh.logsumexp(dim=1), cached) - positive
+    logits = Logits(fresh, beta * _dot(queries, drawn), queries, beta)
+    losses = ESTIMATORS[estimator].losses(logits, draw)
     with torch.no_grad():
         size = drawn.square().sum(dim=2).clamp_min(torch.finfo(torch.float32).tiny)
         staleness = (draw.embeddings - drawn).square().sum(dim=2) / size
     return CachedSoftmax(losses.mean(), losses.detach(), staleness)
 
 
-def _sampled_losses(fresh: Tensor, logits: Tensor, draw: Draw) -> Tensor:
-    """−log p⁺ with the gradient of "sampled": J is drawn from fresh logits and the cache."""
-    positive = fresh[:, 0]
+def _weighted_losses(logits: Logits, draw: Draw) -> Tensor:
+    return _losses_of_change(_mean_of_draws(logits.drawn), logits, draw)
+
+
+def _control_variate_losses(logits: Logits, draw: Draw) -> Tensor:
+    if draw.mean_embedding is None:
+        raise ConfigError("the control variate needs a draw: call sample with with_mean=True")
+    known = logits.beta * (logits.queries * draw.mean_embedding).sum(dim=1)
+    stale = logits.beta * _dot(logits.queries, draw.embeddings)
+    change = _mean_of_draws(logits.drawn) - _mean_of_draws(stale) + known
+    return _losses_of_change(change, logits, draw)
+
+
+def _sampled_losses(logits: Logits, draw: Draw) -> Tensor:
+    """J is drawn from the fresh logits and the cache."""
+    fresh, positive = logits.fresh, logits.fresh[:, 0]
     whole = torch.logaddexp(fresh.logsumexp(dim=1), draw.log_partition).detach()
     shares = (fresh.detach() - whole.unsqueeze(1)).exp().cumsum(dim=1)
     # A uniform number below the total share of the fresh logits picks one of them, else the draw.
@@ -114,8 +141,15 @@ def _sampled_losses(fresh: Tensor, logits: Tensor, draw: Draw) -> Tensor:
     is_cached = (place >= fresh.shape[1]) & (draw.rows >= 0)
     # With an empty cache, rounding may leave a number above all shares: it picks the positive.
     picked = fresh.gather(1, torch.where(place < fresh.shape[1], place, 0))
-    surrogate = _mean_of_draws(torch.where(is_cached, logits, picked)) - positive
+    chosen = _mean_of_draws(torch.where(is_cached, logits.drawn, picked))
+    surrogate = chosen - positive
     return (whole - positive).detach() + surrogate - surrogate.detach()
+
+
+def _losses_of_change(change: Float32[Tensor, " batch"], logits: Logits, draw: Draw) -> Tensor:
+    """−log p⁺, where the log-partition of the cache has the gradient of `change`."""
+    cached = draw.log_partition + change - change.detach()
+    return torch.logaddexp(logits.fresh.logsumexp(dim=1), cached) - logits.fresh[:, 0]
 
 
 def _dot(queries: Float32[Tensor, "batch dim"], items: Float32[Tensor, "batch k dim"]) -> Tensor:
@@ -125,3 +159,10 @@ def _dot(queries: Float32[Tensor, "batch dim"], items: Float32[Tensor, "batch k 
 def _mean_of_draws(values: Float32[Tensor, "batch k"]) -> Float32[Tensor, " batch"]:
     """The mean over draws; 0 without draws."""
     return values.sum(dim=1) / max(1, values.shape[1])
+
+
+ESTIMATORS: dict[str, Estimator] = {
+    "weighted": Estimator(_weighted_losses),
+    "sampled": Estimator(_sampled_losses),
+    "control-variate": Estimator(_control_variate_losses, needs_mean=True),
+}

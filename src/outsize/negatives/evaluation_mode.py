@@ -43,20 +43,11 @@ def evaluation_mode(encode: Callable[..., Any]) -> Iterator[None]:
     # A new global hook would make torch.compile recompile the module each time.
     is_compiled = any(_is_compiled(part) for module in visible for part in module.modules())
     try:
-        with nullcontext() if is_compiled else _forward_pre_hook(switch_called):
+        with nullcontext() if is_compiled else register_module_forward_pre_hook(switch_called):
             yield
     finally:
         for module in switched:
             module.training = True
-
-
-@contextmanager
-def _forward_pre_hook(hook: Callable[..., None]) -> Iterator[None]:
-    handle = register_module_forward_pre_hook(hook)
-    try:
-        yield
-    finally:
-        handle.remove()
 
 
 def _is_compiled(module: nn.Module) -> bool:

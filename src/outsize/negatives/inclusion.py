@@ -16,13 +16,14 @@ of C items:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from jaxtyping import Float, Float64, Int64, Num
 from torch import Tensor
 
 from outsize.errors import ConfigError
+from outsize.negatives.cache.item_eviction import ITEM_EVICTION, Occupancy, prob_drawn
+from outsize.registries import require_known
 
 _MAX_BISECTIONS = 200
 _NEGLIGIBLE = 1e-6  # an item that is missing with a smaller probability counts as held
@@ -33,7 +34,7 @@ def log_prob_drawn(shares: Float64[Tensor, " items"], num: float) -> Float64[Ten
 
     That is log(1 − (1 − q)^num), computed without cancellation for small q; −∞ for q = 0.
     """
-    return _drawn(shares, num).log()
+    return prob_drawn(shares, num).log()
 
 
 def log_inclusion(
@@ -49,7 +50,7 @@ def log_inclusion(
     Args:
         frequencies: How often each item is pushed, in any unit.
         num_held: Capacity of the cache, in items.
-        eviction: "fifo" or "lru".
+        eviction: A key of `ITEM_EVICTION`.
         num_pushed: Items pushed so far, at least 1; `None` for the long run.
     """
     probabilities = InclusionProbabilities(frequencies, num_held, eviction)
@@ -63,7 +64,7 @@ class InclusionProbabilities:
     Args:
         frequencies: How often each item is pushed, in any unit, by key.
         num_held: Capacity of the cache, in items.
-        eviction: "fifo" or "lru".
+        eviction: A key of `ITEM_EVICTION`.
 
     Attributes:
         full_at: T₀, the number of pushes that fill the cache; ∞ if it has room for every item.
@@ -73,6 +74,7 @@ class InclusionProbabilities:
     def __init__(
         self, frequencies: Num[Tensor, " items"], num_held: int, eviction: str = "fifo"
     ) -> None:
+        require_known("eviction", eviction, ITEM_EVICTION)
         frequencies = frequencies.double()
         if not (frequencies >= 0).all() or not frequencies.sum() > 0:
             raise ConfigError("frequencies must be >= 0, and one of them > 0")
@@ -80,14 +82,13 @@ class InclusionProbabilities:
         distinct, self._class_of = torch.unique(frequencies, return_inverse=True)
         counts = torch.bincount(self._class_of, minlength=len(distinct)).double()
         self._shares = distinct / frequencies.sum()
-        self._is_lru = eviction == "lru"
+        self._occupancy = ITEM_EVICTION[eviction].occupancy
         if num_held >= int(counts[distinct > 0].sum()):
             rarest = self._shares[self._shares > 0].min()
             self.full_at, self.steady_at = math.inf, _pushes_until_held(float(rarest))
             return
-        self.full_at = self.steady_at = _characteristic_time(_drawn, self._shares, counts, num_held)
-        if not self._is_lru:
-            self.steady_at = _characteristic_time(_fifo_occupancy, self._shares, counts, num_held)
+        self.full_at = _characteristic_time(prob_drawn, self._shares, counts, num_held)
+        self.steady_at = _characteristic_time(self._occupancy, self._shares, counts, num_held)
 
     def log_probabilities(
         self, keys: Int64[Tensor, " n"], num_pushed: float
@@ -102,25 +103,14 @@ class InclusionProbabilities:
 
     def _probabilities(self, num_pushed: float) -> Float64[Tensor, " classes"]:
         if num_pushed <= self.full_at and num_pushed < self.steady_at:
-            return _drawn(self._shares, num_pushed)
+            return prob_drawn(self._shares, num_pushed)
         if self.full_at == math.inf:
             return torch.where(self._shares > 0, 1.0, 0.0).double()
-        full = _drawn(self._shares, self.full_at)
-        if self._is_lru:
-            return full
-        steady = _fifo_occupancy(self._shares, self.steady_at)
+        full = prob_drawn(self._shares, self.full_at)
+        steady = self._occupancy(self._shares, self.steady_at)
         passed = (num_pushed - self.full_at) / max(self.steady_at - self.full_at, 1.0)
         mixed: Tensor = torch.lerp(full, steady, min(1.0, passed))
         return mixed
-
-
-def _drawn(shares: Float64[Tensor, " n"], num: float) -> Float64[Tensor, " n"]:
-    return -torch.expm1(num * torch.log1p(-shares))
-
-
-def _fifo_occupancy(shares: Float64[Tensor, " n"], time: float) -> Float64[Tensor, " n"]:
-    """The share of time that an item is held if it stays for `time` pushes each time it enters."""
-    return shares * time / (1 + shares * time)
 
 
 def _pushes_until_held(share: float) -> float:
@@ -129,7 +119,7 @@ def _pushes_until_held(share: float) -> float:
 
 
 def _characteristic_time(
-    probabilities: Callable[[Tensor, float], Tensor],
+    probabilities: Occupancy,
     shares: Float64[Tensor, " n"],
     counts: Float64[Tensor, " n"],
     num_held: int,

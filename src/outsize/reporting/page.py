@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import html
 import io
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from string import Template
 from typing import TYPE_CHECKING
 
@@ -33,6 +33,16 @@ def facts_table(facts: Mapping[str, str]) -> str:
         for name, value in facts.items()
     )
     return f"<table>{''.join(rows)}</table>"
+
+
+def html_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table with a head; all values are text."""
+    head = "".join(f"<th>{html.escape(column)}</th>" for column in columns)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(value)}</td>" for value in row) + "</tr>"
+        for row in rows
+    )
+    return f"<table><tr>{head}</tr>{body}</table>"
 
 
 def figure_and_axes(width: float, height: float) -> tuple[Figure, Axes]:

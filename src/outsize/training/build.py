@@ -39,8 +39,8 @@ from outsize.training.served_weights import ServedWeights
 def data_parallel(config: RunConfig, model: nn.Module) -> nn.Module:
     """Wrap a model so that its dense gradients are averaged over ranks that train in step.
 
-    Without weights there is nothing to average, and DDP would refuse. Buffers are none of DDP's
-    business: rows belong to a store, and the rest are constants.
+    Without weights there is nothing to average, and DDP would refuse. DDP ignores all buffers: rows
+    belong to a store, and the rest are constants.
     """
     if world_size() == 1 or config.is_asynchronous:
         return model

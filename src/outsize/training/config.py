@@ -14,10 +14,11 @@ from outsize.errors import ConfigError
 from outsize.models import MODELS, ClickModelConfig, RetrievalModelConfig
 from outsize.negatives import NEGATIVES, NegativesConfig
 from outsize.registries import name_of
-from outsize.training.embeddings_config import EmbeddingsConfig, StoreConfig, TablesConfig
+from outsize.training.embeddings_config import EmbeddingsConfig
 from outsize.training.retrieval_config import RetrievalConfig
 from outsize.training.schedule import ScheduleConfig
 from outsize.training.served_weights import require_served
+from outsize.training.store_config import StoreConfig
 from outsize.training.strict_toml import (
     choice,
     decode,
@@ -26,6 +27,7 @@ from outsize.training.strict_toml import (
     override,
     read_toml,
 )
+from outsize.training.tables_config import TablesConfig
 
 EMBEDDINGS: Mapping[str, type[EmbeddingsConfig]] = MappingProxyType(
     {"store": StoreConfig, "tables": TablesConfig}
@@ -60,10 +62,10 @@ class TrainConfig:
     """How long and how to train.
 
     Attributes:
-        batch_size: Examples a step.
-        eval_batch_size: Examples a batch of validation.
+        batch_size: Examples per step.
+        eval_batch_size: Examples per batch of an evaluation.
         epochs: Passes over the training data.
-        steps: Stop after so many steps, if that comes first.
+        steps: Stop after this many steps, if that comes first.
         validate_every: Steps between validations, besides one at the end of each epoch.
         early_stop: Stop after an epoch whose best validation loss is worse than the best of the
             epoch before it (the rule of the CCE experiments).
@@ -118,7 +120,7 @@ class RunConfig:
         seed: Seed of weights and rows; the data has its own.
         data: What to train on.
         model: What to train.
-        embeddings: How its embeddings are kept.
+        embeddings: How its embeddings are stored.
         negatives: What queries are trained against, for a retrieval model.
         retrieval: What is masked and measured, for a retrieval model.
         optimizer: How dense weights are trained.

@@ -8,50 +8,39 @@ the checkpoint, so a run that is stopped and resumed ends bit-identical to one t
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from outsize.checkpoint import WriteFiles, load_checkpoint, save_checkpoint
 from outsize.contracts import RowStore
 from outsize.data.click_data import Split
-from outsize.errors import CheckpointError, NonFiniteError
+from outsize.errors import CheckpointError
 from outsize.interrupts import StopRequested, also_stopping_when
-from outsize.ranks.collectives import (
-    any_rank,
-    gather_values,
-    sum_over_ranks,
-    world_size,
-)
+from outsize.ranks.collectives import any_rank
 from outsize.ranks.failures import failing_together
 from outsize.stores.row_files import load_rows, rows_writer
 from outsize.training.callbacks import Callbacks
 from outsize.training.config import RunConfig
-from outsize.training.gradient_norm import joint_norm, norm_over_ranks, values_of
+from outsize.training.gradients import clip_gradients
 from outsize.training.loop_state import (
     LoopState,
     dense_state,
-    load_dense_state,
-    load_plain_state,
-    load_random_state,
-    plain_state,
-    random_state,
-    require_same_batch,
-    require_same_data,
+    load_run_state,
+    require_same_run,
+    run_state,
 )
 from outsize.training.metric_names import Metrics
-from outsize.training.non_finite import non_finite_error
-from outsize.training.row_counts import add_counts, as_metrics
+from outsize.training.non_finite import non_finite_error, require_finite_metrics
+from outsize.training.row_counts import as_metrics
 from outsize.training.run_log import log_recorder, read_log_record
 from outsize.training.saved_state import fitting, require_fit, require_state
 from outsize.training.served_weights import ServedWeights
 from outsize.training.tasks import Task
+from outsize.training.training_sums import TrainingSums
 
 
 class Loop:
@@ -61,7 +50,7 @@ class Loop:
         task: Model and data.
         config: The run.
         optimizer: The optimizer of the dense weights.
-        callbacks: Told of steps, metrics and messages.
+        callbacks: Called with steps, metrics and messages.
         checkpoints: Folder for checkpoints; `None` saves none.
         stop_asked: Polled after each step; when true, the run is saved and stops. So it is when
             work that follows a step raises `StopRequested`; the rest of it is done on resuming.
@@ -85,9 +74,7 @@ class Loop:
         self._callbacks = callbacks or Callbacks()
         self._checkpoints = checkpoints
         self._stop_asked = stop_asked
-        self._running: Tensor | None = None
-        self._log_started = 0.0
-        self._num_examples = 0
+        self._sums = TrainingSums(task)
         self._is_ready = False
         self._in_step = not config.is_asynchronous
         self._saved: tuple[int, str] | None = None
@@ -116,7 +103,7 @@ class Loop:
         """Train step by step; yields the number of steps taken."""
         self.task.model.train()
         self.begin()
-        self._log_started = time.perf_counter()
+        self._sums.begin()
         if self.state.unfinished:
             self._end_step()
         while not self._is_over():
@@ -141,8 +128,7 @@ class Loop:
         self._clip_and_check(loss)
         for optimizer in self.optimizers:
             optimizer.step()
-        self._add_to_running(loss.detach())
-        self._num_examples += self.task.num_examples(batch)
+        self._sums.add(loss.detach(), self.task.num_examples(batch))
         self.state.step += 1
         self.state.batch += 1
         self.state.loss_count += 1
@@ -160,83 +146,30 @@ class Loop:
         On CUDA the check would stall the device, so NaN is found at the next log line, validation
         or checkpoint; none of the three is written from a run that has seen one.
         """
-        dense, *others = [
-            [t.grad for group in o.param_groups for t in group["params"] if t.grad is not None]
-            for o in self.optimizers
-        ]
-        rows = others[0] if others else []
-        norm = self._norm([values_of(gradient) for gradient in dense], rows)
-        limit = self.config.train.clip_norm
-        if limit is not None:
-            scale = torch.clamp(limit / (norm + 1e-6), max=1.0)
-            for gradient in (*dense, *rows):
-                gradient.mul_(scale.to(gradient.device))
+        num_workers = self._store.num_workers if self._store is not None and self._in_step else 1
+        norm = clip_gradients(
+            self.optimizers[0],
+            self.task.rows,
+            self.config.train.clip_norm,
+            num_workers,
+            self.device,
+        )
         if norm.is_cuda:
-            self._add_to_running(norm * 0.0)  # 0, or NaN for a non-finite norm
+            self._sums.add(norm * 0.0)  # 0, or NaN for a non-finite norm
         elif not (math.isfinite(float(norm)) and math.isfinite(loss.item())):
             raise non_finite_error(self.task.trained, self.task.rows, self.state)
 
-    def _norm(self, dense: list[Tensor], rows: list[Tensor]) -> Tensor:
-        """What gradients are clipped by and checked with; the same on all ranks where they clip."""
-        num_workers = 1 if self._store is None else self._store.num_workers
-        clips = self.config.train.clip_norm is not None
-        if clips and self._in_step and num_workers > 1:
-            return norm_over_ranks(dense, rows, num_workers, self.device)
-        return joint_norm(dense, rows)
-
-    def _add_to_running(self, value: Tensor) -> None:
-        """Add in float64, where sums of float32 losses do not depend on where they are folded."""
-        value = value.double()
-        self._running = value if self._running is None else self._running + value
-
-    def _fold_running_loss(self) -> None:
-        """Move the loss summed on the device into the state, and raise what a device flagged."""
-        if self._running is not None:
-            total = float(sum_over_ranks(self._running)) / world_size()
-            self._running = None
-            if not math.isfinite(total):
-                raise NonFiniteError(
-                    f"the loss or a gradient became NaN or infinite by step {self.state.step}; "
-                    "resume from the last checkpoint with a lower learning rate or train.clip_norm"
-                )
-            self.state.loss_sum += total
-        self.task.raise_if_flawed()
-
-    def _fold_sums(self) -> None:
-        """Move the sums of the task into the state; entered by all ranks."""
-        for sums in gather_values(self.task.take_sums()):
-            for name, (total, count) in sums.items():
-                known, steps = self.state.sums.get(name, (0.0, 0))
-                self.state.sums[name] = [known + total, steps + count]
-
     def _log_training(self) -> None:
-        if self.state.step % self.config.train.log_every:
-            return
-        self._fold_running_loss()
-        self._fold_sums()
-        state = self.state
-        now = time.perf_counter()
-        line = {
-            "step": state.step,
-            "split": "train",
-            "epoch": state.epoch,
-            "loss": state.loss_sum / state.loss_count,
-            "learning_rate": self.optimizers[0].param_groups[0]["lr"],
-            "examples_per_s": round(self._num_examples / (now - self._log_started), 1),
-            **{name: total / count for name, (total, count) in state.sums.items()},
-            **self.task.train_metrics(),
-            **as_metrics(add_counts(self._store, state.row_counts)),
-        }
-        self._log_started, self._num_examples = now, 0
-        state.loss_sum, state.loss_count, state.row_counts, state.sums = 0.0, 0, {}, {}
-        self._callbacks.log(line)
+        if self.state.step % self.config.train.log_every == 0:
+            rate = self.optimizers[0].param_groups[0]["lr"]
+            self._callbacks.log(self._sums.take_line(self.state, rate))
 
     def _end_step(self) -> None:
         """Run the stages that follow a step, each wholly or not at all; then maybe checkpoint."""
         state = self.state
         try:
             with also_stopping_when(self._stop_asked):
-                state.go_through(
+                state.run_stages(
                     {
                         "commit": self.task.finish_commit if state.unfinished else self.task.commit,
                         "log": self._log_training,
@@ -281,30 +214,23 @@ class Loop:
 
     def _validate(self) -> None:
         self._flush()
-        self._fold_running_loss()
-        paused = time.perf_counter()
         state = self.state
-        metrics = self._evaluate("validation")
-        badness = self.task.badness(metrics)
-        is_best = not state.best or badness < self.task.badness(state.best)
-        test = self._evaluate("test") if is_best else {}
+        self._sums.fold_losses(state)
+        with self._sums.paused():
+            metrics = self._evaluate("validation")
+            badness = self.task.badness(metrics)
+            is_best = not state.best or badness < self.task.badness(state.best)
+            test = self._evaluate("test") if is_best else {}
         # Nothing is logged before both are known: if stopped in between, the resumed run does both.
         self._callbacks.log({"step": state.step, "split": "validation", **metrics})
         state.epoch_best = min(state.epoch_best, badness)
         if is_best:
             state.best, state.test = {"step": state.step, **metrics}, test
             self._callbacks.log({"step": state.step, "split": "test", **test})
-        self._log_started += time.perf_counter() - paused  # not counted as training time
 
     def _evaluate(self, split: Split) -> Metrics:
         metrics = self.task.evaluate(split)
-        for name, value in metrics.items():
-            if value is not None and not math.isfinite(value):
-                raise NonFiniteError(
-                    f"step {self.state.step}: {name} of the {split} split is NaN or infinite, and "
-                    "so is what the model predicts: lower the learning rate, set train.clip_norm, "
-                    "or look at the inputs"
-                )
+        require_finite_metrics(metrics, split, self.state.step)
         return metrics
 
     @property
@@ -319,11 +245,11 @@ class Loop:
     def _recluster_if_due(self) -> None:
         if not self._reclusters:
             return
-        paused = time.perf_counter()
-        for table, report in self.task.recluster(self.state.step, self.optimizers[0]).items():
+        with self._sums.paused():
+            reports = self.task.recluster(self.state.step, self.optimizers[0])
+        for table, report in reports.items():
             line = {"step": self.state.step, "split": "recluster", "table": table}
             self._callbacks.log({**line, **report.as_metrics()})
-        self._log_started += time.perf_counter() - paused
 
     def _end_epoch(self) -> None:
         state = self.state
@@ -367,10 +293,13 @@ class Loop:
         """
         with failing_together(CheckpointError), fitting(checkpoint):
             state, logged = load_checkpoint(checkpoint), read_log_record(checkpoint)
-            self._require_fit(state, is_older=logged is None)
+            require_state(state, self.task.judge, is_older=logged is None)
+            require_same_run(state, self.task, self.config.train.batch_size)
+            weights = dense_state(self.task.trained, self._store)
+            require_fit(state, self.task.num_batches(), weights, self.optimizers)
         of_torch = (ValueError, KeyError, TypeError, RuntimeError)
         with failing_together(CheckpointError), fitting(checkpoint, *of_torch):
-            self._load_state(state)
+            self.state = load_run_state(state, self.task, self.optimizers)
         if self._store is not None:
             load_rows(self._store, checkpoint)
         self.task.load_files(checkpoint)
@@ -380,32 +309,8 @@ class Loop:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything the rest of the run depends on, except the rows of a store."""
-        self._fold_running_loss()
-        self._fold_sums()
-        self.state.row_counts = add_counts(self._store, self.state.row_counts)
-        return {
-            "num_ranks": world_size(),
-            "batch_size": self.config.train.batch_size,
-            "data": self.task.fingerprint,
-            "loop": asdict(self.state),
-            "model": dense_state(self.task.trained, self._store),
-            "optimizers": [plain_state(o) for o in self.optimizers],
-            "random": random_state(),
-        }
-
-    def _require_fit(self, state: Mapping[str, Any], is_older: bool) -> None:
-        require_state(state, self.task.judge, is_older)
-        require_same_batch(state["num_ranks"], state["batch_size"], self.config.train.batch_size)
-        require_same_data(state["data"], self.task.fingerprint)
-        weights = dense_state(self.task.trained, self._store)
-        require_fit(state, self.task.num_batches(), weights, self.optimizers)
-
-    def _load_state(self, state: Mapping[str, Any]) -> None:
-        self.state = LoopState.from_dict(state["loop"])
-        load_dense_state(self.task.trained, self._store, state["model"])
-        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
-            load_plain_state(optimizer, saved)
-        load_random_state(state["random"])
+        self._sums.fold(self.state)
+        return run_state(self.state, self.task, self.optimizers, self.config.train.batch_size)
 
     @property
     def _store(self) -> RowStore | None:

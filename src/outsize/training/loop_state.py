@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from outsize.contracts import RowStore
 from outsize.errors import ConfigError
 from outsize.ranks.collectives import world_size
 from outsize.training.metric_names import Metrics
+from outsize.training.tasks import Task
 
 
 @dataclass
@@ -33,9 +34,9 @@ class LoopState:
         previous_best: Lowest badness in the epoch before.
         best: Metrics of the best validation so far, with its step.
         test: Test metrics at that step.
-        stopped: Why the run ended; empty while it goes on.
-        unfinished: The stage after the last step in which the run was stopped; empty where all of
-            them were gone through.
+        stopped: Why the run ended; empty while it runs.
+        unfinished: The stage after the last step in which the run was stopped; empty if all were
+            completed.
     """
 
     step: int = 0
@@ -63,7 +64,7 @@ class LoopState:
         state.best, state.test = _without_nan(state.best), _without_nan(state.test)
         return state
 
-    def go_through(self, stages: Mapping[str, Callable[[], None]]) -> None:
+    def run_stages(self, stages: Mapping[str, Callable[[], None]]) -> None:
         """Run the stages that follow a step, starting with the one that was stopped, if any."""
         names = list(stages)
         for name in names[names.index(self.unfinished) if self.unfinished else 0 :]:
@@ -96,36 +97,62 @@ def load_plain_state(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
             raise ValueError(f"the optimizer's setting {absent[0]!r} is missing")
 
 
-def require_same_batch(num_ranks: int, batch_size: int, batch_size_now: int) -> None:
-    """Refuse to continue with batches of another size than a run was saved with.
+def run_state(
+    state: LoopState, task: Task[Any], optimizers: Sequence[Optimizer], batch_size: int
+) -> dict[str, Any]:
+    """Everything the rest of a run depends on, except the rows of a store.
 
     Args:
-        num_ranks: Ranks that saved it.
-        batch_size: The batch of one of them.
-        batch_size_now: The batch of one rank now.
+        state: The progress of the run.
+        task: What is trained.
+        optimizers: Of dense weights, and of rows if they are in a store.
+        batch_size: The batch of one rank.
     """
-    whole, ranks = num_ranks * batch_size, world_size()
-    if whole == batch_size_now * ranks:
-        return
-    way_out = (
-        f"set train.batch_size={whole // ranks}"
-        if whole % ranks == 0
-        else f"use a number of ranks that divides {whole}"
-    )
-    raise ConfigError(
-        f"this run was saved with batches of {whole} ({_count(num_ranks)} of {batch_size}), and "
-        f"{_count(ranks)} of {batch_size_now} would make {batch_size_now * ranks}: {way_out}"
-    )
+    return {
+        "num_ranks": world_size(),
+        "batch_size": batch_size,
+        "data": task.fingerprint,
+        "loop": asdict(state),
+        "model": dense_state(task.trained, task.embeddings.store),
+        "optimizers": [plain_state(optimizer) for optimizer in optimizers],
+        "random": random_state(),
+    }
 
 
-def require_same_data(saved: str, now: str) -> None:
-    """Refuse to continue on other data than a run was saved with.
+def load_run_state(
+    saved: Mapping[str, Any], task: Task[Any], optimizers: Sequence[Optimizer]
+) -> LoopState:
+    """Load what `run_state` returned; returns the progress of the run."""
+    state = LoopState.from_dict(saved["loop"])
+    load_dense_state(task.trained, task.embeddings.store, saved["model"])
+    for optimizer, saved_optimizer in zip(optimizers, saved["optimizers"], strict=True):
+        load_plain_state(optimizer, saved_optimizer)
+    load_random_state(saved["random"])
+    return state
+
+
+def require_same_run(saved: Mapping[str, Any], task: Task[Any], batch_size: int) -> None:
+    """Refuse to continue with batches of another size, or on other data, than a run was saved with.
 
     Args:
-        saved: The fingerprint of the data then.
-        now: The fingerprint of the data now.
+        saved: What `run_state` returned.
+        task: The task now.
+        batch_size: The batch of one rank now.
     """
-    if saved != now:
+    num_ranks, ranks = saved["num_ranks"], world_size()
+    whole = num_ranks * saved["batch_size"]
+    if whole != batch_size * ranks:
+        way_out = (
+            f"set train.batch_size={whole // ranks}"
+            if whole % ranks == 0
+            else f"use a number of ranks that divides {whole}"
+        )
+        raise ConfigError(
+            f"this run was saved with batches of {whole} ({_count(num_ranks)} of "
+            f"{saved['batch_size']}), and {_count(ranks)} of {batch_size} would make "
+            f"{batch_size * ranks}: {way_out}"
+        )
+    if saved["data"] != task.fingerprint:
         raise ConfigError(
             "the data has changed since this run was saved, and so have its batches: bring the "
             "old data back, or start a new run with --out"

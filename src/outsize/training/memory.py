@@ -1,4 +1,4 @@
-"""What the embeddings and caches of a run cost, wherever its ranks keep them."""
+"""Memory of the embeddings and caches of a run, over all ranks."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from outsize.spec import MemoryUse
 
 
 def memory_of_all_ranks(
-    embeddings: EmbeddingCollection, beside: Mapping[str, MemoryUse]
+    embeddings: EmbeddingCollection, extra: Mapping[str, MemoryUse]
 ) -> tuple[MemoryUse, dict[str, MemoryUse]]:
-    """The cost of all that is kept, and of each part of it by name; entered by all ranks.
+    """Memory in total, and of each part by name; entered by all ranks.
 
     Shards and caches of all ranks are added up. What every rank has a copy of counts once.
 
     Args:
         embeddings: Their tables are parts.
-        beside: Further parts, of which each rank has its own.
+        extra: Further parts, of which each rank has its own.
     """
     total, parts = _of_embeddings(embeddings)
-    for other in gather_values({name: asdict(use) for name, use in beside.items()}):
+    for other in gather_values({name: asdict(use) for name, use in extra.items()}):
         for name, use in other.items():
             parts[name] = parts.get(name, MemoryUse()) + MemoryUse(**use)
             total += MemoryUse(**use)

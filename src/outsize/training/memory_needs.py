@@ -28,8 +28,8 @@ _TOO_LARGE = (  # what torch says of a size that no tensor can have
     "integer multiplication overflow",
     "Overflow when unpacking long",
 )
-_OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", *_TOO_LARGE)
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
+_OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", *_TOO_LARGE)
 
 
 def require_memory(needs: Needs, device: torch.device | None = None) -> None:
@@ -54,10 +54,10 @@ def _require_within(limit: int | None, needs: Needs, where: str) -> None:
     largest = max(needs, key=lambda name: needs[name])
     named = next((name for name, size in needs.items() if size > limit), largest)
     others = total - needs[named]
+    rest = f" (and all else {_size(others)})" if others else ""
     raise NotEnoughMemoryError(
-        f"{named} needs {_size(needs[named])} of memory"
-        f"{f' (and all else {_size(others)})' if others else ''}, but {_size(limit)} are "
-        f"available{where}: lower it, or use a machine with more"
+        f"{named} needs {_size(needs[named])} of memory{rest}, but {_size(limit)} "
+        f"are available{where}: lower it, or use a machine with more"
     )
 
 
@@ -80,7 +80,7 @@ def refusing_what_memory_cannot_hold() -> Iterator[None]:
 
 
 def embedding_needs(config: RunConfig, specs: Iterable[TableSpec]) -> dict[str, int]:
-    """What the embeddings of a rank take, with what their optimizer keeps."""
+    """Bytes of the embeddings of a rank, with the state of their optimizer."""
     wanted, specs = config.embeddings, list(specs)
     num_rows = sum(spec.num_rows for spec in specs)
     name = f"embeddings.dim = {wanted.dim:,} for {num_rows:,} ids in {len(specs):,} tables"
@@ -104,14 +104,14 @@ def click_model_needs(
     num_features, dim = len(embeddings.features), config.embeddings.dim
     numbers = num_dense + num_features * dim + model.num_outputs
     per_example = numbers * _FLOAT + num_features * _ID
-    # In training, numbers have gradients beside them.
+    # In training, every number has a gradient.
     trained = min(config.train.batch_size, num_examples[0]) * (per_example + numbers * _FLOAT)
-    judged = min(config.train.eval_batch_size, num_examples[1]) * per_example
-    larger = "batch_size" if trained >= judged else "eval_batch_size"
+    evaluated = min(config.train.eval_batch_size, num_examples[1]) * per_example
+    larger = "batch_size" if trained >= evaluated else "eval_batch_size"
     return {
         f"[model] with embeddings.dim = {dim:,} and {num_dense + num_features:,} features":
             model.num_weights * _FLOAT * (2 + _state_numbers(config)),
-        f"train.{larger} = {getattr(config.train, larger):,}": max(trained, judged),
+        f"train.{larger} = {getattr(config.train, larger):,}": max(trained, evaluated),
     }  # fmt: skip
 
 
@@ -178,7 +178,7 @@ class _ModelShape(NamedTuple):
 def _model_shape(build: Callable[[], nn.Module]) -> _ModelShape:
     """The shape of a model, by making it without memory for its weights.
 
-    A model that cannot be made so counts as nothing: making it in earnest will say why.
+    A model that cannot be built so counts as nothing: building it for real raises the error.
     """
     try:
         with torch.device("meta"):
@@ -195,7 +195,7 @@ def _model_shape(build: Callable[[], nn.Module]) -> _ModelShape:
 
 
 def _state_numbers(config: RunConfig) -> int:
-    """Numbers that the optimizer of the dense weights keeps with each of them."""
+    """Numbers that the optimizer of the dense weights stores per weight."""
     if config.optimizer.kind == "sgd":
         return 1 if config.optimizer.momentum else 0
     return 2 if config.optimizer.kind == "adamw" else 1

@@ -1,14 +1,17 @@
-"""The error for a non-finite loss or gradient."""
+"""Errors for what is NaN or infinite: a loss or gradient, or a metric."""
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import nn
 
 from outsize.errors import NonFiniteError
 from outsize.optimizers import RowOptimizer
-from outsize.training.gradient_norm import values_of
+from outsize.training.gradients import gradients_of, values_of
 from outsize.training.loop_state import LoopState
+from outsize.training.metric_names import Metrics
 
 
 def non_finite_error(
@@ -26,13 +29,22 @@ def non_finite_error(
         for name, parameter in model.named_parameters()
         if parameter.grad is not None and not torch.isfinite(values_of(parameter.grad)).all()
     ]
-    if rows is not None:
-        pending = rows.param_groups[0]["params"]
-        if any(not torch.isfinite(tensor.grad).all() for tensor in pending):
-            names.append("embedding rows")
+    if rows is not None and any(not torch.isfinite(g).all() for g in gradients_of(rows)):
+        names.append("embedding rows")
     where = f"the gradient of {', '.join(names[:3])}" if names else "the loss"
     return NonFiniteError(
         f"step {state.step + 1} (epoch {state.epoch + 1}, batch {state.batch + 1}): {where} is NaN "
         "or infinite; nothing was applied: lower the learning rate, set train.clip_norm, or look "
         "at that batch's inputs"
     )
+
+
+def require_finite_metrics(metrics: Metrics, split: str, step: int) -> None:
+    """Raise a `NonFiniteError` if a metric of a split is NaN or infinite."""
+    for name, value in metrics.items():
+        if value is not None and not math.isfinite(value):
+            raise NonFiniteError(
+                f"step {step}: {name} of the {split} split is NaN or infinite, and so is what the "
+                "model predicts: lower the learning rate, set train.clip_norm, or look at the "
+                "inputs"
+            )

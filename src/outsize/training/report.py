@@ -1,8 +1,8 @@
 """`report.html`: one self-contained file.
 
-Curves of the loss and of what else says how good the model is, with the best reachable value where
-it is known, what the task says of its training, memory by table, the configuration and the
-environment. Figures are inline SVG.
+Curves of the loss and the quality metrics, with the best reachable value where it is known, metrics
+of the task's training, memory by table, the configuration and the environment. Figures are inline
+SVG.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any
 from outsize.contracts.messages import BYTE_KINDS
 from outsize.files import write_text_atomically
 from outsize.reporting.environment import environment
-from outsize.reporting.page import card, facts_table, figure_and_axes, page, svg_of
+from outsize.reporting.page import card, facts_table, figure_and_axes, html_table, page, svg_of
+from outsize.reporting.quantities import format_bytes
 from outsize.spec import MEMORY_KINDS, MemoryUse
 from outsize.training.config import RunConfig
 from outsize.training.metric_names import label_of, number_of, own_names, quality_names
@@ -26,7 +27,6 @@ from outsize.training.strict_toml import encode, to_toml
 _COLORS = {"train": "#9aa5b1", "validation": "#2563eb", "test": "#d97706", "bayes": "#16a34a"}
 _MEMORY_COLORS = dict(zip(MEMORY_KINDS, ("#2563eb", "#94a3b8", "#d97706", "#16a34a"), strict=True))
 _MAX_TABLES = 15
-_UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 def write_report(
@@ -50,7 +50,7 @@ def write_report(
         own=_own_section(lines),
         memory=memory_svg(memory),
         rows=_rows_section(lines),
-        evaluations=_evaluations(lines),
+        evaluations=_table([x for x in lines if x["split"] in ("validation", "test")]),
         reclusterings=_reclusterings(lines),
         config=html.escape(to_toml(encode(config))),
         environment=facts_table(environment()),
@@ -113,7 +113,7 @@ def traffic_svg(lines: Sequence[Mapping[str, Any]]) -> str:
             for kind in BYTE_KINDS]  # fmt: skip
     axes.stackplot(steps, sent, labels=BYTE_KINDS, colors=list(_MEMORY_COLORS.values()), alpha=0.8)
     axes.set_xlabel("step")
-    axes.set_ylabel("MB a step, all ranks")
+    axes.set_ylabel("MB per step, all ranks")
     if any(line["hit_rate"] for line in lines):
         rate = axes.twinx()
         rate.plot(steps, [line["hit_rate"] for line in lines], color="#111827", lw=1.2)
@@ -121,15 +121,6 @@ def traffic_svg(lines: Sequence[Mapping[str, Any]]) -> str:
         rate.set_ylabel("hit rate (line)")
     axes.legend(frameon=False, fontsize=8, loc="upper right")
     return svg_of(figure)
-
-
-def format_bytes(size: float) -> str:
-    """A formatted size: 23.4 MB."""
-    for unit in _UNITS[:-1]:
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} {_UNITS[-1]}"
 
 
 def _headline(summary: Mapping[str, Any]) -> dict[str, str]:
@@ -173,11 +164,6 @@ def _own_section(lines: Sequence[Mapping[str, Any]]) -> str:
     return f'<h2>Training</h2><div class="grid">{"".join(curves)}</div>' if curves else ""
 
 
-def _evaluations(lines: Sequence[Mapping[str, Any]]) -> str:
-    """One table row per evaluation."""
-    return _table([line for line in lines if line["split"] in ("validation", "test")])
-
-
 def _reclusterings(lines: Sequence[Mapping[str, Any]]) -> str:
     """One table row per recluster, if there are any."""
     rows = [line for line in lines if line["split"] == "recluster"]
@@ -205,18 +191,13 @@ def _rows_section(lines: Sequence[Mapping[str, Any]]) -> str:
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:
     names = list(dict.fromkeys(name for row in rows for name in row))
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in names)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{_cell(row.get(name, ''))}</td>" for name in names) + "</tr>"
-        for row in rows
-    )
-    return f"<table><tr>{head}</tr>{body}</table>"
+    return html_table(names, [[_cell(row.get(name, "")) for name in names] for row in rows])
 
 
 def _cell(value: Any) -> str:
     if value is None or isinstance(value, float):
         return number_of(value)
-    return html.escape(str(value))
+    return str(value)
 
 
 _BODY = Template("""<div class="cards">$cards</div>

@@ -15,14 +15,13 @@ class RetrievalConfig:
     """What is measured, and what is masked.
 
     Attributes:
-        max_known: Up to so many of a query's other training items are kept from being its
-            negatives, those with the lowest rows; `None` for all of them, 0 for none. Evaluation
-            always leaves all of them out.
+        max_known: How many of a query's other training items are masked as negatives, those with
+            the lowest rows; `None` for all of them, 0 for none. Evaluation always masks all.
         recall_at: Cut-offs of recall.
         ndcg_at: Cut-offs of NDCG.
         mrr_at: Cut-offs of MRR.
         hit_at: Cut-offs of the hit rate.
-        judge: The metric by which the best validation is chosen and a run stopped early.
+        judge: The metric that chooses the best validation and decides early stopping.
     """
 
     max_known: int | None = None

@@ -32,9 +32,8 @@ def encode_corpus(
 ) -> Float32[Tensor, "num_items dim"]:
     """Encode all items, sharing the work among ranks; entered by all ranks.
 
-    Every rank encodes as many, the last ones an item twice where that does not come out even:
-    reading rows may be a meeting of all ranks. Where a stop is asked for, `StopRequested` is raised
-    between chunks.
+    Every rank encodes equally many, the last ones some items twice if necessary, because reading
+    rows may be collective. If a stop is requested, it raises `StopRequested` between chunks.
     """
     share = -(-num_items // world_size())
     rows = torch.arange(share, device=device) + rank() * share

@@ -204,9 +204,9 @@ def _begin(stack: contextlib.ExitStack, loop: Loop, start: _Start) -> Path | Non
     with failing_together(DataError):
         if start.written is not None:
             if checkpoint is not None:
-                start.written.truncate_metrics(loop.state.step, logged)
+                start.written.log.truncate(loop.state.step, logged)
             else:
-                start.written.start_over(loop.config)
+                start.written.restart(loop.config)
     return checkpoint
 
 
@@ -244,7 +244,7 @@ class _FolderAndProgress(Callbacks):
 
     def log(self, line: Mapping[str, Any]) -> None:
         if self._folder is not None:
-            self._folder.append_metrics(line)
+            self._folder.log.append(line)
         if self.progress is not None:
             self.progress.log(line)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,10 +54,10 @@ class RunFolder:
                 "another folder"
             ) from error
 
-    def start_over(self, config: RunConfig) -> None:
+    def restart(self, config: RunConfig) -> None:
         """Start over from the first step, in a folder that `begin` made."""
         self._write_config(config)
-        self.log.start_over()
+        self.log.clear()
 
     def _write_config(self, config: RunConfig) -> None:
         write_text_atomically(self.config_file, to_toml(encode(config)))
@@ -106,20 +106,6 @@ class RunFolder:
     def config(self) -> RunConfig:
         """The configuration the run was started with."""
         return decode(RunConfig, read_toml(self.config_file), str(self.config_file))
-
-    def truncate_metrics(self, step: int, facts: Mapping[str, Any] | None = None) -> None:
-        """Drop the lines of steps that a resumed run will repeat, and a line cut by a crash.
-
-        Args:
-            step: Where the run resumes.
-            facts: What its checkpoint recorded of the log, if it did; a log that lacks any of it
-                is refused.
-        """
-        self.log.go_on(step, facts)
-
-    def append_metrics(self, line: Mapping[str, Any]) -> None:
-        """Add one line; a crash can cut at most this line short."""
-        self.log.append(line)
 
     def metrics(self) -> list[dict[str, Any]]:
         """All complete lines."""

@@ -1,7 +1,7 @@
 """`metrics.jsonl`, the log of a run: one JSON object per line, with its step and split.
 
 A checkpoint records in `log.json` how much of the log belongs to it: lines, bytes and their
-SHA-256. A resumed run goes on from exactly those lines, and one whose log lacks any of them is
+SHA-256. A resumed run continues from exactly those lines, and one whose log lacks any of them is
 refused.
 """
 
@@ -66,7 +66,7 @@ class RunLog:
                 raise DataError(f"{self.path}, line {number}: {error}; {_WAY_OUT}") from None
         return found
 
-    def go_on(self, step: int, facts: Mapping[str, Any] | None = None) -> None:
+    def truncate(self, step: int, facts: Mapping[str, Any] | None = None) -> None:
         """Drop what a resumed run will write again, and a line cut by a crash.
 
         Args:
@@ -93,7 +93,7 @@ class RunLog:
             write_text_atomically(self.path, kept.decode())
         self._begin(kept)
 
-    def start_over(self) -> None:
+    def clear(self) -> None:
         """Drop all lines."""
         write_text_atomically(self.path, "")
         self._begin(b"")

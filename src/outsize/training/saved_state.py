@@ -103,7 +103,7 @@ def fitting(checkpoint: Path, *also: type[Exception]) -> Iterator[None]:
 
     Args:
         checkpoint: What is loaded.
-        also: What torch may raise besides for a state that is not what it expects.
+        also: Errors that torch raises for an unexpected state.
     """
     kinds: tuple[type[Exception], ...] = (SchemaError, *also)
     try:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from outsize.bounds import require_between
 from outsize.errors import ConfigError
 
 
@@ -26,8 +27,7 @@ class ScheduleConfig:
     def __post_init__(self) -> None:
         if self.warmup_steps < 0:
             raise ConfigError(f"warmup_steps must be >= 0, but got {self.warmup_steps}")
-        if not 0 <= self.final <= 1:
-            raise ConfigError(f"final must be between 0 and 1, but got {self.final}")
+        require_between(self, 0, 1, "final")
 
     def factor(self, step: int, total_steps: int) -> float:
         """The factor of the base rates at `step` (0 is the first) of `total_steps`."""

@@ -172,9 +172,14 @@ def shown(value: Any) -> str:
 def _decode_field(
     field: dataclasses.Field[Any], hint: Any, value: Any, source: str, path: str
 ) -> Any:
-    if kinds := field.metadata.get("kinds"):
-        if not isinstance(value, Mapping):
-            raise ConfigError(f"{source}: {path!r} must be a section, but got {shown(value)}")
+    parts = [part for part in typing.get_args(hint) if part is not type(None)]
+    hint = parts[0] if len(parts) == 1 and dataclasses.is_dataclass(parts[0]) else hint
+    kinds = field.metadata.get("kinds")
+    if not kinds and not (dataclasses.is_dataclass(hint) and isinstance(hint, type)):
+        return _decode_value(hint, value, source, path)
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{source}: {path!r} must be a section, but got {shown(value)}")
+    if kinds:
         rest = dict(value)
         default = field.metadata.get("default") or next(
             key for key, kind in kinds.items() if kind is field.default_factory
@@ -187,13 +192,7 @@ def _decode_field(
                 f"There are: {', '.join(kinds)}{own}"
             )
         return decode(kinds[kind], rest, source, path)
-    parts = [part for part in typing.get_args(hint) if part is not type(None)]
-    hint = parts[0] if len(parts) == 1 and dataclasses.is_dataclass(parts[0]) else hint
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        if not isinstance(value, Mapping):
-            raise ConfigError(f"{source}: {path!r} must be a section, but got {shown(value)}")
-        return decode(hint, value, source, path)
-    return _decode_value(hint, value, source, path)
+    return decode(hint, value, source, path)
 
 
 def _decode_value(hint: Any, value: Any, source: str, path: str) -> Any:

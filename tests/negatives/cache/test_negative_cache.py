@@ -373,7 +373,7 @@ def test_what_cannot_be_kept_is_refused_and_nothing_is_written(
     ("options", "words"),
     [
         ({"num_items": 0}, "num_items and dim must be >= 1, but got 0 and 2"),
-        ({"eviction": "random"}, "eviction is 'fifo' or 'lru', but got 'random'"),
+        ({"eviction": "random"}, "eviction must be one of fifo, lru, but got 'random'"),
         ({"corpus_size": 0}, "corpus_size must be >= 1"),
         ({"precision": "float16"}, "float32, bfloat16, int8, but got 'float16'"),
         ({"features": {"a b": ((), torch.int64)}}, "must be an identifier, but got 'a b'"),

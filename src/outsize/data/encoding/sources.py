@@ -126,7 +126,9 @@ def _read_parquet(number: int, path: Path, wanted: tuple[str, ...]) -> Iterator[
         yield Chunk(number, columns, batch.num_rows, numbers, share)
 
 
-def _damaged_column(path: Path, wanted: tuple[str, ...], damaged: tuple[type, ...]) -> str:
+def _damaged_column(
+    path: Path, wanted: tuple[str, ...], damaged: tuple[type[Exception], ...]
+) -> str:
     """The first column that cannot be read even alone, in words; empty if none is to blame."""
     import pyarrow.parquet as pq
 

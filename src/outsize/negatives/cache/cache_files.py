@@ -74,7 +74,7 @@ def write_cache(cache: ItemCache, folder: Path) -> dict[str, dict[str, Any]]:
         "counters": dict(zip(_COUNTERS, cache.counters(), strict=True)),
     }
     metadata = {"cache": json.dumps(header)}
-    return write_rank_file(folder, _file_name(index, count), tensors, metadata)
+    return write_rank_file(folder, rank_file("cache", index, count), tensors, metadata)
 
 
 @torch.no_grad()
@@ -118,7 +118,7 @@ def _needed_files(cache: ItemCache, folder: Path) -> tuple[list[Path], bool]:
     if not names:
         raise CheckpointError(f"{folder} holds no negative cache: choose another folder")
     count = int(names[0].split("-")[-1].split(".")[0])
-    if names != [_file_name(index, count) for index in range(count)]:
+    if names != [rank_file("cache", index, count) for index in range(count)]:
         raise CheckpointError(
             f"checkpoint {folder} is damaged: of the {count} files of a negative cache it lists "
             f"{len(names)}; save it again"
@@ -208,7 +208,3 @@ def _describe(kind: tuple[str | None, tuple[int, ...]] | None) -> str:
         return "is absent"
     dtype, shape = kind
     return f"is {dtype} of shape {shape} per item"
-
-
-def _file_name(index: int, count: int) -> str:
-    return rank_file("cache", index, count)

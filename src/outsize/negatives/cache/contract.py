@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Float32, Int64
 from torch import Tensor, nn
 
 from outsize.contracts import Shard
 from outsize.kernels.ragged import Ragged
+from outsize.kernels.softmax.draws import SoftmaxDraws
 from outsize.negatives.cache.draw import Draw, HeldItems
+from outsize.negatives.cache.key_index import as_lists
+from outsize.negatives.cache.stored_items import StoredItems
 from outsize.ranks.collectives import RankGroup
 from outsize.spec import MemoryUse
 
-UNKNOWN_PUSHED = (
-    1 << 62
-)  # stands for the count in files that were written before pushed items were counted
+# Stands for the count in files that were written before pushed items were counted.
+UNKNOWN_PUSHED = 1 << 62
 
 
 @dataclass(frozen=True)
@@ -74,14 +77,14 @@ class ItemCache(nn.Module, ABC):
         """Items held now, over all ranks."""
 
     @property
-    @abstractmethod
     def num_held_here(self) -> int:
         """Items held by this rank."""
+        return self.num_held
 
     @property
-    @abstractmethod
     def num_items_here(self) -> int:
         """Capacity of this rank, in items."""
+        return self.num_items
 
     @property
     @abstractmethod
@@ -95,6 +98,12 @@ class ItemCache(nn.Module, ABC):
     def alpha(self) -> float:
         """α, the share of the corpus that is held; 1 without a `corpus_size`."""
         return 1.0 if self.corpus_size is None else self.num_held / self.corpus_size
+
+    def log_weight(self) -> float:
+        """Log of 1/α: of how many items of the corpus each held item stands for."""
+        if self.corpus_size is None or not self.num_held:
+            return 0.0
+        return math.log(self.corpus_size / self.num_held)
 
     def own_keys(self, num_keys: int) -> range:
         """The keys among 0 … num_keys − 1 that this rank owns."""
@@ -126,7 +135,7 @@ class ItemCache(nn.Module, ABC):
                 with unequal probability: −log πⱼ (see `log_inclusion`).
         """
 
-    @abstractmethod
+    @torch.no_grad()
     def sample(
         self,
         queries: Float[Tensor, "batch dim"],
@@ -151,6 +160,42 @@ class ItemCache(nn.Module, ABC):
             advance: Whether to count this draw. An uncounted one, as in an evaluation, does not
                 change later draws.
         """
+        scaled = queries.detach().float() * (beta.detach() if isinstance(beta, Tensor) else beta)
+        lists = None if exclude is None else as_lists(exclude)
+        drawn, generator = self._draw(scaled, num, lists, exclude_everywhere, with_mean, advance)
+        uniforms = torch.rand(drawn.rows.shape, generator=generator, device=queries.device)
+        keys, ages, items = self.found_at(drawn.rows.flatten())
+
+        def by_query(values: Tensor) -> Tensor:
+            return values.view(*drawn.rows.shape, *values.shape[1:])
+
+        return Draw(
+            rows=drawn.rows,
+            keys=by_query(keys),
+            features={name: by_query(values) for name, values in items.features.items()},
+            embeddings=by_query(items.embeddings()),
+            ages=by_query(ages),
+            logits=drawn.logits,
+            log_partition=drawn.log_partition,
+            uniforms=uniforms,
+            mean_embedding=drawn.mean,
+        )
+
+    @abstractmethod
+    def _draw(
+        self,
+        scaled: Float32[Tensor, "batch dim"],
+        num: int,
+        exclude: Ragged | None,
+        exclude_everywhere: Int64[Tensor, " m"] | None,
+        with_mean: bool,
+        advance: bool,
+    ) -> tuple[SoftmaxDraws, torch.Generator]:
+        """Draw rows for queries that are already multiplied by β; returns the generator, too."""
+
+    @abstractmethod
+    def found_at(self, rows: Int64[Tensor, " n"]) -> tuple[Tensor, Tensor, StoredItems]:
+        """Keys, ages and items in the given rows; `NO_KEY`, 0 and filler for row −1."""
 
     @abstractmethod
     def commit(

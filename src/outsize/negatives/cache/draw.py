@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from jaxtyping import Float32, Int64
 from torch import Tensor
 
-from outsize.negatives.cache.stored_items import StoredItems
-
 
 @dataclass(frozen=True)
 class HeldItems:
@@ -54,35 +52,6 @@ class Draw:
     log_partition: Float32[Tensor, " batch"]
     uniforms: Float32[Tensor, "batch k"]
     mean_embedding: Float32[Tensor, "batch dim"] | None = None
-
-    @classmethod
-    def of(
-        cls,
-        rows: Int64[Tensor, "batch k"],
-        keys: Int64[Tensor, " n"],
-        ages: Int64[Tensor, " n"],
-        items: StoredItems,
-        logits: Float32[Tensor, "batch k"],
-        log_partition: Float32[Tensor, " batch"],
-        uniforms: Float32[Tensor, "batch k"],
-        mean_embedding: Float32[Tensor, "batch dim"] | None,
-    ) -> Draw:
-        """Build a draw from flattened items, those of the first query first."""
-
-        def by_query(values: Tensor) -> Tensor:
-            return values.view(*rows.shape, *values.shape[1:])
-
-        return cls(
-            rows,
-            by_query(keys),
-            {name: by_query(values) for name, values in items.features.items()},
-            by_query(items.embeddings()),
-            by_query(ages),
-            logits,
-            log_partition,
-            uniforms,
-            mean_embedding,
-        )
 
     @property
     def num(self) -> int:

@@ -1,9 +1,10 @@
-"""Feeds: which items enter a cache. The whole corpus, a stream of random items, or positives."""
+"""Feeds, by name in `FEEDS`: which items enter a cache."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Int64
@@ -13,6 +14,7 @@ from outsize.errors import ConfigError
 from outsize.hashing import derive_seed
 from outsize.negatives.cache.contract import ItemCache, PushReport
 from outsize.negatives.cache.draw import HeldItems
+from outsize.negatives.cache.item_eviction import ITEM_EVICTION
 from outsize.negatives.contract import ItemSource
 from outsize.negatives.inclusion import InclusionProbabilities
 from outsize.ranks.collectives import check_stop_together
@@ -22,15 +24,45 @@ _NOTHING = PushReport(0, 0, 0)
 _FILL_SIZE = 1 << 17  # items per push, so that the corpus is never held twice in float32
 
 
+@dataclass(frozen=True)
+class FeedSettings:
+    """What a run file says of a cache and of what enters it.
+
+    Attributes:
+        num_items: Capacity of the cache; `None` for the whole corpus.
+        eviction: A key of `ITEM_EVICTION`.
+        num_new: Random items per step and rank.
+        log_q: Whether to apply the logQ correction.
+    """
+
+    num_items: int | None
+    eviction: str
+    num_new: int
+    log_q: bool
+
+
 class Feed(ABC):
     """Decides which items enter a cache.
 
     Attributes:
         needs_positives: Whether the feed pushes the positives of each step. A feed with items of
             its own fills the cache once, when the warm-up is over.
+        samples_corpus: Whether it pushes `num_new` items per step, of which the cache then holds a
+            uniform sample of the corpus.
     """
 
     needs_positives: bool = True
+    samples_corpus: bool = False
+
+    @classmethod
+    def require_possible(cls, settings: FeedSettings) -> None:
+        """Refuse settings of a run file that do not suit this feed; by default none."""
+        return
+
+    @classmethod
+    def from_settings(cls, settings: FeedSettings, source: ItemSource, seed: int) -> Feed:
+        """Build the feed of a run file; a feed in `FEEDS` implements it."""
+        raise NotImplementedError
 
     def require_room(self, cache: ItemCache) -> None:
         """Raise if the cache is too small for this feed. Does nothing by default."""
@@ -62,6 +94,19 @@ class CorpusFeed(Feed):
 
     def __init__(self, source: ItemSource) -> None:
         self._source = source
+
+    @classmethod
+    def require_possible(cls, settings: FeedSettings) -> None:  # noqa: D102
+        if settings.num_items is not None:
+            raise ConfigError(
+                "feed = 'corpus' holds all items: remove num_items, or set feed = 'stream'"
+            )
+
+    @classmethod
+    def from_settings(  # noqa: D102
+        cls, settings: FeedSettings, source: ItemSource, seed: int
+    ) -> CorpusFeed:
+        return cls(source)
 
     def require_room(self, cache: ItemCache) -> None:
         """Raise if the cache has fewer rows than the corpus has items."""
@@ -97,6 +142,7 @@ class StreamFeed(Feed):
     """
 
     needs_positives = False
+    samples_corpus = True
 
     def __init__(self, source: ItemSource, num_new: int, seed: int = 0) -> None:
         if num_new < 1:
@@ -104,6 +150,20 @@ class StreamFeed(Feed):
         self._source = source
         self._num_new = num_new
         self._seed = seed
+
+    @classmethod
+    def require_possible(cls, settings: FeedSettings) -> None:  # noqa: D102
+        if ITEM_EVICTION[settings.eviction].renews:
+            raise ConfigError(
+                "feed = 'stream' is a uniform sample only with eviction = 'fifo': with "
+                f"{settings.eviction!r}, items that are drawn often would stay"
+            )
+
+    @classmethod
+    def from_settings(  # noqa: D102
+        cls, settings: FeedSettings, source: ItemSource, seed: int
+    ) -> StreamFeed:
+        return cls(source, settings.num_new, seed)
 
     def begin(self, cache: ItemCache) -> None:
         """Fill the cache with distinct random items."""
@@ -149,6 +209,15 @@ class PositivesFeed(Feed):
         if counts is not None:
             self._inclusion = InclusionProbabilities(counts, num_held, eviction)
 
+    @classmethod
+    def from_settings(  # noqa: D102
+        cls, settings: FeedSettings, source: ItemSource, seed: int
+    ) -> PositivesFeed:
+        if not settings.log_q:
+            return cls()
+        num_held = min(settings.num_items or source.num_items, source.num_items)
+        return cls(source.require_counts(), num_held, settings.eviction)
+
     def feed(  # noqa: D102
         self, cache: ItemCache, positives: HeldItems, embeddings: Tensor
     ) -> PushReport:
@@ -162,6 +231,13 @@ class PositivesFeed(Feed):
             num_pushed = cache.num_pushed
             cache.reweigh(lambda keys: -inclusion.log_probabilities(keys, num_pushed))
         return report
+
+
+FEEDS: dict[str, type[Feed]] = {
+    "corpus": CorpusFeed,
+    "stream": StreamFeed,
+    "positives": PositivesFeed,
+}
 
 
 def _push(cache: ItemCache, source: ItemSource, keys: Int64[Tensor, " n"], most: int) -> PushReport:

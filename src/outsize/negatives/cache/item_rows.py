@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from outsize.errors import ConfigError, DataError, NonFiniteError
 from outsize.kernels.rows.lines import put_lines
-from outsize.negatives.cache.precision import Precision, dtype_of, to_stored
+from outsize.negatives.cache.precision import PRECISIONS, has_scales, to_stored
 from outsize.negatives.cache.stored_items import StoredItems
+from outsize.registries import require_known
 
 FeatureShapes = Mapping[str, tuple[Sequence[int], torch.dtype]]
 
@@ -23,22 +24,21 @@ class ItemRows(nn.Module):
         num_rows: Number of rows.
         dim: Width of an embedding.
         features: Name → (shape, dtype) of the feature of one item.
-        precision: How embeddings are stored.
+        precision: How embeddings are stored, a key of `PRECISIONS`.
     """
 
     vectors: Tensor
     scales: Tensor | None
 
-    def __init__(
-        self, num_rows: int, dim: int, features: FeatureShapes, precision: Precision
-    ) -> None:
+    def __init__(self, num_rows: int, dim: int, features: FeatureShapes, precision: str) -> None:
         super().__init__()
-        dtype = dtype_of(precision)
+        require_known("precision", precision, PRECISIONS)
+        dtype = PRECISIONS[precision]
         self.dim = dim
         self.precision = precision
         self.shapes = {name: (tuple(shape), kind) for name, (shape, kind) in features.items()}
         self.register_buffer("vectors", torch.zeros(num_rows, dim, dtype=dtype))
-        self.register_buffer("scales", torch.zeros(num_rows) if dtype == torch.int8 else None)
+        self.register_buffer("scales", torch.zeros(num_rows) if has_scales(dtype) else None)
         for name, (shape, kind) in self.shapes.items():
             if not name.isidentifier():
                 raise ConfigError(f"a feature's name must be an identifier, but got {name!r}")

@@ -9,37 +9,31 @@ back (`commit`). New items evict old ones (`push`); a sweep re-encodes the oldes
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Literal
 
 import torch
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
 from outsize.contracts import Shard
-from outsize.contracts.moves import keeping_types
 from outsize.errors import ConfigError
-from outsize.hashing import derive_seed
 from outsize.kernels.directory.lookup import keys_and_ages
 from outsize.kernels.ragged import Ragged
 from outsize.kernels.softmax.draws import ScoredItems, SoftmaxDraws, draw_from_softmax
-from outsize.negatives.cache.contract import UNKNOWN_PUSHED, ItemCache, PushReport
+from outsize.negatives.cache.cache_state import CacheState
+from outsize.negatives.cache.contract import PushReport
 from outsize.negatives.cache.draw import Draw, HeldItems
+from outsize.negatives.cache.item_eviction import ITEM_EVICTION
 from outsize.negatives.cache.item_rows import FeatureShapes, ItemRows, require_weights
-from outsize.negatives.cache.key_index import NO_KEY, KeyIndex, as_lists, last_occurrences
-from outsize.negatives.cache.oldest import NEVER, OldestFirst
-from outsize.negatives.cache.precision import Precision
+from outsize.negatives.cache.key_index import NO_KEY, last_occurrences
 from outsize.negatives.cache.stored_items import StoredItems
 from outsize.negatives.cache.undo import Undo
+from outsize.registries import require_known
 from outsize.spec import MemoryUse
 
-Eviction = Literal["fifo", "lru"]
-_EMPTY = -1  # the stamp of an empty row, which is used first
 
-
-class NegativeCache(ItemCache):
+class NegativeCache(CacheState):
     """A negative cache of one rank: one row per item, each item at most once by its key.
 
     New items use empty rows first. Then they evict the items that entered longest ago ("fifo") or
@@ -72,71 +66,29 @@ class NegativeCache(ItemCache):
         (torch.Size([2, 4]), False)
     """
 
-    keys: Tensor
-    log_weights: Tensor
-    encoded_at: Tensor
-    stamps: Tensor
-
     def __init__(
         self,
         num_items: int,
         dim: int,
         features: FeatureShapes | None = None,
-        precision: Precision = "bfloat16",
-        eviction: Eviction = "fifo",
+        precision: str = "bfloat16",
+        eviction: str = "fifo",
         corpus_size: int | None = None,
         seed: int = 0,
     ) -> None:
-        super().__init__()
         if num_items < 1 or dim < 1:
             raise ConfigError(f"num_items and dim must be >= 1, but got {num_items} and {dim}")
-        if eviction not in ("fifo", "lru"):
-            raise ConfigError(f"eviction is 'fifo' or 'lru', but got {eviction!r}")
+        require_known("eviction", eviction, ITEM_EVICTION)
         if corpus_size is not None and corpus_size < 1:
             raise ConfigError(f"corpus_size must be >= 1, but got {corpus_size}")
-        self.num_items = num_items
+        super().__init__(num_items, seed)
         self.dim = dim
         self.eviction = eviction
         self.corpus_size = corpus_size
         self.shard = Shard()
-        self.seed = seed
-        self._clock = self._num_pushes = self._num_draws = self._num_held = self._num_pushed = 0
+        self._renews = ITEM_EVICTION[eviction].renews
         self._undo = Undo()
         self.items = ItemRows(num_items, dim, features or {}, precision)
-        self.register_buffer("keys", torch.full((num_items,), NO_KEY))
-        self.register_buffer("log_weights", torch.full((num_items,), -torch.inf))
-        self.register_buffer("encoded_at", torch.full((num_items,), NEVER))
-        self.register_buffer("stamps", torch.full((num_items,), _EMPTY))
-        self._derive()
-
-    @property
-    def clock(self) -> int:  # noqa: D102
-        return self._clock
-
-    @property
-    def device(self) -> torch.device:  # noqa: D102
-        return self.keys.device
-
-    @property
-    def num_held(self) -> int:
-        """Items held now; known without a device synchronization."""
-        return self._num_held
-
-    @property
-    def num_held_here(self) -> int:  # noqa: D102
-        return self.num_held
-
-    @property
-    def num_items_here(self) -> int:  # noqa: D102
-        return self.num_items
-
-    @property
-    def num_pushed(self) -> int:  # noqa: D102
-        return self._num_pushed
-
-    def ages(self) -> Int64[Tensor, " held"]:
-        """The age of each held item: commits since it was encoded."""
-        return self.clock - self.encoded_at[self.keys != NO_KEY]
 
     def memory_use(self) -> MemoryUse:
         """Memory of the cache: items, their keys and stamps."""
@@ -175,21 +127,20 @@ class NegativeCache(ItemCache):
     ) -> PushReport:
         """Push items that `prepare` has converted."""
         last = last_occurrences(keys)
-        found = self._index.rows_of(keys[last])
+        found = self.rows_of(keys[last])
         known, known_rows = last[found >= 0], found[found >= 0]
         new = last[found < 0][-self.num_items :]
         self._undo.save(known_rows)
         self._num_pushes += 1
-        self._num_pushed += len(keys)
-        if self.eviction == "lru":
+        self.num_pushed += len(keys)
+        if self._renews:
             self.stamps[known_rows] = self._num_pushes
         new_rows = self._by_stamp.take(new.shape[0])
-        num_empty = self.num_items - self._num_held  # empty rows are used first
-        self._undo.save(
-            new_rows[:num_empty], zero="items."
-        )  # empty rows are zero: no copy is needed
+        num_empty = self.num_items - self.num_held  # empty rows are used first
+        # Empty rows are zero: no copy is needed.
+        self._undo.save(new_rows[:num_empty], zero="items.")
         self._undo.save(new_rows[num_empty:])
-        self._num_held = min(self.num_items, self._num_held + len(new))
+        self.num_held = min(self.num_items, self.num_held + len(new))
         self.stamps[new_rows] = self._num_pushes
         self.keys[new_rows] = keys[new]
         self._index.add(new_rows)
@@ -201,27 +152,22 @@ class NegativeCache(ItemCache):
         self.encoded_at[rows] = self.clock
         return PushReport(len(new), len(known), len(keys) - len(new) - len(known))
 
-    @torch.no_grad()
-    def sample(  # noqa: D102
+    def _draw(
         self,
-        queries: Float[Tensor, "batch dim"],
-        num: int = 1,
-        beta: float | Tensor = 1.0,
-        exclude: Int64[Tensor, "batch ..."] | Ragged | None = None,
-        exclude_everywhere: Int64[Tensor, " n"] | None = None,
-        with_mean: bool = False,
-        advance: bool = True,
-    ) -> Draw:
-        scaled = queries.detach().float() * (beta.detach() if isinstance(beta, Tensor) else beta)
-        lists = None if exclude is None else as_lists(exclude)
+        scaled: Float32[Tensor, "batch dim"],
+        num: int,
+        exclude: Ragged | None,
+        exclude_everywhere: Int64[Tensor, " m"] | None,
+        with_mean: bool,
+        advance: bool,
+    ) -> tuple[SoftmaxDraws, torch.Generator]:
         generator = self.next_generator(advance)
-        drawn = self.draw_rows(scaled, num, generator, lists, exclude_everywhere, with_mean)
-        uniforms = torch.rand(drawn.rows.shape, generator=generator, device=queries.device)
-        found = self.found_at(drawn.rows.flatten())
-        return Draw.of(drawn.rows, *found, drawn.logits, drawn.log_partition, uniforms, drawn.mean)
+        drawn = self.draw_rows(scaled, num, generator, exclude, exclude_everywhere, with_mean)
+        return drawn, generator
 
-    def found_at(self, rows: Int64[Tensor, " n"]) -> tuple[Tensor, Tensor, StoredItems]:
-        """Keys, ages and items in the given rows; `NO_KEY`, 0 and filler for row −1."""
+    def found_at(  # noqa: D102
+        self, rows: Int64[Tensor, " n"]
+    ) -> tuple[Tensor, Tensor, StoredItems]:
         keys, ages = keys_and_ages(rows, self.keys, self.encoded_at, self.clock)
         return keys, ages, self.items.at(rows)
 
@@ -263,7 +209,7 @@ class NegativeCache(ItemCache):
 
     def tick(self) -> None:
         """Advance the clock: the age of every item grows by 1."""
-        self._clock += 1
+        self.clock += 1
 
     @torch.no_grad()
     def rewrite(self, items: HeldItems, embeddings: Float[Tensor, "n dim"]) -> None:  # noqa: D102
@@ -278,7 +224,7 @@ class NegativeCache(ItemCache):
         self._undo.save(rows[last], "items.feature_")
         self.items.put(rows[last], items.take(last))
         self.encoded_at[rows[last]] = self.clock
-        if self.eviction == "lru":
+        if self._renews:
             self._num_pushes += 1
             self.stamps[rows[last]] = self._num_pushes
 
@@ -302,57 +248,19 @@ class NegativeCache(ItemCache):
         self._undo.save(torch.arange(self.num_items, device=self.device), only="log_weights")
         self.log_weights.copy_(torch.where(self.keys == NO_KEY, -torch.inf, weights))
 
-    def rows_of(self, keys: Int64[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
-        """The row of each key; −1 for keys that are not held, and for −1."""
-        return self._index.rows_of(keys)
-
     @torch.no_grad()
     def scored(self, exclude_everywhere: Int64[Tensor, " n"] | None = None) -> ScoredItems:
         """The cache as the kernels read it: empty rows and excluded items have log-weight −∞."""
         weights = self.log_weights
         if self.corpus_size is not None:
-            weights = weights + math.log(self.corpus_size / max(1, self.num_held))
+            weights = weights + self.log_weight()
         if exclude_everywhere is not None:
             rows = self.rows_of(exclude_everywhere)
-            padded = torch.cat(
-                (weights, weights[:1])
-            )  # the extra entry takes keys that are not held
+            # The extra entry takes keys that are not held.
+            padded = torch.cat((weights, weights[:1]))
             padded[torch.where(rows >= 0, rows, self.num_items)] = -torch.inf
             weights = padded[:-1]
         return ScoredItems(self.items.vectors, self.items.scales, weights)
-
-    def tensors_here(self) -> dict[str, Tensor]:  # noqa: D102
-        return dict(self.named_buffers())
-
-    def counters(self) -> list[int]:  # noqa: D102
-        return [self._clock, self._num_pushes, self._num_draws, self._num_pushed, self.seed]
-
-    @torch.no_grad()
-    def resume(self, num_held_here: int, counters: Sequence[int]) -> None:  # noqa: D102
-        self.keys[num_held_here:] = NO_KEY
-        self.log_weights[num_held_here:] = -torch.inf
-        self.encoded_at[num_held_here:] = NEVER
-        self.stamps[num_held_here:] = _EMPTY
-        self.set_extra_state(torch.tensor(counters))
-
-    def get_extra_state(self) -> Tensor:
-        """The counters."""
-        return torch.tensor(self.counters())
-
-    def set_extra_state(self, state: Tensor) -> None:
-        """Set the counters, and rebuild what is derived from the buffers."""
-        *counts, self.seed = state.tolist()
-        self._clock, self._num_pushes, self._num_draws, *pushed = counts
-        self._num_pushed = pushed[0] if pushed else UNKNOWN_PUSHED
-        self._num_held = int((self.keys != NO_KEY).sum())
-        self._derive()
-
-    def next_generator(self, advance: bool = True) -> torch.Generator:
-        """The generator of the next draw, seeded by the cache's seed and the number of draws."""
-        self._num_draws += advance
-        use = "negatives" if advance else "uncounted negatives"
-        generator = torch.Generator(self.keys.device)
-        return generator.manual_seed(derive_seed(self.seed, use, self._num_draws))
 
     def _still_held(
         self, items: HeldItems, embeddings: Float[Tensor, "n dim"]
@@ -361,15 +269,3 @@ class NegativeCache(ItemCache):
         holds = (items.rows >= 0) & (self.keys[items.rows.clamp_min(0)] == items.keys)
         keys = items.keys[holds]
         return items.rows[holds], keys, self.items.prepare(embeddings[holds], keys)
-
-    def _derive(self) -> None:
-        """Build what is derived from the buffers."""
-        self._index = KeyIndex(self.keys)
-        self._by_stamp = OldestFirst(self.stamps)
-        self._by_encoding = OldestFirst(self.encoded_at)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> NegativeCache:
-        """Move between devices, but keep every dtype."""
-        super()._apply(keeping_types(fn), recurse)
-        self._derive()
-        return self

@@ -15,9 +15,12 @@ from jaxtyping import Float32, Int64
 from torch import Tensor
 
 from outsize.contracts import Shard
+from outsize.errors import DataError
 from outsize.kernels.ragged import Ragged
 from outsize.kernels.softmax.draws import SoftmaxDraws
 from outsize.negatives.cache.negative_cache import NegativeCache
+from outsize.ranks.collectives import RankGroup
+from outsize.ranks.tensor_swaps import swap_tensors
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,37 @@ class DrawRequest:
         """The request behind a message that another rank built with `tensors`."""
         queries, values, sizes, everywhere = tensors
         return cls(queries.float(), Ragged.from_sizes(values, sizes), everywhere)
+
+
+def exchange_requests(
+    ranks: RankGroup,
+    request: DrawRequest,
+    stored_as: torch.dtype,
+    num: int,
+    with_mean: bool,
+    facts: str,
+) -> list[DrawRequest]:
+    """Send this rank's request to every rank, and receive theirs.
+
+    Args:
+        ranks: The ranks that share the cache.
+        request: The request.
+        stored_as: The dtype of stored vectors.
+        num: Draws per query; equal on all ranks, like `with_mean`.
+        with_mean: Whether the mean embedding is drawn too.
+        facts: What else must be equal on all ranks.
+    """
+    notes = [num, int(with_mean)]
+    shards = (Shard(rank, ranks.size) for rank in range(ranks.size))
+    sent = [request.tensors(stored_as, shard) for shard in shards]
+    received, others = swap_tensors(ranks, sent, notes, "a draw of items", facts)
+    for rank, other in enumerate(others):
+        if other != notes:
+            raise DataError(
+                f"rank {rank} draws {other[0]} items per query, with_mean={bool(other[1])}, "
+                f"but rank {ranks.rank} draws {num}, with_mean={with_mean}: all must agree"
+            )
+    return [DrawRequest.from_tensors(tensors) for tensors in received]
 
 
 def draw_candidates(

@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
 from outsize.contracts import Shard
-from outsize.errors import DataError
 from outsize.hashing import derive_seed
 from outsize.kernels.ragged import Ragged
+from outsize.kernels.softmax.draws import SoftmaxDraws
 from outsize.negatives.cache.contract import ItemCache, PushReport
 from outsize.negatives.cache.draw import Draw, HeldItems
 from outsize.negatives.cache.item_rows import FeatureShapes
-from outsize.negatives.cache.key_index import NO_KEY, as_lists, last_occurrences
-from outsize.negatives.cache.negative_cache import Eviction, NegativeCache
-from outsize.negatives.cache.precision import Precision
-from outsize.negatives.cache.shard_draws import DrawRequest, combine_draws, draw_candidates
+from outsize.negatives.cache.key_index import last_occurrences
+from outsize.negatives.cache.negative_cache import NegativeCache
+from outsize.negatives.cache.shard_draws import (
+    DrawRequest,
+    combine_draws,
+    draw_candidates,
+    exchange_requests,
+)
+from outsize.negatives.cache.shard_messages import fetch_items, send_to_owners
 from outsize.negatives.cache.stored_items import StoredItems
 from outsize.ranks.collectives import ProcessRanks, RankGroup
-from outsize.ranks.owners import places_by_owner
-from outsize.ranks.tensor_swaps import swap_answers, swap_tensors
+from outsize.ranks.tensor_swaps import swap_answers
 from outsize.spec import MemoryUse
 
 
@@ -64,14 +67,16 @@ class ShardedNegativeCache(ItemCache):
     """
 
     ranks: RankGroup
+    num_held: int = 0
+    num_pushed: int = 0
 
     def __init__(
         self,
         num_items: int,
         dim: int,
         features: FeatureShapes | None = None,
-        precision: Precision = "bfloat16",
-        eviction: Eviction = "fifo",
+        precision: str = "bfloat16",
+        eviction: str = "fifo",
         corpus_size: int | None = None,
         seed: int = 0,
         group: dist.ProcessGroup | RankGroup | None = None,
@@ -91,7 +96,6 @@ class ShardedNegativeCache(ItemCache):
             f"a cache of {self.num_items} items of width {dim}; {precision} items; {eviction}; "
             f"corpus_size {corpus_size}; features {sorted((features or {}).items())}"
         )
-        self._num_held = self._num_pushed = 0
 
     @property
     def own(self) -> NegativeCache:
@@ -107,21 +111,12 @@ class ShardedNegativeCache(ItemCache):
         return self.own.device
 
     @property
-    def num_held(self) -> int:
-        """Items held over all ranks; known without communication."""
-        return self._num_held
-
-    @property
     def num_held_here(self) -> int:  # noqa: D102
         return self.own.num_held
 
     @property
     def num_items_here(self) -> int:  # noqa: D102
         return self.own.num_items
-
-    @property
-    def num_pushed(self) -> int:  # noqa: D102
-        return self._num_pushed
 
     def ages(self) -> Int64[Tensor, " held"]:  # noqa: D102
         return self.own.ages()
@@ -149,43 +144,44 @@ class ShardedNegativeCache(ItemCache):
             return [keys % self.shard.count, keys, weights, *items.tensors()]
 
         no_message = [no_keys, no_keys, self.own.log_weights[:0], *template.tensors()]
-        theirs, weights, *rest = self._send_to_owners(prepare, no_message, "a push of items")
+        theirs, weights, *rest = self._send(prepare, no_message, "a push of items")
         report = self.own.take_in(theirs, weights, template.with_tensors(rest))
-        *pushed, self._num_held = self._sum_over_ranks(
+        *pushed, self.num_held = self._sum_over_ranks(
             report.num_new, report.num_known, report.num_repeated, self.own.num_held
         )
-        self._num_pushed += sum(pushed)
+        self.num_pushed += sum(pushed)
         return PushReport(*pushed)
 
-    @torch.no_grad()
-    def sample(  # noqa: D102
+    def _draw(
         self,
-        queries: Float[Tensor, "batch dim"],
-        num: int = 1,
-        beta: float | Tensor = 1.0,
-        exclude: Int64[Tensor, "batch ..."] | Ragged | None = None,
-        exclude_everywhere: Int64[Tensor, " n"] | None = None,
-        with_mean: bool = False,
-        advance: bool = True,
-    ) -> Draw:
-        scaled = queries.detach().float() * (beta.detach() if isinstance(beta, Tensor) else beta)
-        no_keys = torch.empty(len(queries), 0, dtype=torch.int64, device=queries.device)
+        scaled: Float32[Tensor, "batch dim"],
+        num: int,
+        exclude: Ragged | None,
+        exclude_everywhere: Int64[Tensor, " m"] | None,
+        with_mean: bool,
+        advance: bool,
+    ) -> tuple[SoftmaxDraws, torch.Generator]:
+        no_keys = torch.empty(len(scaled), 0, dtype=torch.int64, device=scaled.device)
         request = DrawRequest(
             scaled,
-            as_lists(no_keys if exclude is None else exclude),
+            Ragged.of(no_keys) if exclude is None else exclude,
             no_keys.flatten() if exclude_everywhere is None else exclude_everywhere,
         )
-        requests = self._exchange_requests(request, num, with_mean)
+        dtype = self.own.items.vectors.dtype
+        requests = exchange_requests(self.ranks, request, dtype, num, with_mean, self._facts)
         generator = self.own.next_generator(advance)
         answers = swap_answers(
             self.ranks,
             draw_candidates(self.own, requests, num, generator, with_mean),
-            [len(queries)] * self.ranks.size,
+            [len(scaled)] * self.ranks.size,
         )
-        drawn = combine_draws(answers, self.num_items_here, self._log_weight(), generator)
-        uniforms = torch.rand(drawn.rows.shape, generator=generator, device=queries.device)
-        found = self._fetch(drawn.rows.flatten())
-        return Draw.of(drawn.rows, *found, drawn.logits, drawn.log_partition, uniforms, drawn.mean)
+        drawn = combine_draws(answers, self.num_items_here, self.log_weight(), generator)
+        return drawn, generator
+
+    def found_at(  # noqa: D102
+        self, rows: Int64[Tensor, " n"]
+    ) -> tuple[Tensor, Tensor, StoredItems]:
+        return fetch_items(self.ranks, self.own, rows)
 
     @torch.no_grad()
     def commit(  # noqa: D102
@@ -207,25 +203,25 @@ class ShardedNegativeCache(ItemCache):
                 parts.append([owners, rows, keys[last], *stored.tensors()])
             return [torch.cat(tensors) for tensors in zip(*parts, strict=True)]
 
-        received = self._send_to_owners(prepare, self._empty_message(), "a commit of items")
+        received = self._send(prepare, self._empty_message(), "a commit of items")
         self.own.tick()
         self._replace(received)
 
     @torch.no_grad()
     def rewrite(self, items: HeldItems, embeddings: Float[Tensor, "n dim"]) -> None:  # noqa: D102
-        received = self._send_to_owners(
-            lambda: self._for_owners(items, embeddings), self._empty_message(), "a rewrite of items"
-        )
-        self._replace(received)
+        def prepare() -> list[Tensor]:
+            return self._for_owners(items, embeddings)
+
+        self._replace(self._send(prepare, self._empty_message(), "a rewrite of items"))
 
     @contextmanager
     def all_or_nothing(self) -> Iterator[None]:  # noqa: D102
-        before = self._num_held, self._num_pushed
+        before = self.num_held, self.num_pushed
         try:
             with self.own.all_or_nothing():
                 yield
         except BaseException:
-            self._num_held, self._num_pushed = before
+            self.num_held, self.num_pushed = before
             raise
 
     def oldest(self, num: int) -> HeldItems:  # noqa: D102
@@ -242,12 +238,12 @@ class ShardedNegativeCache(ItemCache):
 
     def counters(self) -> list[int]:  # noqa: D102
         *counts, _, seed = self.own.counters()
-        return [*counts, self._num_pushed, seed]
+        return [*counts, self.num_pushed, seed]
 
     def resume(self, num_held_here: int, counters: Sequence[int]) -> None:  # noqa: D102
         self.own.resume(num_held_here, counters)
-        self._num_pushed = self.own.num_pushed  # saved for all ranks
-        (self._num_held,) = self._sum_over_ranks(num_held_here)
+        self.num_pushed = self.own.num_pushed  # saved for all ranks
+        (self.num_held,) = self._sum_over_ranks(num_held_here)
 
     def _empty_message(self) -> list[Tensor]:
         """A message without items: owners, rows, keys and items, all empty."""
@@ -273,84 +269,17 @@ class ShardedNegativeCache(ItemCache):
         """Zero items without features, as a template for received tensors."""
         return replace(self.own.items.at(self.own.keys[:0]), features={})
 
-    def _exchange_requests(
-        self, request: DrawRequest, num: int, with_mean: bool
-    ) -> list[DrawRequest]:
-        """Send this rank's request to every rank, and receive theirs."""
-        dtype, notes = self.own.items.vectors.dtype, [num, int(with_mean)]
-        shards = (Shard(rank, self.ranks.size) for rank in range(self.ranks.size))
-        sent = [request.tensors(dtype, shard) for shard in shards]
-        received, others = swap_tensors(self.ranks, sent, notes, "a draw of items", self._facts)
-        for rank, other in enumerate(others):
-            if other != notes:
-                raise DataError(
-                    f"rank {rank} draws {other[0]} items per query, with_mean={bool(other[1])}, "
-                    f"but rank {self.ranks.rank} draws {num}, with_mean={with_mean}: all must agree"
-                )
-        return [DrawRequest.from_tensors(tensors) for tensors in received]
-
-    def _fetch(self, rows: Int64[Tensor, " n"]) -> tuple[Tensor, Tensor, StoredItems]:
-        """Fetch keys, ages and items in the given rows from their owners, each row once.
-
-        As in `NegativeCache.found_at`, row −1 gives `NO_KEY`, 0 and filler.
-        """
-        wanted = rows.clamp_min(0)
-        distinct, place = torch.unique(wanted, return_inverse=True)  # sorted, so grouped by owner
-        owners, own_rows = distinct // self.num_items_here, distinct % self.num_items_here
-        sizes = torch.bincount(owners, minlength=self.ranks.size).tolist()
-        received, _ = swap_tensors(
-            self.ranks, [[part] for part in own_rows.split(sizes)], (), "a fetch of drawn items"
-        )
-        answers: list[list[Tensor]] = []
-        for (requested,) in received:
-            keys, ages, items = self.own.found_at(requested)
-            answers.append([keys, ages, *items.tensors()])
-        found = swap_answers(self.ranks, answers, sizes)
-        keys, ages, *rest = (torch.cat(parts)[place] for parts in zip(*found, strict=True))
-        keys, ages = torch.where(rows >= 0, keys, NO_KEY), torch.where(rows >= 0, ages, 0)
-        return keys, ages, self.own.items.at(self.own.keys[:0]).with_tensors(rest)
-
-    def _send_to_owners(
+    def _send(
         self, prepare: Callable[[], list[Tensor]], empty: Sequence[Tensor], operation: str
     ) -> list[Tensor]:
-        """Send items to their owners; returns what all ranks sent here, in rank order.
-
-        If any rank cannot prepare its items, all ranks raise before anything is written.
-
-        Args:
-            prepare: Returns the owner of each item, and the tensors to send, one entry per item.
-            empty: The same for no items.
-            operation: The name of the operation, for errors.
-        """
-        refused: Exception | None = None
-        try:
-            owners, *tensors = prepare()
-        except Exception as error:
-            refused = error
-            owners, *tensors = empty
-        places = places_by_owner(owners, self.ranks.size)
-        outgoing = [[values[place] for values in tensors] for place in places]
-        received, notes = swap_tensors(
-            self.ranks, outgoing, [int(refused is not None)], operation, self._facts
-        )
-        if refused is not None:
-            raise refused
-        for rank, (has_refused,) in enumerate(notes):
-            if has_refused:
-                raise DataError(f"rank {rank} has items that cannot be stored: nothing was written")
-        return [torch.cat(parts) for parts in zip(*received, strict=True)]
+        """Send items to their owners; see `send_to_owners`."""
+        return send_to_owners(self.ranks, prepare, empty, operation, self._facts)
 
     def _sum_over_ranks(self, *numbers: int) -> list[int]:
         """The sum of each number over all ranks."""
         counts = torch.tensor([numbers] * self.ranks.size, device=self.device)
         sums: list[int] = self.ranks.swap_counts(counts).sum(dim=0).tolist()
         return sums
-
-    def _log_weight(self) -> float:
-        """The log of 1/α: of how many items of the corpus each held item stands for."""
-        if self.corpus_size is None or not self.num_held:
-            return 0.0
-        return math.log(self.corpus_size / self.num_held)
 
     @property
     def _first_row(self) -> int:

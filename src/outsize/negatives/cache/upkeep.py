@@ -91,7 +91,8 @@ class CacheUpdater:
             else:
                 encoded = () if feed.needs_positives else (positives.keys, embeddings)
                 self._cache.commit(draw, drawn, *encoded)
-            if feed.needs_positives or not self._was_warmup_step:
+            was_warmup_step = self._cache.clock <= self._upkeep.warmup_steps
+            if feed.needs_positives or not was_warmup_step:
                 pushed = feed.feed(self._cache, positives, embeddings)
             try:
                 self.refresh()
@@ -113,11 +114,6 @@ class CacheUpdater:
                 self._upkeep.feed.begin(self._cache)
                 num_stale = int((self._cache.ages() > 0).sum())
                 self._refresh(num_stale, self._cache.num_items_here)
-
-    @property
-    def _was_warmup_step(self) -> bool:
-        """Whether the step that was just counted belonged to the warm-up."""
-        return self._cache.clock <= self._upkeep.warmup_steps
 
     def _sweep(self) -> None:
         """Re-encode the oldest items: ρ·held per step, on average if that is not an integer."""

@@ -17,11 +17,12 @@ from outsize.negatives.cache.draw import Draw, HeldItems
 from outsize.negatives.cache.key_index import as_lists
 from outsize.negatives.cache.upkeep import CacheUpdater, Upkeep
 from outsize.negatives.contract import EncodeItems, LossReport, NegativesLoss, cross_entropies
-from outsize.negatives.estimators import Estimator, cached_softmax
+from outsize.negatives.estimators import ESTIMATORS, cached_softmax
 from outsize.negatives.temperature import Temperature
 from outsize.negatives.ways.in_batch import in_batch_logits, symmetric_loss
 from outsize.ranks.failures import failing_in_group
 from outsize.ranks.gathering import gather_keys, gather_lines
+from outsize.registries import require_known
 
 
 @dataclass(frozen=True)
@@ -29,15 +30,18 @@ class Comparison:
     """Which negatives join those of the cache, and how gradients are estimated.
 
     Attributes:
-        estimator: "weighted", "sampled" or "control-variate".
+        estimator: A key of `ESTIMATORS`: "weighted", "sampled" or "control-variate".
         in_batch: Add in-batch negatives, from all ranks that share the cache.
         symmetric: Average with the loss of the other direction: each positive against the queries
             of the batch.
     """
 
-    estimator: Estimator = "weighted"
+    estimator: str = "weighted"
     in_batch: bool = False
     symmetric: bool = False
+
+    def __post_init__(self) -> None:
+        require_known("estimator", self.estimator, ESTIMATORS)
 
 
 @dataclass(frozen=True)
@@ -150,18 +154,27 @@ class NegativeCacheLoss(NegativesLoss):
             own_logits = beta * torch.einsum("bd,bkd->bk", queries.float(), own_hard)
             extra_logits.append(own_logits.masked_fill(~counts, -torch.inf))
         logits = torch.cat(extra_logits, dim=1) if extra_logits else None
+        drawn = staleness = None
         if draw is None:
-            return self._warmup_report(queries, own, beta, logits, positives, known)
-        drawn = encoded[1].unflatten(0, draw.rows.shape)
-        result = cached_softmax(queries, own, drawn, draw, beta, self.comparison.estimator, logits)
+            assert logits is not None
+            positive = beta * (queries.float() * own.float()).sum(dim=1)
+            losses = cross_entropies(positive, logits)
+            loss = losses.mean()
+        else:
+            drawn = encoded[1].unflatten(0, draw.rows.shape)
+            estimator = self.comparison.estimator
+            result = cached_softmax(queries, own, drawn, draw, beta, estimator, logits)
+            loss, losses, staleness = result.loss, result.losses, result.staleness
+        if self.comparison.symmetric:
+            loss = symmetric_loss(loss, queries, own, beta, keys, known, self.cache.ranks)
         return CacheLossReport(
-            self._add_symmetric_loss(result.loss, queries, own, beta, keys, known),
-            result.losses,
-            _metrics(result.losses, beta, draw, result.staleness),
+            loss,
+            losses.detach(),
+            _metrics(losses.detach(), beta, draw, staleness),
             positives=positives,
             positive_embeddings=own.detach(),
             draw=draw,
-            drawn=drawn.detach(),
+            drawn=None if drawn is None else drawn.detach(),
         )
 
     def commit(self, report: LossReport) -> None:
@@ -217,43 +230,9 @@ class NegativeCacheLoss(NegativesLoss):
             beta,
             exclude=as_lists(keys, known, hard_keys),
             exclude_everywhere=batch_keys,
-            with_mean=self.comparison.estimator == "control-variate",
+            with_mean=ESTIMATORS[self.comparison.estimator].needs_mean,
             advance=torch.is_grad_enabled(),
         )
-
-    def _warmup_report(
-        self,
-        queries: Tensor,
-        own: Tensor,
-        beta: Tensor,
-        logits: Tensor | None,
-        positives: HeldItems,
-        known: Tensor | Ragged | None,
-    ) -> CacheLossReport:
-        assert logits is not None
-        positive = beta * (queries.float() * own.float()).sum(dim=1)
-        losses = cross_entropies(positive, logits)
-        loss = self._add_symmetric_loss(losses.mean(), queries, own, beta, positives.keys, known)
-        return CacheLossReport(
-            loss,
-            losses.detach(),
-            _metrics(losses.detach(), beta),
-            positives=positives,
-            positive_embeddings=own.detach(),
-        )
-
-    def _add_symmetric_loss(
-        self,
-        loss: Tensor,
-        queries: Tensor,
-        own: Tensor,
-        beta: Tensor,
-        keys: Tensor,
-        known: Tensor | Ragged | None,
-    ) -> Tensor:
-        if not self.comparison.symmetric:
-            return loss
-        return symmetric_loss(loss, queries, own, beta, keys, known, self.cache.ranks)
 
 
 def _metrics(

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 
 from outsize.bounds import require_at_least
 from outsize.errors import ConfigError
 from outsize.negatives.cache.contract import ItemCache
-from outsize.negatives.cache.feeds import CorpusFeed, Feed, PositivesFeed, StreamFeed
-from outsize.negatives.cache.negative_cache import Eviction, NegativeCache
-from outsize.negatives.cache.precision import Precision
+from outsize.negatives.cache.feeds import FEEDS, FeedSettings
+from outsize.negatives.cache.item_eviction import ITEM_EVICTION
+from outsize.negatives.cache.negative_cache import NegativeCache
+from outsize.negatives.cache.precision import PRECISIONS
 from outsize.negatives.cache.sharded_cache import ShardedNegativeCache
 from outsize.negatives.cache.upkeep import Upkeep
 from outsize.negatives.contract import ItemSource, NegativesConfig
-from outsize.negatives.estimators import Estimator
+from outsize.negatives.estimators import ESTIMATORS
 from outsize.negatives.temperature import Temperature
 from outsize.negatives.ways.cache import Comparison, NegativeCacheLoss
 from outsize.ranks.collectives import world_size
+from outsize.registries import require_known
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class NegativeCacheConfig(NegativesConfig):
             "positives" (the positives of each step).
         num_new: Random items per step and rank, for a stream.
         refresh: ρ, the share of the held items that is re-encoded per step, the oldest first.
-        precision: How embeddings are stored.
+        precision: How embeddings are stored: "float32", "bfloat16" or "int8".
         eviction: "fifo" or "lru".
         estimator: "weighted", "sampled" or "control-variate".
         in_batch: Add in-batch negatives.
@@ -44,12 +45,12 @@ class NegativeCacheConfig(NegativesConfig):
 
     num_negatives: int = 16
     num_items: int | None = None
-    feed: Literal["corpus", "stream", "positives"] = "corpus"
+    feed: str = "corpus"
     num_new: int = 64
     refresh: float = 0.0
-    precision: Precision = "bfloat16"
-    eviction: Eviction = "fifo"
-    estimator: Estimator = "weighted"
+    precision: str = "bfloat16"
+    eviction: str = "fifo"
+    estimator: str = "weighted"
     in_batch: bool = False
     symmetric: bool = False
     log_q: bool = True
@@ -61,21 +62,18 @@ class NegativeCacheConfig(NegativesConfig):
         require_at_least(self, 0, "warmup_steps", "refresh")
         if self.refresh > 1:
             raise ConfigError(f"refresh must be from 0 to 1, but got {self.refresh}")
-        if self.feed == "corpus" and self.num_items is not None:
-            raise ConfigError(
-                "feed = 'corpus' holds all items: remove num_items, or set feed = 'stream'"
-            )
-        if self.feed == "stream" and self.eviction == "lru":
-            raise ConfigError(
-                "feed = 'stream' is a uniform sample only with eviction = 'fifo': with 'lru', "
-                "items that are drawn often would stay"
-            )
+        require_known("feed", self.feed, FEEDS)
+        require_known("precision", self.precision, PRECISIONS)
+        require_known("eviction", self.eviction, ITEM_EVICTION)
+        require_known("estimator", self.estimator, ESTIMATORS)
+        FEEDS[self.feed].require_possible(self._feed_settings)
 
     def build(self, source: ItemSource, seed: int) -> NegativeCacheLoss:  # noqa: D102
         size = min(self.num_items or source.num_items, source.num_items)
         example = source.features_of(torch.zeros(1, dtype=torch.int64))
         shapes = {name: (values.shape[1:], values.dtype) for name, values in example.items()}
-        corpus_size = source.num_items if self.feed == "stream" else None
+        corpus_size = source.num_items if FEEDS[self.feed].samples_corpus else None
+        feed = FEEDS[self.feed].from_settings(self._feed_settings, source, seed)
         kind = NegativeCache if world_size() == 1 else ShardedNegativeCache
         cache: ItemCache = kind(
             size, source.dim, shapes, self.precision, self.eviction, corpus_size, seed
@@ -86,20 +84,13 @@ class NegativeCacheConfig(NegativesConfig):
             Temperature(self.beta, self.learn_beta),
             self.num_negatives,
             Comparison(self.estimator, self.in_batch, self.symmetric),
-            Upkeep(self._feed(source, size, seed), self.refresh, self.warmup_steps),
+            Upkeep(feed, self.refresh, self.warmup_steps),
         )
 
     def items_per_step(self, batch_size: int, num_items: int) -> int:  # noqa: D102
-        num_new = self.num_new if self.feed == "stream" else 0
+        num_new = self.num_new if FEEDS[self.feed].samples_corpus else 0
         return batch_size * self.num_negatives + num_new
 
-    def _feed(self, source: ItemSource, size: int, seed: int) -> Feed:
-        if self.feed == "corpus":
-            return CorpusFeed(source)
-        if self.feed == "stream":
-            return StreamFeed(source, self.num_new, seed)
-        if not self.log_q:
-            return PositivesFeed()
-        if source.counts is None:
-            raise ConfigError("log_q needs ItemSource.counts: give them, or set log_q = false")
-        return PositivesFeed(source.counts, size, self.eviction)
+    @property
+    def _feed_settings(self) -> FeedSettings:
+        return FeedSettings(self.num_items, self.eviction, self.num_new, self.log_q)

@@ -9,9 +9,8 @@ import torch
 from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
 
-from outsize.errors import ConfigError
 from outsize.kernels.ragged import Ragged
-from outsize.negatives.cache.key_index import positions_by_table
+from outsize.negatives.cache.key_index import is_repeated, positions_by_table
 from outsize.negatives.contract import (
     ItemSource,
     LossReport,
@@ -48,7 +47,7 @@ def in_batch_logits(
         item_keys: Keys of `items`; `keys` by default.
     """
     item_keys = keys if item_keys is None else item_keys
-    masked = _is_positive(keys, known, item_keys) | _is_repeated(item_keys).unsqueeze(0)
+    masked = _is_positive(keys, known, item_keys) | is_repeated(item_keys.unsqueeze(0))
     logits = beta * (queries.float() @ items.float().T)
     return logits.masked_fill(masked, -torch.inf)
 
@@ -135,9 +134,8 @@ class InBatchLoss(NegativesLoss):
         self._symmetric = symmetric
         self._shares: Tensor | None = None
         if log_q:
-            if source.counts is None:
-                raise ConfigError("log_q needs ItemSource.counts: give them, or set log_q = false")
-            self._shares = source.counts.double() / source.counts.sum()
+            counts = source.require_counts()
+            self._shares = counts.double() / counts.sum()
 
     def forward(  # noqa: D102
         self,
@@ -202,11 +200,3 @@ def _is_positive(
     found = torch.where(found >= 0, found, len(distinct))
     is_known.view(-1)[lists.lines() * (len(distinct) + 1) + found] = True
     return is_own | is_known[:, number]
-
-
-def _is_repeated(keys: Int64[Tensor, " n"]) -> Bool[Tensor, " n"]:
-    """Whether a key occurs earlier in the list."""
-    ordered, places = torch.sort(keys, stable=True)
-    repeated = torch.zeros_like(ordered, dtype=torch.bool)
-    repeated[1:] = ordered[1:] == ordered[:-1]
-    return torch.zeros_like(repeated).scatter_(0, places, repeated)

@@ -18,11 +18,12 @@ from outsize.kernels.ragged import Ragged
 from outsize.negatives.batch_items import require_items
 from outsize.negatives.cache.draw import HeldItems
 from outsize.negatives.cache.negative_cache import NegativeCache
-from outsize.negatives.cache.precision import Precision
+from outsize.negatives.cache.precision import PRECISIONS
 from outsize.negatives.contract import ItemSource, LossReport, NegativesConfig, NegativesLoss
 from outsize.negatives.estimators import cached_softmax
 from outsize.negatives.temperature import Temperature
 from outsize.negatives.ways.in_batch import in_batch_logits
+from outsize.registries import require_known
 
 
 @dataclass(frozen=True)
@@ -104,15 +105,16 @@ class QueueConfig(NegativesConfig):
 
     Attributes:
         num_items: Length of the queue.
-        precision: How embeddings are stored.
+        precision: How embeddings are stored: "float32", "bfloat16" or "int8".
     """
 
     num_items: int = 65_536
-    precision: Precision = "bfloat16"
+    precision: str = "bfloat16"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_at_least(self, 1, "num_items")
+        require_known("precision", self.precision, PRECISIONS)
 
     def build(self, source: ItemSource, seed: int) -> QueueLoss:  # noqa: D102
         size = min(self.num_items, source.num_items)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping
 
@@ -31,16 +32,23 @@ class SampledLoss(NegativesLoss):
         temperature: The inverse temperature β.
         in_batch: Add in-batch negatives.
         seed: Seed of the choice.
+        weight: How many items of the corpus each chosen item stands for.
     """
 
     def __init__(
-        self, source: ItemSource, temperature: Temperature, in_batch: bool, seed: int
+        self,
+        source: ItemSource,
+        temperature: Temperature,
+        in_batch: bool,
+        seed: int,
+        weight: float = 1.0,
     ) -> None:
         super().__init__()
         self.temperature = temperature
         self._source = source
         self._in_batch = in_batch
         self._seed = seed
+        self._log_weight = math.log(weight)
         self.step = 0
 
     @abstractmethod
@@ -52,11 +60,6 @@ class SampledLoss(NegativesLoss):
         generator: torch.Generator,
     ) -> Int64[Tensor, "batch k"]:
         """Choose the keys of k negatives per query, −1 for none; no known positive of the query."""
-
-    @property
-    @abstractmethod
-    def log_weight(self) -> float:
-        """The log of how many items of the corpus each chosen item stands for."""
 
     def forward(  # noqa: D102
         self,
@@ -77,7 +80,7 @@ class SampledLoss(NegativesLoss):
         encoded = self._source.encode(self._source.features_of(distinct)).float()[place]
         own, others = encoded[: len(keys)], encoded[len(keys) :].unflatten(0, chosen.shape)
         positive = beta * (queries.float() * own).sum(dim=1)
-        logits = beta * torch.einsum("bd,bkd->bk", queries.float(), others) + self.log_weight
+        logits = beta * torch.einsum("bd,bkd->bk", queries.float(), others) + self._log_weight
         parts = [logits.masked_fill(chosen < 0, -torch.inf)]
         if self._in_batch:
             parts.append(in_batch_logits(queries, own, beta, keys, known))

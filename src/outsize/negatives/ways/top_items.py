@@ -17,11 +17,12 @@ from outsize.kernels.ragged import Ragged
 from outsize.kernels.softmax.best_items import top_items
 from outsize.negatives.cache.key_index import as_lists
 from outsize.negatives.cache.negative_cache import NegativeCache
-from outsize.negatives.cache.precision import Precision
+from outsize.negatives.cache.precision import PRECISIONS
 from outsize.negatives.cache.stored_items import StoredItems
 from outsize.negatives.contract import ItemSource, LossReport, NegativesConfig
 from outsize.negatives.temperature import Temperature
 from outsize.negatives.ways.sampled_loss import SampledLoss
+from outsize.registries import require_known
 
 
 class TopItemsLoss(SampledLoss):
@@ -46,10 +47,6 @@ class TopItemsLoss(SampledLoss):
         super().__init__(source, temperature, config.in_batch, seed)
         self.cache = index
         self._config = config
-
-    @property
-    def log_weight(self) -> float:  # noqa: D102
-        return 0.0
 
     def begin(self) -> None:
         """Encode all items."""
@@ -114,18 +111,19 @@ class TopItemsConfig(NegativesConfig):
         num_candidates: Top-scored items per query, from which negatives are drawn uniformly.
         refresh_every: Steps between re-encodings of all items.
         in_batch: Add in-batch negatives.
-        precision: How embeddings are stored.
+        precision: How embeddings are stored: "float32", "bfloat16" or "int8".
     """
 
     num_negatives: int = 16
     num_candidates: int = 200
     refresh_every: int = 500
     in_batch: bool = True
-    precision: Precision = "bfloat16"
+    precision: str = "bfloat16"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_at_least(self, 1, "num_negatives", "num_candidates", "refresh_every")
+        require_known("precision", self.precision, PRECISIONS)
 
     def build(self, source: ItemSource, seed: int) -> TopItemsLoss:  # noqa: D102
         index = NegativeCache(source.num_items, source.dim, precision=self.precision, seed=seed)

@@ -5,7 +5,6 @@ Each of them has weight num_items / k.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -32,12 +31,9 @@ class UniformLoss(SampledLoss):
     def __init__(
         self, source: ItemSource, temperature: Temperature, num_negatives: int, seed: int
     ) -> None:
-        super().__init__(source, temperature, in_batch=False, seed=seed)
+        weight = source.num_items / num_negatives
+        super().__init__(source, temperature, in_batch=False, seed=seed, weight=weight)
         self._num = num_negatives
-
-    @property
-    def log_weight(self) -> float:  # noqa: D102
-        return math.log(self._source.num_items / self._num)
 
     def choose(  # noqa: D102
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -14,7 +15,7 @@ from torch.optim import Optimizer
 from outsize.collection import EmbeddingCollection
 from outsize.contracts import ReclusterReport
 from outsize.data.click_data import Split
-from outsize.errors import DataError
+from outsize.errors import ConfigError, DataError
 from outsize.optimizers import RowOptimizer
 from outsize.spec import MemoryUse
 from outsize.training.metric_names import Metrics
@@ -28,31 +29,26 @@ class Task(ABC, Generic[Batch]):
     Attributes:
         model: What is trained.
         device: Where it is.
+        embeddings: The model's embeddings.
         rows: The optimizer of its rows, if they are in a store.
+        fingerprint: Changes when the data does; a run resumes on the same data only.
         judge: The metric by which the best validation is chosen.
         higher_is_better: Whether a higher value of it is better.
     """
 
     model: nn.Module
     device: torch.device
+    embeddings: EmbeddingCollection
     rows: RowOptimizer | None
+    fingerprint: str
     judge: str = "loss"
     higher_is_better: bool = False
-
-    @property
-    @abstractmethod
-    def embeddings(self) -> EmbeddingCollection:
-        """The model's embeddings."""
+    _half: bool = False
 
     @property
     def trained(self) -> nn.Module:
         """The module whose parameters the dense optimizer trains; by default the model."""
         return self.model
-
-    @property
-    @abstractmethod
-    def fingerprint(self) -> str:
-        """Changes when the data does; a run resumes on the same data only."""
 
     @abstractmethod
     def num_batches(self) -> int:
@@ -155,6 +151,20 @@ class Task(ABC, Generic[Batch]):
         """
         return
 
-    @abstractmethod
     def raise_if_flawed(self) -> None:
         """Raise what a device flagged since the last call: bad ids, refused updates."""
+        self.embeddings.raise_if_bad_ids()
+        if self.rows is not None:
+            self.rows.raise_if_non_finite()
+
+    def use_precision(self, precision: str) -> None:
+        """Compute in `train.precision` inside `autocast`; raises if the device cannot."""
+        self._half = precision == "bfloat16"
+        if self._half and self.device.type != "cuda":
+            raise ConfigError(
+                f"train.precision = 'bfloat16' is for CUDA, but the device is {self.device}"
+            )
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """The context of a forward pass, in the precision of the run."""
+        return torch.autocast("cuda", torch.bfloat16) if self._half else nullcontext()

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.optim import Optimizer
 
-from outsize.collection import EmbeddingCollection
 from outsize.contracts import ReclusterReport
 from outsize.data import ClickBatch, ClickData
 from outsize.data.click_data import SPLITS, Split
 from outsize.data.prefetch import prefetch
-from outsize.errors import ConfigError, DataError, ReclusterError
+from outsize.errors import DataError, ReclusterError
 from outsize.metrics import ClickMetrics
 from outsize.models import ClickModel
 from outsize.ranks.collectives import check_stop_together, rank, world_size
@@ -24,7 +22,6 @@ from outsize.training.build import (
     build_click_data,
     build_device,
     build_model,
-    build_row_optimizer,
     data_parallel,
 )
 from outsize.training.config import RunConfig
@@ -48,28 +45,18 @@ class ClickTask(Task[ClickBatch]):
         self.device = build_device(config.train.device)
         self.data: ClickData = build_click_data(config).to(self.device)
         self.model = build_model(config, self.data).to(self.device)
-        self.rows = build_row_optimizer(config, self.model.embeddings.store)
+        self.embeddings = self.model.embeddings
+        self.rows = config.embeddings.build_row_optimizer(self.embeddings.store)
+        self.fingerprint = self.data.fingerprint
         self._forward = data_parallel(config, self.model)
         self._batch_size = config.train.batch_size * world_size()
         self._eval_batch_size = config.train.eval_batch_size * world_size()
-        self._half = config.train.precision == "bfloat16"
         self._weighted = config.embeddings.weighs_ids
         self._best_possible: dict[Split, Metrics] = {}
         for split in SPLITS:
             if not self.data.num_examples(split):
                 raise DataError(f"the {split} split has no examples: look at the split and filters")
-        if self._half and self.device.type != "cuda":
-            raise ConfigError(
-                f"train.precision = 'bfloat16' is for CUDA, but the device is {self.device}"
-            )
-
-    @property
-    def embeddings(self) -> EmbeddingCollection:  # noqa: D102
-        return self.model.embeddings
-
-    @property
-    def fingerprint(self) -> str:  # noqa: D102
-        return self.data.fingerprint
+        self.use_precision(config.train.precision)
 
     def num_batches(self) -> int:  # noqa: D102
         return self.data.num_batches("train", self._batch_size)
@@ -88,23 +75,18 @@ class ClickTask(Task[ClickBatch]):
         """Drop DDP, which holds the process group."""
         self._forward = self.model
 
-    def raise_if_flawed(self) -> None:  # noqa: D102
-        self.model.embeddings.raise_if_bad_ids()
-        if self.rows is not None:
-            self.rows.raise_if_non_finite()
-
     def recluster(self, step: int, optimizer: Optimizer) -> dict[str, ReclusterReport]:  # noqa: D102
         num_seen = min(step * self._batch_size, self.data.num_examples("train"))
         with failing_together(ReclusterError):
             counts = self._count_by_table(num_seen)
-        return self.model.embeddings.recluster(optimizer, counts)
+        return self.embeddings.recluster(optimizer, counts)
 
     def _count_by_table(self, num_seen: int) -> dict[str, Tensor]:
         """How often ids of each table occur in the first examples, where the first rank asks."""
         counts: dict[str, Tensor] = {}
         if rank() == 0 and self._weighted:
             by_feature = self.data.count_ids(num_seen)
-            for feature in self.model.embeddings.features:
+            for feature in self.embeddings.features:
                 counted, before = by_feature[feature.name], counts.get(feature.table)
                 counts[feature.table] = counted if before is None else before + counted
         return counts
@@ -133,7 +115,7 @@ class ClickTask(Task[ClickBatch]):
         return {**metrics.result(), **self._best_possible[split]}
 
     def _predict(self, batch: ClickBatch) -> tuple[Tensor, Tensor]:
-        with self._precision():
+        with self.autocast():
             return self._forward(batch.dense, batch.ids), batch.labels
 
     def _batches(
@@ -146,6 +128,3 @@ class ClickTask(Task[ClickBatch]):
         if self.device.type == "cpu":
             return batches
         return prefetch(batches, lambda batch: batch.to(self.device))
-
-    def _precision(self) -> AbstractContextManager[object]:
-        return torch.autocast("cuda", torch.bfloat16) if self._half else nullcontext()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from outsize.checkpoint import read_manifest
-from outsize.collection import EmbeddingCollection
 from outsize.contracts import ReclusterReport
 from outsize.data import PairBatch
 from outsize.data.click_data import SPLITS, Split
@@ -38,7 +36,6 @@ from outsize.training.build import (
     build_device,
     build_retrieval_data,
     build_retrieval_model,
-    build_row_optimizer,
     data_parallel,
 )
 from outsize.training.config import RunConfig
@@ -67,11 +64,12 @@ class RetrievalTask(Task[PairBatch]):
         self.device = build_device(config.train.device)
         self.data = build_retrieval_data(config).to(self.device)
         self.model = build_retrieval_model(config, self.data).to(self.device)
-        self.rows = build_row_optimizer(config, self.model.embeddings.store)
+        self.embeddings = self.model.embeddings
+        self.rows = config.embeddings.build_row_optimizer(self.embeddings.store)
+        self.fingerprint = self.data.fingerprint
         self.judge = config.retrieval.judge
         self.higher_is_better = self.judge != "loss"
         self._wanted = config.retrieval
-        self._half = config.train.precision == "bfloat16"
         self._batch_size = config.train.batch_size * world_size()
         self._eval_queries = min(config.train.eval_batch_size, _QUERIES_PER_CHUNK)
         self._weighted = config.embeddings.weighs_ids
@@ -96,17 +94,9 @@ class RetrievalTask(Task[PairBatch]):
         self.model.train()
 
     @property
-    def embeddings(self) -> EmbeddingCollection:  # noqa: D102
-        return self.model.embeddings
-
-    @property
     def trained(self) -> nn.Module:
         """The model, and the temperature where it is learned."""
         return self._trained
-
-    @property
-    def fingerprint(self) -> str:  # noqa: D102
-        return self.data.fingerprint
 
     def num_batches(self) -> int:  # noqa: D102
         return self.data.num_batches("train", self._batch_size)
@@ -129,7 +119,7 @@ class RetrievalTask(Task[PairBatch]):
         share = batch.items.shape[0] * world_size() / batch.num_global
         if not batch.items.shape[0]:
             batch = self._stand_in(batch)
-        with self._precision():
+        with self.autocast():
             queries = self._encode_queries(batch.queries)
         known = None
         if self._wanted.max_known != 0:
@@ -171,20 +161,15 @@ class RetrievalTask(Task[PairBatch]):
         """Drop DDP, which holds the process group."""
         self._forward = self._trained
 
-    def raise_if_flawed(self) -> None:  # noqa: D102
-        self.model.embeddings.raise_if_bad_ids()
-        if self.rows is not None:
-            self.rows.raise_if_non_finite()
-
     def evaluate(self, split: Split) -> Metrics:
         """Rankings of all items for every query of a split, and the loss over all items.
 
-        Where a stop is asked for, `StopRequested` is raised between chunks.
+        If a stop is requested, it raises `StopRequested` between chunks.
         """
         self.model.eval()
 
         def encode(rows: Tensor) -> Tensor:
-            with self._precision():
+            with self.autocast():
                 return self.model.encode_queries(self.data.queries.take(rows))
 
         items = encode_corpus(
@@ -207,7 +192,7 @@ class RetrievalTask(Task[PairBatch]):
         """Recluster tables."""
         with failing_together(ReclusterError):
             counts = self.data.count_ids() if rank() == 0 and self._weighted else {}
-        return self.model.embeddings.recluster(optimizer, counts)
+        return self.embeddings.recluster(optimizer, counts)
 
     def extra_memory(self) -> dict[str, MemoryUse]:
         """The negative cache, if there is one."""
@@ -245,7 +230,7 @@ class RetrievalTask(Task[PairBatch]):
 
     def _encode(self, features: Mapping[str, Tensor]) -> Tensor:
         """Encode items: with gradients through DDP, without them in evaluation mode."""
-        with self._precision():
+        with self.autocast():
             if torch.is_grad_enabled():
                 encoded: Tensor = self._forward(features)
                 return encoded
@@ -256,15 +241,12 @@ class RetrievalTask(Task[PairBatch]):
         return self.model.encode_items(self.data.items.take(features["item"]))
 
     def _stand_in(self, batch: PairBatch) -> PairBatch:
-        """A training pair whose loss counts for nothing, for a rank without any in the last batch.
+        """A training pair with weight 0, for a rank that has none in the last batch.
 
-        Ranks meet in every step. Its item joins the softmax of the other ranks where batches do.
+        Every step is collective. If batches are joined over ranks, its item is a negative, too.
         """
         pair = next(self.data.batches("train", 1))
         return replace(pair, num_global=batch.num_global)
-
-    def _precision(self) -> AbstractContextManager[object]:
-        return torch.autocast("cuda", torch.bfloat16) if self._half else nullcontext()
 
     def _require_possible(self, config: RunConfig) -> None:
         for split in SPLITS[1:]:
@@ -273,10 +255,7 @@ class RetrievalTask(Task[PairBatch]):
                     f"no query can be evaluated: every {split} pair is known from training, or of "
                     "a query without training pairs; look at the split"
                 )
-        if self._half and self.device.type != "cuda":
-            raise ConfigError(
-                f"train.precision = 'bfloat16' is for CUDA, but the device is {self.device}"
-            )
+        self.use_precision(config.train.precision)
         assert config.negatives is not None
         if config.negatives.chunk_size and config.embeddings.is_shared and world_size() > 1:
             raise ConfigError(
