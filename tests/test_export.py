@@ -1,6 +1,7 @@
 import hashlib
 import json
 import math
+import shutil
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ from safetensors.torch import load_file, save_file
 import outsize
 from outsize.errors import CheckpointError, ConfigError, ExportError, WriteError
 from outsize.export import write_exported
+from outsize.metrics import ClickMetrics
 from outsize.models import CLICK_MODELS
 from outsize.training import export_run, load_config
 
@@ -169,9 +171,9 @@ def test_the_configuration_says_what_was_trained_and_how_well(trained):
     assert [(t["name"], t["num_rows"], t["dim"]) for t in config["tables"]] == [
         ("c1", 10, 4), ("c2", 32, 4), ("c3", 100, 4),
     ]  # fmt: skip
-    assert config["training"]["step"] == result.steps
-    assert config["training"]["best_validation"] == result.best
-    assert config["training"]["test"] == result.test
+    measured = config["training"]["metrics"]
+    assert {"step": config["training"]["step"], **measured["validation"]} == result.best
+    assert measured["test"] == result.test
 
 
 def test_the_weights_can_be_read_by_safetensors_alone(trained):
@@ -197,14 +199,69 @@ print([name for name in sys.modules if name.startswith(unwanted)])
     assert done.stdout.strip() == "[]"
 
 
-def test_the_newest_checkpoint_is_exported(tmp_path):
+def test_where_no_best_was_kept_the_newest_is_exported_with_a_note(tmp_path):
     result = train(tmp_path, "checkpoint.every=1", "checkpoint.keep=3")
     (*_, before_last, last) = sorted((result.out / "checkpoint").iterdir())
     assert export_run(result.out, tmp_path / "last")["step"] == 3
     last.rename(result.out / "checkpoint" / f"{last.name}.partial")
-    assert export_run(result.out, tmp_path / "before")["step"] == 2
+    newest = export_run(result.out, tmp_path / "before")
+    assert newest["step"] == 2
+    assert newest["metrics"] == {}
+    assert "nothing was validated yet: these are the weights of the newest" in newest["note"]
     assert before_last.exists()
     assert last.with_name(f"{last.name}.partial").exists()  # a run may be writing it
+
+
+PAST_ITS_BEST = ("train.epochs=4", "train.early_stop=false", "optimizer.learning_rate=0.3",
+                 "embeddings.optimizer.learning_rate=2.0", "checkpoint.keep=1")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def faded(tmp_path_factory):
+    """A run that went on past its best; tests only read it."""
+    result = train(tmp_path_factory.mktemp("faded"), *PAST_ITS_BEST)
+    assert result.best["step"] < result.steps
+    return result
+
+
+def auc_of(folder, result):
+    data = load_config(result.out / "config.toml").data.build()
+    batch = data.examples("test", 0, data.num_examples("test"))
+    metrics = ClickMetrics()
+    metrics.add(logits(outsize.load_exported(folder), (batch.dense, batch.ids)), batch.labels)
+    return metrics.result()["auc"]
+
+
+def test_the_weights_of_the_reported_metrics_are_exported(faded, tmp_path):
+    summary = export_run(faded.out, tmp_path / "best")
+    assert summary["is_best"]
+    assert summary["note"] == ""
+    assert {"step": summary["step"], **summary["metrics"]["validation"]} == faded.best
+    assert summary["metrics"]["test"] == faded.test
+    assert auc_of(tmp_path / "best", faded) == pytest.approx(faded.test["auc"], abs=1e-12)
+
+
+def test_another_step_is_exported_with_no_metrics_but_its_own(faded, tmp_path):
+    summary = export_run(faded.out, tmp_path / "last", step=faded.steps)
+    assert not summary["is_best"]
+    assert summary["step"] == faded.steps
+    assert summary["metrics"].keys() == {"validation"}  # the test is measured at a best step
+    assert summary["metrics"]["validation"]["auc"] != faded.best["auc"]
+    assert auc_of(tmp_path / "last", faded) != pytest.approx(faded.test["auc"], abs=1e-6)
+
+
+def test_a_step_that_was_not_kept_is_refused(faded, tmp_path):
+    message = refusal(ConfigError, export_run, faded.out, tmp_path / "out", 2)
+    assert f"no checkpoint of step 2: it keeps those of {faded.best['step']}, 12" in message
+
+
+def test_a_run_whose_best_is_gone_says_so(faded, tmp_path):
+    shutil.copytree(faded.out, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoint" / f"step-{faded.best['step']:010d}")
+    summary = export_run(tmp_path / "run", tmp_path / "out")
+    assert summary["step"] == faded.steps
+    assert f"(step {faded.best['step']}) was kept" in summary["note"]
+    assert "test" not in summary["metrics"]
 
 
 def refusal(error, function, *arguments):

@@ -47,6 +47,10 @@ Imports = Annotated[
         help="Import a module that registers models, tables or data of yours. Repeatable.",
     ),
 ]
+Step = Annotated[
+    int | None,
+    typer.Option(help="Take the checkpoint of this step. Default: of the best validation."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
 
 
@@ -70,7 +74,8 @@ def train(
     folder = out or Path("runs") / run.stem
     summary = train_run(config, folder, resume=resume, quiet=as_json).summary()
     if not as_json and is_first_rank():
-        say(f"test  {in_words(summary['test'])}  →  {folder / 'report.html'}")
+        best = f"best step {summary['validation']['step']:,} of {summary['steps']:,}"
+        say(f"{best}  test  {in_words(summary['test'])}  →  {folder / 'report.html'}")
     return summary
 
 
@@ -119,19 +124,26 @@ def compare(
 def export(
     run: Annotated[Path, typer.Argument(help="The folder of a run.", metavar="RUN")],
     out: Annotated[Path, typer.Argument(help="Folder to write; new or empty.", metavar="DIR")],
+    step: Step = None,
     imports: Imports = [],  # noqa: B006
     as_json: AsJson = False,
 ) -> dict[str, Any]:
     """Write the trained model of a run for use without its training."""
     from outsize.training import export_run
+    from outsize.training.metric_names import in_words
 
     import_modules(imports)
-    summary = export_run(run, out)
+    summary = export_run(run, out, step)
+    if summary["note"]:
+        say(f"note: {summary['note']}")
     if not as_json:
+        which = "the best step" if summary["is_best"] else "step"
         say(
-            f"{summary['model']} after {summary['step']:,} steps, "
+            f"{summary['model']} of {which} {summary['step']:,}, "
             f"{summary['num_parameters']:,} parameters  →  {out}"
         )
+        for split, metrics in summary["metrics"].items():
+            say(f"{split}  {in_words(metrics)}")
     return summary
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from outsize.checkpoint import WriteFiles, load_checkpoint, save_checkpoint
+from outsize.checkpoint import WriteFiles, folder_of_step, load_checkpoint, save_checkpoint
 from outsize.contracts import RowStore
 from outsize.data.click_data import Split
 from outsize.errors import CheckpointError, NonFiniteError
@@ -241,6 +241,7 @@ class Loop:
                         "commit": self.task.finish_commit if state.unfinished else self.task.commit,
                         "log": self._log_training,
                         "validate": self._validate_if_due,
+                        "keep": self._keep_before_recluster,
                         "recluster": self._recluster_if_due,
                         "refill": self._refill_if_due,
                     }
@@ -252,7 +253,8 @@ class Loop:
         if is_asked:
             self._save()
             raise KeyboardInterrupt
-        if not state.stopped and state.step % self.config.checkpoint.every == 0:
+        is_due = not state.stopped and state.step % self.config.checkpoint.every == 0
+        if is_due or self._is_best_unsaved:
             self._save()
 
     def _validate_if_due(self) -> None:
@@ -308,6 +310,22 @@ class Loop:
         return metrics
 
     @property
+    def _is_best_unsaved(self) -> bool:
+        """Whether this step has the best validation so far, and its weights are not saved yet."""
+        state = self.state
+        return (
+            self._checkpoints is not None
+            and self.config.checkpoint.best
+            and state.best.get("step") == state.step
+            and not state.is_best_saved
+        )
+
+    def _keep_before_recluster(self) -> None:
+        """Save the best weights now, if the next stage would replace them."""
+        if self._reclusters and self._is_best_unsaved:
+            self._save()
+
+    @property
     def _reclusters(self) -> bool:
         return not self.state.stopped and self.state.step in self._recluster_steps
 
@@ -340,7 +358,14 @@ class Loop:
         state.batch = 0
 
     def _save(self) -> None:
+        place = (self.state.step, self.state.unfinished)
+        if self._saved == place:
+            return
         self._flush()
+        again = self._saved is not None and self._saved[0] == place[0] and self._saved != place
+        if self._checkpoints is not None and self._is_best_unsaved:
+            folder, _ = folder_of_step(self._checkpoints, self.state.step, again)
+            self.state.best_checkpoint = folder.name
         state = self.state_dict()
         if self._checkpoints is None:
             return
@@ -353,10 +378,15 @@ class Loop:
         def write_more(folder: Path) -> Mapping[str, Mapping[str, Any]]:
             return {name: facts for write in writers for name, facts in write(folder).items()}
 
-        keep = self.config.checkpoint.keep
-        place = (self.state.step, self.state.unfinished)
-        again = self._saved is not None and self._saved[0] == place[0] and self._saved != place
-        save_checkpoint(self._checkpoints, self.state.step, state, keep, write_more, again)
+        save_checkpoint(
+            self._checkpoints,
+            self.state.step,
+            state,
+            self.config.checkpoint.keep,
+            write_more,
+            again,
+            protected=(self.state.best_checkpoint,),
+        )
         self._saved = place
 
     def load(self, checkpoint: Path) -> dict[str, Any] | None:

@@ -19,7 +19,7 @@ from outsize.json_files import Absent, Each, OneOf, SchemaError, Whole, Word, ch
 _COUNTED = {f.name for f in fields(RowCounts)} - {"sent_bytes", "largest_lag", "exchange_s"}
 _COUNTS = dict.fromkeys([*sorted(_COUNTED), *(f"sent_{kind}" for kind in BYTE_KINDS)], Whole())
 _METRIC = OneOf(None, float)  # null if undefined, as the AUC of a single class
-_STAGE = Word("", "commit", "log", "validate", "recluster", "refill")
+_STAGE = Word("", "commit", "log", "validate", "keep", "recluster", "refill")
 _LOOP = {
     "step": Whole(),
     "epoch": Whole(),
@@ -34,6 +34,9 @@ _LOOP = {
 }
 _LATER = {"row_counts": Each(float), "sums": Each((float, Whole())), "unfinished": _STAGE}
 """Members of the loop's state that the first versions did not write."""
+
+_LATEST = {"best_checkpoint": Absent(str)}
+"""Members that runs with a record of their log may lack as well."""
 
 _STATE = {
     "num_ranks": Whole(1),
@@ -57,7 +60,7 @@ def require_state(state: Mapping[str, Any], judge: str, is_older: bool) -> None:
     check(state, _STATE)
     loop = state["loop"]
     later = {name: Absent(schema) if is_older else schema for name, schema in _LATER.items()}
-    check(loop, later, "loop")
+    check(loop, later | _LATEST, "loop")
     if loop.get("row_counts"):
         check(loop["row_counts"], _COUNTS | {"exchange_s": float}, "loop.row_counts")
     if loop["best"]:
