@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ def save_checkpoint(
     keep: int = 3,
     write_more: WriteFiles = lambda folder: {},
     again: bool = False,
-    protected: Collection[str] = (),
+    protected_step: float | None = None,
 ) -> Path:
     """Write `root/step-…` atomically, then remove all but the newest `keep`; call it on all ranks.
 
@@ -60,11 +60,17 @@ def save_checkpoint(
         keep: Number of checkpoints to keep, at least 1.
         write_more: Writes additional files of this rank, as in `write_together`.
         again: Whether the state has changed since the step was saved.
-        protected: Names of checkpoints that are not removed, however old.
+        protected_step: A step whose checkpoints are not removed, however old.
     """
-    final, is_saved = folder_of_step(root, step, again)
-    if is_saved:  # the run was stopped right after it had saved
-        return final
+    final = root / f"step-{step:010d}"
+    names = [path.name for path in list_checkpoints(root) if step_of(path) == step]
+    saved: str | None = value_of_first(names[-1] if names else None)
+    if saved is not None:
+        if not again:  # the run was stopped right after it had saved
+            return root / saved
+        last = _STEP_FOLDER.fullmatch(saved)
+        assert last is not None
+        final = root / f"{final.name}-{int(last[2] or 1) + 1}"
     tensors: dict[str, Tensor] = {}
     skeleton = _extract_tensors(state, "", tensors)
 
@@ -78,26 +84,9 @@ def save_checkpoint(
     write_together(final, write, "earlier checkpoints are untouched: free disk space and resume")
     with failing_together(CheckpointError):
         if rank() == 0:
-            _remove([p for p in list_checkpoints(root)[:-keep] if p.name not in protected])
+            old = list_checkpoints(root)[:-keep]
+            _remove([path for path in old if step_of(path) != protected_step])
     return final
-
-
-def folder_of_step(root: Path, step: int, again: bool = False) -> tuple[Path, bool]:
-    """The folder that `save_checkpoint` writes a step to; call it on all ranks.
-
-    Returns:
-        The folder, and whether the step is saved there already and not written again.
-    """
-    final = root / f"step-{step:010d}"
-    names = [path.name for path in list_checkpoints(root) if step_of(path) == step]
-    saved: str | None = value_of_first(names[-1] if names else None)
-    if saved is None:
-        return final, False
-    if not again:
-        return root / saved, True
-    last = _STEP_FOLDER.fullmatch(saved)
-    assert last is not None
-    return root / f"{final.name}-{int(last[2] or 1) + 1}", False
 
 
 def step_of(checkpoint: Path) -> int:

@@ -147,6 +147,80 @@ def export(
     return summary
 
 
+def predict(
+    model: Annotated[Path, typer.Argument(help="The folder of an export.", metavar="DIR")],
+    file: Annotated[Path, typer.Argument(help="A CSV, TSV or Parquet file.", metavar="FILE")],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="A .parquet or .csv file for the scores. Default: CSV on standard output."
+        ),
+    ] = None,
+    keep: Annotated[
+        list[str],
+        typer.Option(metavar="COLUMN", help="Copy a column of FILE to the scores. Repeatable."),
+    ] = [],  # noqa: B006
+    max_bad_rows: Annotated[
+        float, typer.Option(help="The largest share of malformed rows that is skipped.")
+    ] = 0.0,
+    imports: Imports = [],  # noqa: B006
+    as_json: AsJson = False,
+) -> dict[str, Any]:
+    """Score the rows of a file of raw values with an exported model."""
+    from outsize.export import load_exported
+    from outsize.export.score_files import score_file
+
+    import_modules(imports)
+    if as_json and out is None:
+        raise ConfigError("--json prints a summary, so the scores need a file: name it with --out")
+    if out is not None and out.exists() and out.samefile(file):
+        raise ConfigError(f"--out {out} is the file that is scored: name another one")
+    found = score_file(
+        load_exported(model), file, out, keep=keep, max_bad_rows=max_bad_rows, quiet=as_json
+    )
+    if found.bad_rows:
+        say(f"skipped malformed rows: {found.bad_rows}")
+    if not as_json and out is not None:
+        say(f"{found.num_rows:,} rows, mean probability {found.mean:.5f}  →  {out}")
+    return {
+        "out": None if out is None else str(out),
+        "num_rows": found.num_rows,
+        "num_bad": found.num_bad,
+        "mean_probability": found.mean,
+    }
+
+
+def evaluate(
+    model: Annotated[
+        Path, typer.Argument(help="The folder of a run or of an export.", metavar="RUN|DIR")
+    ],
+    file: Annotated[
+        Path, typer.Argument(help="A labelled CSV, TSV or Parquet file.", metavar="FILE")
+    ],
+    step: Step = None,
+    max_bad_rows: Annotated[
+        float | None,
+        typer.Option(help="The largest share of malformed rows that is skipped. As in training."),
+    ] = None,
+    imports: Imports = [],  # noqa: B006
+    as_json: AsJson = False,
+) -> dict[str, Any]:
+    """Measure a trained model on a labelled file."""
+    from outsize.training.evaluate import evaluate as evaluate_model
+    from outsize.training.metric_names import in_words
+
+    import_modules(imports)
+    summary = evaluate_model(model, file, step, max_bad_rows=max_bad_rows, quiet=as_json)
+    if summary["note"]:
+        say(f"note: {summary['note']}")
+    if not as_json:
+        which = "" if summary["step"] is None else f" of step {summary['step']:,}"
+        say(f"weights{which} on {summary['num_rows']:,} rows  {in_words(summary['metrics'])}")
+        if summary["num_bad"]:
+            say(f"{summary['num_bad']:,} malformed rows were skipped")
+    return summary
+
+
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the tour's runs and report.")] = Path(
         "outsize-demo"
@@ -179,6 +253,8 @@ COMMANDS: dict[str, Callable[..., dict[str, Any]]] = {
     "train": train,
     "compare": compare,
     "export": export,
+    "predict": predict,
+    "evaluate": evaluate,
     "bench": bench,
 }
 

@@ -4,12 +4,15 @@ import shutil
 
 import pytest
 import torch
-from test_loop import Recorder, assert_same_tree, curve, make_config, make_loop, train_until
+from test_loop import assert_same_tree, curve, make_config, make_loop, train_until
 
 import outsize
 from outsize.checkpoint import list_checkpoints, load_checkpoint, step_of
 from outsize.errors import CheckpointError
+from outsize.training.callbacks import Callbacks
 from outsize.training.loop import Loop
+from outsize.training.run_folder import RunFolder
+from outsize.training.run_weights import choose_checkpoint
 
 FADING = (
     "train.epochs=4",
@@ -29,6 +32,16 @@ def faded(tmp_path_factory):
     return result
 
 
+class Writing(Callbacks):
+    """Writes the log of a run."""
+
+    def __init__(self, folder):
+        self._folder = folder
+
+    def log(self, line):
+        self._folder.append_metrics(line)
+
+
 def names(run):
     return [path.name for path in list_checkpoints(run / "checkpoint")]
 
@@ -37,9 +50,7 @@ def test_the_best_checkpoint_is_kept_beside_the_newest(faded):
     best, newest = list_checkpoints(faded.out / "checkpoint")
     assert step_of(best) == faded.best["step"]
     assert step_of(newest) == faded.steps
-    loop = load_checkpoint(newest)["loop"]
-    assert loop["best_checkpoint"] == best.name
-    assert load_checkpoint(best)["loop"]["best_checkpoint"] == best.name
+    assert choose_checkpoint(RunFolder(faded.out)).folder == best
 
 
 def test_its_weights_have_the_reported_metrics(faded):
@@ -76,7 +87,6 @@ def test_a_run_may_keep_none(tmp_path):
     result = outsize.train(make_config(*settings), tmp_path / "run", quiet=True)
     (newest,) = list_checkpoints(tmp_path / "run" / "checkpoint")
     assert step_of(newest) == result.steps
-    assert load_checkpoint(newest)["loop"]["best_checkpoint"] == ""
 
 
 def test_the_best_is_saved_before_its_tables_are_reclustered(tmp_path):
@@ -85,26 +95,30 @@ def test_the_best_is_saved_before_its_tables_are_reclustered(tmp_path):
         "embeddings.recluster.count=1", "embeddings.recluster.every=7", "checkpoint.every=7",
         "checkpoint.keep=9", "data.num_train=640", "data.largest_vocabulary=300",
     )  # fmt: skip
-    recorder = Recorder()
-    loop = make_loop(config, tmp_path, recorder)
+    folder = RunFolder(tmp_path)
+    recorder = Writing(folder)
+    loop = make_loop(config, folder.checkpoints, recorder)
     for step in loop.steps():
         if step == 7:
             break
-    before, after = list_checkpoints(tmp_path)
+    before, after = list_checkpoints(folder.checkpoints)
     assert [step_of(before), step_of(after)] == [7, 7]
-    loads = [load_checkpoint(path)["loop"] for path in (before, after)]
-    assert [state["best_checkpoint"] for state in loads] == [before.name, before.name]
-    other = make_loop(config)
-    other.load(before)
-    assert {"step": 7, **other.task.evaluate("validation")} == loads[0]["best"]
     resumed = make_loop(config)
     resumed.load(before)
     resumed.fit()
+    best = load_checkpoint(after)["loop"]["best"]
+    other = make_loop(config)
+    other.load(before)
+    assert {"step": 7, **other.task.evaluate("validation")} == best
+    other.load(after)
+    assert {"step": 7, **other.task.evaluate("validation")} != best
+    assert choose_checkpoint(folder).folder == before
+    shutil.rmtree(before)  # as an older version would leave it
+    assert choose_checkpoint(folder).note.startswith("no checkpoint of the best validation")
+    assert choose_checkpoint(folder).metrics == {}
     loop.fit()
-    for one, two in zip(
-        resumed.task.model.state_dict().values(), loop.task.model.state_dict().values(), strict=True
-    ):
-        assert torch.equal(one, two)
+    for name, weight in resumed.task.model.state_dict().items():
+        assert torch.equal(weight, loop.task.model.state_dict()[name])
 
 
 def test_a_best_that_cannot_be_written_leaves_the_earlier_one(tmp_path, monkeypatch):
@@ -122,23 +136,3 @@ def test_a_best_that_cannot_be_written_leaves_the_earlier_one(tmp_path, monkeypa
     (kept,) = list_checkpoints(tmp_path)
     assert step_of(kept) == 7
     load_checkpoint(kept)
-
-
-def test_a_run_of_an_older_version_goes_on_without_a_best(faded, tmp_path):
-    import json
-
-    from outsize.files import flaw_of, write_json
-
-    run = tmp_path / "old"
-    shutil.copytree(faded.out, run)
-    best, newest = list_checkpoints(run / "checkpoint")
-    shutil.rmtree(best)
-    state = json.loads((newest / "state.json").read_text())
-    del state["loop"]["best_checkpoint"]
-    facts = write_json(newest / "state.json", state)
-    manifest = json.loads((newest / "manifest.json").read_text())
-    manifest["files"]["state.json"] = facts
-    write_json(newest / "manifest.json", manifest)
-    assert flaw_of(newest / "state.json", facts) is None
-    again = outsize.train(make_config(*FADING), run, resume=True, quiet=True)
-    assert again.test == faded.test

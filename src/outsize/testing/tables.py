@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import torch
@@ -119,6 +120,20 @@ def a_meta_table_works_once_it_is_loaded(make: MakeTable) -> None:
             assert "contract" in refusal(IdError, lambda table=table: table(_IDS + 1))  # type: ignore[misc]
 
 
+def settings_build_a_table_of_the_same_shape(make: MakeTable) -> None:
+    """What `settings` returns builds a table that the state fits, or the method has none."""
+    saved = make(_SPEC, seed=1)
+    settings = saved.settings()
+    if settings is None:
+        return
+    assert json.loads(json.dumps(settings)) == settings, "settings are plain values"
+    with torch.device("meta"):
+        built = type(saved).from_settings(_SPEC, settings)
+    built.load_state_dict(saved.state_dict(), assign=True)
+    assert torch.equal(built(_IDS), saved(_IDS))
+    assert built.settings() == settings
+
+
 def _made_on_meta(make: MakeTable) -> EmbeddingTable:
     with torch.device("meta"):
         return make(_SPEC, seed=2)
@@ -212,6 +227,7 @@ TABLE_CHECKS: tuple[Callable[[MakeTable], None], ...] = (
     parameters_learn,
     state_dict_restores_the_vectors,
     a_meta_table_works_once_it_is_loaded,
+    settings_build_a_table_of_the_same_shape,
     a_move_that_fails_changes_nothing,
     dtype_moves_are_followed,
     memory_use_is_what_the_module_holds,

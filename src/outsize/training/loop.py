@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from outsize.checkpoint import WriteFiles, folder_of_step, load_checkpoint, save_checkpoint
+from outsize.checkpoint import WriteFiles, load_checkpoint, save_checkpoint
 from outsize.contracts import RowStore
 from outsize.data.click_data import Split
 from outsize.errors import CheckpointError, NonFiniteError
@@ -91,6 +91,7 @@ class Loop:
         self._is_ready = False
         self._in_step = not config.is_asynchronous
         self._saved: tuple[int, str] | None = None
+        self._best_saved: int | None = None
         total = task.num_batches() * config.train.epochs
         self.total_steps = min(total, config.train.steps or total)
         self._recluster_steps = config.embeddings.recluster_steps(
@@ -312,13 +313,11 @@ class Loop:
     @property
     def _is_best_unsaved(self) -> bool:
         """Whether this step has the best validation so far, and its weights are not saved yet."""
-        state = self.state
-        return (
-            self._checkpoints is not None
-            and self.config.checkpoint.best
-            and state.best.get("step") == state.step
-            and not state.is_best_saved
-        )
+        return self._is_best and self.config.checkpoint.best and self._best_saved != self.state.step
+
+    @property
+    def _is_best(self) -> bool:
+        return self.state.best.get("step") == self.state.step
 
     def _keep_before_recluster(self) -> None:
         """Save the best weights now, if the next stage would replace them."""
@@ -363,9 +362,6 @@ class Loop:
             return
         self._flush()
         again = self._saved is not None and self._saved[0] == place[0] and self._saved != place
-        if self._checkpoints is not None and self._is_best_unsaved:
-            folder, _ = folder_of_step(self._checkpoints, self.state.step, again)
-            self.state.best_checkpoint = folder.name
         state = self.state_dict()
         if self._checkpoints is None:
             return
@@ -385,9 +381,10 @@ class Loop:
             self.config.checkpoint.keep,
             write_more,
             again,
-            protected=(self.state.best_checkpoint,),
+            protected_step=self.state.best.get("step") if self.config.checkpoint.best else None,
         )
         self._saved = place
+        self._best_saved = self.state.step if self._is_best else self._best_saved
 
     def load(self, checkpoint: Path) -> dict[str, Any] | None:
         """Continue from a checkpoint; entered by all ranks, however many wrote it.
@@ -406,6 +403,7 @@ class Loop:
         self.task.load_files(checkpoint)
         self._is_ready = True
         self._saved = (self.state.step, self.state.unfinished)
+        self._best_saved = self.state.step if self._is_best else None
         return logged
 
     def state_dict(self) -> dict[str, Any]:

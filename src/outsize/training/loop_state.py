@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from outsize.checkpoint import step_of
 from outsize.contracts import RowStore
 from outsize.errors import ConfigError
 from outsize.ranks.collectives import world_size
@@ -35,8 +33,6 @@ class LoopState:
         previous_best: Lowest badness in the epoch before.
         best: Metrics of the best validation so far, with its step.
         test: Test metrics at that step.
-        best_checkpoint: The folder of the checkpoint with the weights of that step; empty where
-            none was kept.
         stopped: Why the run ended; empty while it goes on.
         unfinished: The stage after the last step in which the run was stopped; empty where all of
             them were gone through.
@@ -53,7 +49,6 @@ class LoopState:
     previous_best: float = math.inf
     best: Metrics = field(default_factory=dict)
     test: Metrics = field(default_factory=dict)
-    best_checkpoint: str = ""
     stopped: str = ""
     unfinished: str = ""
 
@@ -67,12 +62,6 @@ class LoopState:
         state = cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values})
         state.best, state.test = _without_nan(state.best), _without_nan(state.test)
         return state
-
-    @property
-    def is_best_saved(self) -> bool:
-        """Whether a checkpoint was written with the weights of the best validation."""
-        name = self.best_checkpoint
-        return bool(name) and step_of(Path(name)) == self.best.get("step")
 
     def go_through(self, stages: Mapping[str, Callable[[], None]]) -> None:
         """Run the stages that follow a step, starting with the one that was stopped, if any."""

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from outsize.checkpoint import list_checkpoints, load_checkpoint, read_plain_state, step_of
+from outsize.data import ClickData
 from outsize.errors import CheckpointError, ConfigError
-from outsize.json_files import OneOf, SchemaError, Whole, check
+from outsize.json_files import Each, OneOf, SchemaError, Whole, check
 from outsize.models import ClickModel, RetrievalModel
 from outsize.row_files import load_rows
 from outsize.suggestions import few
-from outsize.training.build import build_row_optimizer
+from outsize.training.build import build_click_data, build_model, build_row_optimizer
 from outsize.training.config import RunConfig
 from outsize.training.loop_state import dense_state, load_dense_state
 from outsize.training.metric_names import Metrics
 from outsize.training.run_folder import RunFolder
 from outsize.training.saved_state import require_state, require_weights
 from outsize.training.tasks import Task
+
+_METRICS = Each(OneOf(None, float))
+_LOOP = {"step": Whole(), "best": _METRICS, "test": _METRICS}
 
 
 @dataclass(frozen=True)
@@ -67,8 +71,8 @@ def choose_checkpoint(folder: RunFolder, step: int | None = None) -> ChosenCheck
             f"{folder.path} holds no checkpoint yet: train on with --resume until one is written"
         )
     newest = checkpoints[-1]
-    loop = _loop_of(newest)
-    best = newest.with_name(loop.get("best_checkpoint") or _own_best(newest, loop))
+    number = _loop_of(newest)["best"].get("step")
+    best = _best_of(folder, [path for path in checkpoints if step_of(path) == number])
     if step is not None:
         same = [path for path in checkpoints if step_of(path) == step]
         if not same:
@@ -78,9 +82,8 @@ def choose_checkpoint(folder: RunFolder, step: int | None = None) -> ChosenCheck
             )
         chosen = best if best in same else same[-1]
         return _chosen(folder, chosen, chosen == best)
-    if best in checkpoints:
+    if best is not None:
         return _chosen(folder, best, is_best=True)
-    number = loop["best"].get("step")
     note = (
         "nothing was validated yet"
         if number is None
@@ -90,10 +93,11 @@ def choose_checkpoint(folder: RunFolder, step: int | None = None) -> ChosenCheck
 
 
 def _loop_of(checkpoint: Path) -> dict[str, Any]:
-    loop = read_plain_state(checkpoint).get("loop")
+    loop: Any = read_plain_state(checkpoint).get("loop")
     try:
-        check(loop, {"step": Whole(), "best": {}, "test": {}, "stopped": str})
-        check(loop, {"best": {}} if not loop["best"] else {"best": {"step": OneOf(Whole(), float)}})
+        check(loop, _LOOP)
+        if loop["best"]:
+            check(loop["best"], {"step": Whole()}, "best")
     except SchemaError as error:
         raise CheckpointError(
             f"checkpoint {checkpoint} is damaged: state.json: loop: {error}"
@@ -102,13 +106,22 @@ def _loop_of(checkpoint: Path) -> dict[str, Any]:
     return found
 
 
-def _own_best(checkpoint: Path, loop: Mapping[str, Any]) -> str:
-    """The checkpoint's own name, if it surely has the best weights; for older versions.
+def _best_of(folder: RunFolder, checkpoints: Sequence[Path]) -> Path | None:
+    """The checkpoint with the weights that were validated, of those of the best step.
 
-    A run that has ended reclusters no more, so what was validated last is what was saved.
+    A step may be saved before its validation, before its tables are reclustered, and after that.
     """
-    is_best = bool(loop["stopped"]) and loop["best"].get("step") == loop["step"]
-    return checkpoint.name if is_best else "none"
+    for checkpoint in checkpoints:
+        loop = _loop_of(checkpoint)
+        if loop["best"].get("step") != loop["step"]:
+            continue
+        was_reclustered = loop.get("unfinished", "") not in ("keep", "recluster") and any(
+            line["split"] == "recluster" and line["step"] == loop["step"]
+            for line in folder.metrics()
+        )
+        if not was_reclustered:
+            return checkpoint
+    return None
 
 
 def _chosen(folder: RunFolder, checkpoint: Path, is_best: bool, note: str = "") -> ChosenCheckpoint:
@@ -131,6 +144,33 @@ def _chosen(folder: RunFolder, checkpoint: Path, is_best: bool, note: str = "") 
 def finite(metrics: Mapping[str, float | None]) -> Metrics:
     """Metrics as JSON values: non-finite ones are null."""
     return {n: v if v is not None and math.isfinite(v) else None for n, v in metrics.items()}
+
+
+@dataclass(frozen=True)
+class RunModel:
+    """The model of a run with the weights of a checkpoint.
+
+    Attributes:
+        model: The model.
+        config: The run.
+        data: Its data.
+        chosen: The checkpoint.
+    """
+
+    model: ClickModel
+    config: RunConfig
+    data: ClickData
+    chosen: ChosenCheckpoint
+
+
+def load_click_model(folder: RunFolder, step: int | None = None) -> RunModel:
+    """The click model of a run with the weights of its best validation, or of a step."""
+    config = folder.config()
+    chosen = choose_checkpoint(folder, step)
+    data = build_click_data(config)
+    model = build_model(config, data)
+    load_weights(folder, config, model, chosen.folder)
+    return RunModel(model, config, data, chosen)
 
 
 def load_weights(

@@ -35,9 +35,6 @@ _LOOP = {
 _LATER = {"row_counts": Each(float), "sums": Each((float, Whole())), "unfinished": _STAGE}
 """Members of the loop's state that the first versions did not write."""
 
-_LATEST = {"best_checkpoint": Absent(str)}
-"""Members that runs with a record of their log may lack as well."""
-
 _STATE = {
     "num_ranks": Whole(1),
     "batch_size": Whole(1),
@@ -60,7 +57,7 @@ def require_state(state: Mapping[str, Any], judge: str, is_older: bool) -> None:
     check(state, _STATE)
     loop = state["loop"]
     later = {name: Absent(schema) if is_older else schema for name, schema in _LATER.items()}
-    check(loop, later | _LATEST, "loop")
+    check(loop, later, "loop")
     if loop.get("row_counts"):
         check(loop["row_counts"], _COUNTS | {"exchange_s": float}, "loop.row_counts")
     if loop["best"]:
