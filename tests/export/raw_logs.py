@@ -55,3 +55,14 @@ def make_config(path, *settings):
         "train": {"batch_size": 64, "epochs": 2, "eval_batch_size": 64},
     }  # fmt: skip
     return decode(RunConfig, override(tree, settings), "test")
+
+
+KINDS = {
+    "store": (),
+    "tables": ("embeddings.kind=tables",),
+    "compressed": ("embeddings.kind=tables", "embeddings.method=cce", "embeddings.max_params=60"),
+    "cached": ("embeddings.store=sharded", "embeddings.cache.share=0.2"),
+}
+ROWS = make_rows()
+TEST_ROWS = [row for row in ROWS if row["set"] == "test"]
+INPUTS = ("age", "price", "city", "zip", "paid", "tags")

@@ -8,48 +8,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from raw_logs import as_columns, make_config, make_rows, write_rows
+from raw_logs import INPUTS, KINDS, ROWS, TEST_ROWS, as_columns
 
 import outsize
 from outsize.errors import ConfigError, DataError, ExportError
 from outsize.export import write_exported
 from outsize.metrics import ClickMetrics
-from outsize.training import export_run
 from outsize.training.run_folder import RunFolder
 from outsize.training.run_weights import load_click_model
-
-KINDS = {
-    "store": (),
-    "tables": ("embeddings.kind=tables",),
-    "compressed": ("embeddings.kind=tables", "embeddings.method=cce", "embeddings.max_params=60"),
-    "cached": ("embeddings.store=sharded", "embeddings.cache.share=0.2"),
-}
-ROWS = make_rows()
-TEST_ROWS = [row for row in ROWS if row["set"] == "test"]
-INPUTS = ("age", "price", "city", "zip", "paid", "tags")
-
-
-class Trained:
-    """A run with its export, made when it is first asked for."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        self.log = write_rows(folder / "log.csv", ROWS)
-        self._found = {}
-
-    def __call__(self, kind):
-        if kind not in self._found:
-            config = make_config(self.log, *KINDS[kind])
-            result = outsize.train(config, self.folder / kind, quiet=True)
-            export_run(result.out, self.folder / f"{kind}-exported")
-            self._found[kind] = (result, config, self.folder / f"{kind}-exported")
-        return self._found[kind]
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """Runs and their exports by kind; tests only read them."""
-    return Trained(tmp_path_factory.mktemp("trained"))
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from outsize.errors import ConfigError, WriteError
 from outsize.files import reason_of, sync_folder
@@ -34,7 +34,7 @@ class ScoreOutput:
         self._writer: Any = None
         self._sink: Any = None
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> ScoreOutput:
         """Open the file under a temporary name."""
         with self._writing():
             self._sink = sys.stdout.buffer
