@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from raw_logs import INPUTS, KINDS, ROWS, TEST_ROWS, as_columns
+from raw_logs import INPUTS, KINDS, TEST_ROWS, as_columns
 
 import outsize
 from outsize.errors import ConfigError, DataError, ExportError

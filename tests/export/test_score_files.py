@@ -194,7 +194,7 @@ def test_text_without_a_header_may_lack_its_label(tmp_path):
     }
     settings = [f"data.{name}={json.dumps(value)}" for name, value in data.items()]
     settings += ["data.standardize=[]", "data.log1p=[]", "data.multi_valued=[]",
-                 "data.vocabulary.hashed=[]", "data.split={kind='hash'}", "train.epochs=1"]  # fmt: skip
+                 "data.vocabulary.hashed=[]", "data.split={kind='hash'}"]  # fmt: skip
     result = outsize.train(make_config(path, *settings), tmp_path / "run", quiet=True)
     outsize.export_run(result.out, tmp_path / "exported")
     model = outsize.load_exported(tmp_path / "exported")
