@@ -160,33 +160,42 @@ def predict(
         list[str],
         typer.Option(metavar="COLUMN", help="Copy a column of FILE to the scores. Repeatable."),
     ] = [],  # noqa: B006
+    top: Annotated[int, typer.Option(help="Items per query, for a two-tower model.")] = 10,
     max_bad_rows: Annotated[
         float, typer.Option(help="The largest share of malformed rows that is skipped.")
     ] = 0.0,
     imports: Imports = [],  # noqa: B006
     as_json: AsJson = False,
 ) -> dict[str, Any]:
-    """Score the rows of a file of raw values with an exported model."""
+    """Score the rows of a file of raw values with an exported model, or find items for them."""
     from outsize.export import load_exported
     from outsize.export.score_files import score_file
+    from outsize.export.search_files import search_file
+    from outsize.models import RetrievalModel
 
     import_modules(imports)
     if as_json and out is None:
         raise ConfigError("--json prints a summary, so the scores need a file: name it with --out")
     if out is not None and out.exists() and out.samefile(file):
         raise ConfigError(f"--out {out} is the file that is scored: name another one")
-    found = score_file(
-        load_exported(model), file, out, keep=keep, max_bad_rows=max_bad_rows, quiet=as_json
-    )
+    loaded = load_exported(model)
+    if isinstance(loaded, RetrievalModel):
+        if keep:
+            raise ConfigError("--keep is for click models: join the items by row")
+        found = search_file(loaded, file, out, k=top, max_bad_rows=max_bad_rows, quiet=as_json)
+        name = "mean score of the best item"
+    else:
+        found = score_file(loaded, file, out, keep=keep, max_bad_rows=max_bad_rows, quiet=as_json)
+        name = "mean probability"
     if found.bad_rows:
         say(f"skipped malformed rows: {found.bad_rows}")
     if not as_json and out is not None:
-        say(f"{found.num_rows:,} rows, mean probability {found.mean:.5f}  →  {out}")
+        say(f"{found.num_rows:,} rows, {name} {found.mean:.5f}  →  {out}")
     return {
         "out": None if out is None else str(out),
         "num_rows": found.num_rows,
         "num_bad": found.num_bad,
-        "mean_probability": found.mean,
+        name.replace(" ", "_"): found.mean,
     }
 
 

@@ -92,7 +92,8 @@ def feature_facts(config: Mapping[str, Any]) -> list[dict[str, Any]]:
             for f in config["features"]
         ]
     if "recipe" not in encoding:
-        return list(encoding["columns"])
+        numbers = {"transform": "standardized"}
+        return [{**c, **(numbers if c["type"] == "number" else {})} for c in encoding["columns"]]
     recipe = encoding["recipe"]
     columns: list[dict[str, Any]] = []
     for transform, names in (

@@ -29,6 +29,7 @@ _CONFIG = {
     "task": Absent(str),
     "model": {"kind": str},
     "num_dense": Absent(Whole()),
+    "towers": Absent({"query_features": [str], "item_features": [str], "numbers": [str]}),
     "features": [{"name": str}],
     "tables": [_TABLE],
     "encoding": Absent(OneOf(None, Each(object))),

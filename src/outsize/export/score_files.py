@@ -32,7 +32,7 @@ class FileScores:
         num_rows: Rows that were scored.
         num_bad: Malformed rows, which were skipped.
         bad_rows: These in words; empty where there are none.
-        mean: The mean probability.
+        mean: The mean probability, or the mean score of the best item.
     """
 
     num_rows: int
@@ -67,7 +67,7 @@ def score_file(
     pending = _Pending()
     reading = _Reading(scorer, Path(path), serving_recipe(scorer.encoder.recipe), tuple(keep))
     num_rows, total = 0, 0.0
-    with ScoreOutput(out) as output, _progress(reading, "score", quiet) as advance:
+    with ScoreOutput(out) as output, file_progress(reading.path, "score", quiet) as advance:
         rows = reading.rows(advance, max_bad_rows, pending.add)
         for logits, _ in scorer.scored(model, rows):
             check_stop()
@@ -107,7 +107,7 @@ def evaluate_file(
     most = recipe.max_bad_rows if max_bad_rows is None else max_bad_rows
     reading = _Reading(scorer, Path(path), recipe)
     metrics = ClickMetrics()
-    with _progress(reading, "evaluate", quiet) as advance:
+    with file_progress(reading.path, "evaluate", quiet) as advance:
         for logits, labels in scorer.scored(model, reading.rows(advance, 1.0)):
             check_stop()
             metrics.add(logits, labels)
@@ -142,9 +142,8 @@ class _Reading:
         self, scorer: RowScorer, path: Path, recipe: Recipe, keep: tuple[str, ...] = ()
     ) -> None:
         from outsize.data.encoding.bad_rows import BadRows
-        from outsize.data.encoding.sources import find_files
 
-        (self.path,) = find_files((str(path),)) if path.is_file() else _missing(path)
+        self.path = file_to_read(path)
         self.bad: BadRows = BadRows()
         self._scorer = scorer
         self._keep = keep
@@ -168,7 +167,7 @@ class _Reading:
         for chunk in read_chunks([self.path], tuple(wanted), self._recipe, self.bad):
             encoded, is_good = self._scorer.encode(chunk, self.path, self._recipe, self.bad)
             if self.bad.total and not max_bad_rows:
-                raise _cannot_score(self.bad)
+                raise cannot_score(self.bad)
             told(_kept(chunk, self._keep, is_good, header, not self._is_parquet))
             advance("", chunk.num_bytes)
             yield encoded
@@ -176,7 +175,7 @@ class _Reading:
     def finish(self, max_bad_rows: float) -> None:
         """Raise a `DataError` if there were too many bad rows."""
         if self.bad.total > max_bad_rows * self.bad.num_rows:
-            raise _cannot_score(self.bad)
+            raise cannot_score(self.bad)
 
     @property
     def _is_parquet(self) -> bool:
@@ -230,23 +229,30 @@ def _fitted(path: Path, recipe: Recipe) -> Recipe:
     return recipe
 
 
-def _missing(path: Path) -> list[Path]:
-    kind = "is a folder" if path.is_dir() else "no such file"
-    raise DataError(f"{path}: {kind}; give a CSV, TSV or Parquet file")
+def file_to_read(path: Path) -> Path:
+    """The path of a file that is there and not empty; raises a `DataError` otherwise."""
+    if not path.is_file():
+        kind = "is a folder" if path.is_dir() else "no such file"
+        raise DataError(f"{path}: {kind}; give a CSV, TSV or Parquet file")
+    if path.stat().st_size == 0:
+        raise DataError(f"{path} is empty: there is nothing to read in it")
+    return path
 
 
-def _cannot_score(bad: BadRows) -> DataError:
+def cannot_score(bad: BadRows) -> DataError:
+    """The error for a file with too many bad rows."""
     return DataError(
         f"{bad.describe()}; correct the file, or allow a share of such rows with --max-bad-rows"
     )
 
 
 @contextmanager
-def _progress(reading: _Reading, verb: str, quiet: bool) -> Iterator[Callable[[str, int], None]]:
+def file_progress(path: Path, verb: str, quiet: bool) -> Iterator[Callable[[str, int], None]]:
+    """A progress bar of the bytes of a file, as a function; its first argument is ignored."""
     from outsize.data.encoding.encoding_progress import encoding_progress
 
     if quiet:
         yield lambda text, count: None
         return
-    with encoding_progress(reading.path.stat().st_size, verb) as advance:
+    with encoding_progress(path.stat().st_size, verb) as advance:
         yield lambda text, count: advance(verb, count)

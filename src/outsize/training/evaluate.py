@@ -73,5 +73,8 @@ def _load(folder: Path, step: int | None) -> tuple[ClickModel, int | None, str]:
     if step is not None:
         raise ConfigError("--step chooses a checkpoint of a run, but an export has one set of "
                           "weights: leave it out")  # fmt: skip
-    training = read_config(folder).get("training", {})
-    return load_exported(folder), training.get("step"), ""
+    found_config = read_config(folder)
+    if found_config.get("task", "click") != "click":
+        raise ConfigError(f"{folder} holds a {found_config['task']} model: only click models are "
+                          "evaluated on files")  # fmt: skip
+    return load_exported(folder), found_config.get("training", {}).get("step"), ""

@@ -262,6 +262,8 @@ def _number(value: object) -> float | None:
     try:
         if isinstance(value, bytes):
             value = value.decode()
+        if value == "":  # missing, as in a text file
+            return np.nan
         return None if "_" in str(value) else float(str(value))
     except ValueError:
         return None
