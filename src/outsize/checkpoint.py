@@ -47,6 +47,7 @@ def save_checkpoint(
     keep: int = 3,
     write_more: WriteFiles = lambda folder: {},
     again: bool = False,
+    protected_step: float | None = None,
 ) -> Path:
     """Write `root/step-…` atomically, then remove all but the newest `keep`; call it on all ranks.
 
@@ -60,9 +61,10 @@ def save_checkpoint(
         keep: Number of checkpoints to keep, at least 1.
         write_more: Writes additional files of this rank, as in `write_together`.
         again: Whether the state has changed since the step was saved.
+        protected_step: A step whose checkpoints are not removed, however old.
     """
     final = root / f"step-{step:010d}"
-    names = [path.name for path in list_checkpoints(root) if path.name.startswith(final.name)]
+    names = [path.name for path in list_checkpoints(root) if step_of(path) == step]
     saved: str | None = value_of_first(names[-1] if names else None)
     if saved is not None:
         if not again:  # the run was stopped right after it had saved
@@ -83,8 +85,14 @@ def save_checkpoint(
     write_together(final, write, "earlier checkpoints are untouched: free disk space and resume")
     with failing_together(CheckpointError):
         if rank() == 0:
-            _remove(list_checkpoints(root)[:-keep])
+            old = list_checkpoints(root)[:-keep]
+            _remove([path for path in old if step_of(path) != protected_step])
     return final
+
+
+def step_of(checkpoint: Path) -> int:
+    """The step that a checkpoint of a run belongs to, by its name."""
+    return _sort_key(checkpoint)[0]
 
 
 def load_checkpoint(folder: Path) -> dict[str, Any]:
@@ -105,6 +113,14 @@ def load_checkpoint(folder: Path) -> dict[str, Any]:
         except RecursionError:
             raise damaged(folder / "state.json", "it is nested too deeply") from None
     return restored
+
+
+def read_plain_state(folder: Path) -> dict[str, Any]:
+    """Read the plain values of a checkpoint's state; tensors are left as references by name."""
+    files = read_manifest(folder, "state.json")
+    require_whole(folder / "state.json", files["state.json"])
+    state: dict[str, Any] = read_verified(folder / "state.json", Each(object))
+    return state
 
 
 def _files_in(folder: Path) -> list[str]:

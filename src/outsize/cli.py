@@ -47,6 +47,10 @@ Imports = Annotated[
         help="Import a module that registers models, tables or data of yours. Repeatable.",
     ),
 ]
+Step = Annotated[
+    int | None,
+    typer.Option(help="Take the checkpoint of this step. Default: of the best validation."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")]
 
 
@@ -70,7 +74,8 @@ def train(
     folder = out or Path("runs") / run.stem
     summary = train_run(config, folder, resume=resume, quiet=as_json).summary()
     if not as_json and is_first_rank():
-        say(f"test  {in_words(summary['test'])}  →  {folder / 'report.html'}")
+        best = f"best step {summary['validation']['step']:,} of {summary['steps']:,}"
+        say(f"{best}  test  {in_words(summary['test'])}  →  {folder / 'report.html'}")
     return summary
 
 
@@ -119,19 +124,109 @@ def compare(
 def export(
     run: Annotated[Path, typer.Argument(help="The folder of a run.", metavar="RUN")],
     out: Annotated[Path, typer.Argument(help="Folder to write; new or empty.", metavar="DIR")],
+    step: Step = None,
     imports: Imports = [],  # noqa: B006
     as_json: AsJson = False,
 ) -> dict[str, Any]:
     """Write the trained model of a run for use without its training."""
     from outsize.training import export_run
+    from outsize.training.metric_names import in_words
 
     import_modules(imports)
-    summary = export_run(run, out)
+    summary = export_run(run, out, step)
+    if summary["note"]:
+        say(f"note: {summary['note']}")
     if not as_json:
+        which = "the best step" if summary["is_best"] else "step"
         say(
-            f"{summary['model']} after {summary['step']:,} steps, "
+            f"{summary['model']} of {which} {summary['step']:,}, "
             f"{summary['num_parameters']:,} parameters  →  {out}"
         )
+        for split, metrics in summary["metrics"].items():
+            say(f"{split}  {in_words(metrics)}")
+    return summary
+
+
+def predict(
+    model: Annotated[Path, typer.Argument(help="The folder of an export.", metavar="DIR")],
+    file: Annotated[Path, typer.Argument(help="A CSV, TSV or Parquet file.", metavar="FILE")],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="A .parquet or .csv file for the scores. Default: CSV on standard output."
+        ),
+    ] = None,
+    keep: Annotated[
+        list[str],
+        typer.Option(metavar="COLUMN", help="Copy a column of FILE to the scores. Repeatable."),
+    ] = [],  # noqa: B006
+    top: Annotated[int, typer.Option(help="Items per query, for a two-tower model.")] = 10,
+    max_bad_rows: Annotated[
+        float, typer.Option(help="The largest share of malformed rows that is skipped.")
+    ] = 0.0,
+    imports: Imports = [],  # noqa: B006
+    as_json: AsJson = False,
+) -> dict[str, Any]:
+    """Score the rows of a file of raw values with an exported model, or find items for them."""
+    from outsize.export import load_exported
+    from outsize.export.score_files import score_file
+    from outsize.export.search_files import search_file
+    from outsize.models import RetrievalModel
+
+    import_modules(imports)
+    if as_json and out is None:
+        raise ConfigError("--json prints a summary, so the scores need a file: name it with --out")
+    if out is not None and out.exists() and out.samefile(file):
+        raise ConfigError(f"--out {out} is the file that is scored: name another one")
+    loaded = load_exported(model)
+    if isinstance(loaded, RetrievalModel):
+        if keep:
+            raise ConfigError("--keep is for click models: join the items by row")
+        found = search_file(loaded, file, out, k=top, max_bad_rows=max_bad_rows, quiet=as_json)
+        name = "mean score of the best item"
+    else:
+        found = score_file(loaded, file, out, keep=keep, max_bad_rows=max_bad_rows, quiet=as_json)
+        name = "mean probability"
+    if found.bad_rows:
+        say(f"skipped malformed rows: {found.bad_rows}")
+    if not as_json and out is not None:
+        say(f"{found.num_rows:,} rows, {name} {found.mean:.5f}  →  {out}")
+    return {
+        "out": None if out is None else str(out),
+        "num_rows": found.num_rows,
+        "num_bad": found.num_bad,
+        name.replace(" ", "_"): found.mean,
+    }
+
+
+def evaluate(
+    model: Annotated[
+        Path, typer.Argument(help="The folder of a run or of an export.", metavar="RUN|DIR")
+    ],
+    file: Annotated[
+        Path, typer.Argument(help="A labelled CSV, TSV or Parquet file.", metavar="FILE")
+    ],
+    step: Step = None,
+    max_bad_rows: Annotated[
+        float | None,
+        typer.Option(help="The largest share of malformed rows that is skipped. As in training."),
+    ] = None,
+    imports: Imports = [],  # noqa: B006
+    as_json: AsJson = False,
+) -> dict[str, Any]:
+    """Measure a trained model on a labelled file."""
+    from outsize.training.evaluate import evaluate as evaluate_model
+    from outsize.training.metric_names import in_words
+
+    import_modules(imports)
+    summary = evaluate_model(model, file, step, max_bad_rows=max_bad_rows, quiet=as_json)
+    if summary["note"]:
+        say(f"note: {summary['note']}")
+    if not as_json:
+        which = "" if summary["step"] is None else f" of step {summary['step']:,}"
+        say(f"weights{which} on {summary['num_rows']:,} rows  {in_words(summary['metrics'])}")
+        if summary["num_bad"]:
+            say(f"{summary['num_bad']:,} malformed rows were skipped")
     return summary
 
 
@@ -167,6 +262,8 @@ COMMANDS: dict[str, Callable[..., dict[str, Any]]] = {
     "train": train,
     "compare": compare,
     "export": export,
+    "predict": predict,
+    "evaluate": evaluate,
     "bench": bench,
 }
 

@@ -48,7 +48,7 @@ FAR_FROM_DEFAULT = RunConfig(
         device="cuda:1",
         deterministic=True,
     ),
-    checkpoint=CheckpointConfig(every=7, keep=8),
+    checkpoint=CheckpointConfig(every=7, keep=8, best=False),
 )
 ROWS_FAR_FROM_DEFAULT = RunConfig(
     embeddings=StoreConfig(4, init_std=0.5, optimizer=RowOptimizerConfig("adam", 0.125))

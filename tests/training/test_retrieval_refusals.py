@@ -10,6 +10,7 @@ from outsize.errors import CheckpointError, ConfigError, DataError
 from outsize.negatives import NEGATIVES
 from outsize.training import export_run
 from outsize.training.config import RunConfig
+from outsize.training.evaluate import evaluate
 from outsize.training.strict_toml import decode, encode
 from outsize.training.tasks import RetrievalTask
 
@@ -59,8 +60,11 @@ def test_a_configuration_is_written_and_read_back():
 
 def test_what_cannot_be_done_with_a_retrieval_run_is_refused(tmp_path):
     outsize.train(make_config("train.steps=2"), tmp_path / "run", quiet=True)
-    with pytest.raises(ConfigError, match="only click models can be exported"):
-        export_run(tmp_path / "run", tmp_path / "model")
+    export_run(tmp_path / "run", tmp_path / "model")
+    with pytest.raises(ConfigError, match="how raw values become features"):  # there are none
+        outsize.load_exported(tmp_path / "model").search({"query": ["3"]})
+    with pytest.raises(ConfigError, match="only click models are evaluated on files"):
+        evaluate(tmp_path / "run", tmp_path / "pairs.csv")
     with pytest.raises(ConfigError, match="this is a retrieval run"):
         Grid(make_config(), ("cce",), ())
     with pytest.raises(ConfigError, match="'bfloat16' is for CUDA"):

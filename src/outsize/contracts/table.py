@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -51,6 +51,19 @@ class EmbeddingTable(nn.Module, ABC):
 
         Raises `ConfigError` if even the smallest table exceeds the budget.
         """
+
+    def settings(self) -> dict[str, Any] | None:
+        """The constructor's settings that build a table of this shape, as plain values.
+
+        An exported model holds them with the table's state, in its compressed form. A method that
+        returns `None`, as this one does, is exported as full rows instead.
+        """
+        return None
+
+    @classmethod
+    def from_settings(cls, spec: TableSpec, settings: Mapping[str, Any]) -> EmbeddingTable:
+        """Build a table from what `settings` returned; its state is loaded afterwards."""
+        return cls(spec, **settings)
 
     @abstractmethod
     def lookup(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "n dim"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int64
@@ -14,6 +14,9 @@ from torch import Tensor
 from outsize.contracts import Bag
 from outsize.interrupts import check_stop
 from outsize.spec import FeatureSpec
+
+if TYPE_CHECKING:
+    from outsize.data.encoding.row_encoder import RowEncoder
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
@@ -177,6 +180,13 @@ class ClickData(ABC):
     def fingerprint(self) -> str:
         """A fingerprint that changes with the data; a run only resumes on the same data."""
         return ""
+
+    def row_encoder(self) -> RowEncoder | None:
+        """How raw values become the inputs of a model, for data that has raw values.
+
+        An exported model takes it along, and so can score raw rows.
+        """
+        return None
 
     @property
     def features(self) -> Sequence[FeatureSpec]:

@@ -15,8 +15,11 @@ from torch import Tensor
 
 from outsize.contracts import Bag
 from outsize.data.click_data import SPLITS, ClickBatch, ClickData, Split
+from outsize.data.encoding.encoder_files import load_row_encoder
 from outsize.data.encoding.ids import runs
 from outsize.data.encoding.manifest import read_manifest, values_file
+from outsize.data.encoding.recipe import Recipe
+from outsize.data.encoding.row_encoder import RowEncoder
 from outsize.data.shuffle import BlockShuffle
 from outsize.errors import DataError
 from outsize.spec import FeatureSpec, Pooling
@@ -33,12 +36,19 @@ class EncodedClicks(ClickData):
         shuffle: Whether to shuffle training rows.
         seed: Seed of the shuffling.
         pooling: How bags of ids are pooled.
+        recipe: The recipe it was encoded with; without it, there is no `row_encoder`.
     """
 
     def __init__(
-        self, folder: Path, shuffle: bool = True, seed: int = 0, pooling: Pooling = "sum"
+        self,
+        folder: Path,
+        shuffle: bool = True,
+        seed: int = 0,
+        pooling: Pooling = "sum",
+        recipe: Recipe | None = None,
     ) -> None:
         self.folder = folder
+        self._recipe = recipe
         manifest = read_manifest(folder)
         self.num_dense = manifest["num_dense"]
         self.vocabularies = dict(manifest["num_ids"])
@@ -61,6 +71,9 @@ class EncodedClicks(ClickData):
     @property
     def fingerprint(self) -> str:  # noqa: D102
         return self._fingerprint
+
+    def row_encoder(self) -> RowEncoder | None:  # noqa: D102
+        return None if self._recipe is None else load_row_encoder(self.folder, self._recipe)
 
     @property
     def features(self) -> Sequence[FeatureSpec]:  # noqa: D102

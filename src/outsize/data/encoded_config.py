@@ -43,8 +43,9 @@ class EncodedConfig(ClickDataConfig):
         """The recipe that determines the encoded data."""
 
     def build(self) -> EncodedClicks:  # noqa: D102
-        folder = open_encoded(self.recipe(), self.cache, self.verify)
-        return EncodedClicks(folder, self.shuffle, self.seed, self.bag_pooling())
+        recipe = self.recipe()
+        folder = open_encoded(recipe, self.cache, self.verify)
+        return EncodedClicks(folder, self.shuffle, self.seed, self.bag_pooling(), recipe)
 
     def bag_pooling(self) -> Pooling:
         """How bags are pooled, for data that has bags."""

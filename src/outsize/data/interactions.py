@@ -32,6 +32,8 @@ from outsize.data.encoding.splits import (
     TimeSplit,
 )
 from outsize.data.encoding.splits.base import TEST, TRAIN, VALIDATION
+from outsize.data.encoding.text_keys import Column
+from outsize.data.entity_encoder import EntityColumn, EntityEncoder, Kind, split_words
 from outsize.data.retrieval_data import Entities, Pairs, RetrievalData, RetrievalDataConfig
 from outsize.errors import ConfigError, DataError
 from outsize.hashing import derive_seed, mix_bits, uniform_at
@@ -193,23 +195,34 @@ class InteractionsConfig(RetrievalDataConfig):
     def _entities(
         self, rows: Rows, name: str, first: NDArray[np.int64], columns: tuple[str, ...]
     ) -> Entities:
-        features = {feature_name(name): torch.arange(len(first))}
-        sizes = {feature_name(name): len(first)}
+        feature = feature_name(name)
+        features = {feature: torch.arange(len(first))}
+        sizes = {feature: len(first)}
+        own = rows.texts[name]
+        names = own.values.take(pa_array(own.codes[first]))
+        encoded_columns = [EntityColumn.of_values(name, feature, "id", names)]
         for column in columns:
+            feature = feature_name(column)
             if column in self.numeric:
-                features[feature_name(column)] = standardized(rows.numbers[column][first])
+                moments = Moments()
+                moments.add(rows.numbers[column][first])
+                features[feature] = standardized(rows.numbers[column][first])
+                encoded_columns.append(EntityColumn(column, feature, "number", moments=moments))
                 continue
             text = CodedText(rows.texts[column].codes[first], rows.texts[column].values)
             separator = self.separator if column in self.multi_valued else None
-            encoded, size = encode_column(text, separator, self.max_length)
-            features[feature_name(column)], sizes[feature_name(column)] = encoded, size
-        return Entities(len(first), features, sizes)
+            encoded, values = encode_column(text, separator, self.max_length)
+            features[feature], sizes[feature] = encoded, len(values) + 1
+            kind: Kind = "value" if separator is None else "bag"
+            encoded_columns.append(EntityColumn.of_values(column, feature, kind, values))
+        encoder = EntityEncoder(encoded_columns, self.separator, self.max_length)
+        return Entities(len(first), features, sizes, names, encoder)
 
 
 def encode_column(
     text: CodedText, separator: str | None = None, max_length: int = 0
-) -> tuple[Tensor, int]:
-    """The ids of a column, and the size of its vocabulary; id 0 stands for a missing value.
+) -> tuple[Tensor, Column]:
+    """The ids of a column, and the values of the ids 1, 2, …; id 0 stands for a missing value.
 
     With a separator, the values of a row become a bag padded with −1, of at most `max_length` ids.
     """
@@ -217,15 +230,13 @@ def encode_column(
     codes = np.full(len(text.codes), -1)
     codes[text.codes >= 0] = inverse
     if separator is None:
-        return torch.from_numpy(codes + 1), len(used) + 1
-    lists = [value.split(separator) for value in text.values.take(used).to_pylist()]
-    lists = [[word.strip() for word in words if word.strip()] for words in lists]
-    lists = [words[: max_length or None] for words in lists]
+        return torch.from_numpy(codes + 1), text.values.take(pa_array(used))
+    lists = split_words(text.values.take(pa_array(used)).to_pylist(), separator, max_length)
     numbers: dict[str, int] = {}
     bags = np.full((len(lists) + 1, max([1, *map(len, lists)])), -1)
     for row, words in enumerate(lists):
         bags[row, : len(words)] = [numbers.setdefault(word, len(numbers) + 1) for word in words]
-    return torch.from_numpy(bags[codes]), len(numbers) + 1
+    return torch.from_numpy(bags[codes]), pa_array(list(numbers), "large_string")
 
 
 def standardized(numbers: NDArray[np.float64]) -> Float32[Tensor, " rows"]:
@@ -233,6 +244,13 @@ def standardized(numbers: NDArray[np.float64]) -> Float32[Tensor, " rows"]:
     moments = Moments()
     moments.add(numbers)
     return torch.from_numpy(np.nan_to_num(moments.standardize(numbers), nan=0.0)).float()
+
+
+def pa_array(values: object, kind: str | None = None) -> Column:
+    """A pyarrow array."""
+    import pyarrow as pa
+
+    return pa.array(values, None if kind is None else pa.type_for_alias(kind))
 
 
 def _concatenate(parts: list[Rows]) -> Rows:

@@ -6,14 +6,15 @@ import copy
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Int64
 from torch import Tensor
 
 from outsize.data.click_data import SPLITS, Split
+from outsize.data.entity_encoder import EntityEncoder
 from outsize.data.item_lists import ItemLists
 from outsize.data.shuffle import BLOCK_ROWS, BlockShuffle
 from outsize.errors import DataError
@@ -50,11 +51,15 @@ class Entities:
         features: Feature → `(num_rows,)` ids, `(num_rows, L)` bags padded with −1, or
             `(num_rows,)` numbers.
         vocabularies: Feature → number of ids; features that are not in it are numbers.
+        names: The raw id of each, a pyarrow array of strings, for data that has raw values.
+        encoder: How raw values become these features, likewise.
     """
 
     num_rows: int
     features: Mapping[str, Tensor] = field(repr=False)
     vocabularies: Mapping[str, int]
+    names: Any = field(default=None, repr=False)
+    encoder: EntityEncoder | None = field(default=None, repr=False)
 
     def take(self, rows: Int64[Tensor, " n"]) -> dict[str, Tensor]:
         """The features of the given rows."""
@@ -63,7 +68,7 @@ class Entities:
     def to(self, device: torch.device) -> Entities:
         """The same on a device."""
         moved = {name: values.to(device) for name, values in self.features.items()}
-        return Entities(self.num_rows, moved, self.vocabularies)
+        return replace(self, features=moved)
 
 
 class RetrievalDataConfig(ABC):

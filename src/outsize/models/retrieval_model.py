@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar, Protocol
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from outsize.collection import EmbeddingCollection, FeatureInput
+from outsize.errors import ConfigError
+
+
+class Searcher(Protocol):
+    """Searches items for rows of raw values; an exported model brings its own."""
+
+    def search(self, model: RetrievalModel, rows: Any, k: int) -> Any:
+        """See `RetrievalModel.search`."""
 
 
 class RetrievalModel(nn.Module, ABC):
@@ -18,10 +26,12 @@ class RetrievalModel(nn.Module, ABC):
     Attributes:
         embeddings: The features of queries and items.
         dim: Width of the vectors.
+        searcher: How items are found for raw rows; `outsize.load_exported` sets it.
     """
 
     embeddings: EmbeddingCollection
     dim: int
+    searcher: Searcher | None = None
 
     @abstractmethod
     def encode_queries(self, inputs: Mapping[str, FeatureInput]) -> Float[Tensor, "batch dim"]:
@@ -36,6 +46,24 @@ class RetrievalModel(nn.Module, ABC):
     ) -> tuple[Float[Tensor, "batch dim"], Float[Tensor, "n dim"]]:
         """Encode queries and items in one call, for training."""
         return self.encode_queries(queries), self.encode_items(items)
+
+    def search(self, rows: Any, k: int = 10) -> Any:
+        """The best items for queries of raw values, exactly, over all items of the training data.
+
+        Args:
+            rows: The columns of the query tower, in any of the forms that `ClickModel.predict`
+                takes. A query that is identified by its id must occur in the training data.
+            k: Items per query.
+
+        Returns:
+            `.items`, lists of raw item ids, best first, and `.scores`, `(num_queries, k)`.
+        """
+        if self.searcher is None:
+            raise ConfigError(
+                "this model has no items to search: export its run, and load it with "
+                "outsize.load_exported"
+            )
+        return self.searcher.search(self, rows, k)
 
 
 class RetrievalModelConfig(ABC):

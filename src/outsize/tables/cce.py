@@ -125,6 +125,14 @@ class CCETable(PointerTable):
         """Number of columns that share a pool of codes."""
         return self.columns if self.shared else 1
 
+    def settings(self) -> dict[str, Any]:  # noqa: D102
+        return {
+            "num_buckets": self.num_main + self.num_helper,
+            "columns": self.columns,
+            "shared": self.shared,
+            "seed": self.seed,
+        }
+
     def lookup(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "n dim"]:  # noqa: D102
         return self._vectors(self.pointers_of(ids), self._helper_of(ids))
 

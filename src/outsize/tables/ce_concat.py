@@ -60,5 +60,8 @@ class CEConcatTable(EmbeddingTable):
         size = largest_size("ce-concat", spec, budget, cost)
         return cls(spec, num_buckets=size, seed=seed, **options)
 
+    def settings(self) -> dict[str, Any]:  # noqa: D102
+        return {"num_buckets": self.num_buckets, "columns": self.hashes.shape[0]}
+
     def lookup(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "n dim"]:  # noqa: D102
         return gather_columns(self.weight, hash_ids(ids, self.hashes, self.num_buckets))

@@ -65,6 +65,9 @@ class CEHybridTable(EmbeddingTable):
         size = largest_size("ce-hybrid", spec, budget, cost, least=2)
         return cls(spec, num_buckets=size, seed=seed, **options)
 
+    def settings(self) -> dict[str, Any]:  # noqa: D102
+        return {"num_buckets": self.num_first + self.num_second, "columns": self.columns}
+
     def lookup(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "n dim"]:  # noqa: D102
         first = hash_ids(ids, self.hashes[: self.columns], self.num_first)
         second = hash_ids(ids, self.hashes[self.columns :], self.num_second)

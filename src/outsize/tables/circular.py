@@ -84,6 +84,9 @@ class CircularTable(EmbeddingTable):
         size = largest_size("circular", spec, budget, cost)
         return cls(spec, num_buckets=size, seed=seed, **options)
 
+    def settings(self) -> dict[str, Any]:  # noqa: D102
+        return {"num_buckets": self.num_buckets, "columns": self.columns, "seed": self.seed}
+
     def lookup(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "n dim"]:  # noqa: D102
         return gather_columns(self.weight, unpack(self.pointers[ids]))
 

@@ -70,6 +70,9 @@ class DHETable(EmbeddingTable):
         width = largest_size("dhe", spec, budget, cost)
         return cls(spec, width=width, seed=seed, **options)
 
+    def settings(self) -> dict[str, Any]:  # noqa: D102
+        return {"width": self.hashes.shape[0]}
+
     def lookup(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "n dim"]:  # noqa: D102
         values = hash_ids(ids, self.hashes, _HASH_RANGE).float()
         hidden = (values * (2 / (_HASH_RANGE - 1)) - 1).to(self.output.dtype)

@@ -39,6 +39,9 @@ class FullTable(EmbeddingTable):
         budget.require(what, num_params, num_params * spec.dtype.itemsize)
         return cls(spec, seed=seed, **options)
 
+    def settings(self) -> dict[str, Any]:  # noqa: D102
+        return {}
+
     def lookup(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "n dim"]:  # noqa: D102
         if self.sparse:
             return F.embedding(ids, self.weight, sparse=True)

@@ -48,6 +48,9 @@ class HashTable(EmbeddingTable):
         size = largest_size("hash", spec, budget, cost)
         return cls(spec, num_buckets=size, seed=seed, **options)
 
+    def settings(self) -> dict[str, Any]:  # noqa: D102
+        return {"num_buckets": self.num_buckets}
+
     def lookup(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "n dim"]:  # noqa: D102
         buckets = hash_ids(ids, self.hashes, self.num_buckets).squeeze(1)
         return self.weight.index_select(0, buckets)

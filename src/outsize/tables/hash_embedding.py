@@ -93,6 +93,13 @@ class HashEmbeddingTable(EmbeddingTable):
         )
         return cls(spec, num_buckets=buckets, num_importance=importance, seed=seed, **options)
 
+    def settings(self) -> dict[str, Any]:  # noqa: D102
+        return {
+            "num_buckets": self.num_buckets,
+            "num_importance": self.num_importance,
+            "num_hashes": self.hashes.shape[0] - 1,
+        }
+
     def lookup(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "n dim"]:  # noqa: D102
         buckets = hash_ids(ids, self.hashes[:-1], self.num_buckets)
         rows = self.weight.index_select(0, buckets.T.flatten()).chunk(buckets.shape[1])

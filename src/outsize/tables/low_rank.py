@@ -45,5 +45,8 @@ class LowRankTable(EmbeddingTable):
         rank = largest_size("low-rank", spec, budget, cost, most=most)
         return cls(spec, rank=rank, seed=seed, **options)
 
+    def settings(self) -> dict[str, Any]:  # noqa: D102
+        return {"rank": self.weight.shape[1]}
+
     def lookup(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "n dim"]:  # noqa: D102
         return self.weight.index_select(0, ids) @ self.widen

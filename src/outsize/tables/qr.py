@@ -107,6 +107,9 @@ class QRTable(EmbeddingTable):
         )
         return cls(spec, base=base, num_digits=num_digits, seed=seed, **options)
 
+    def settings(self) -> dict[str, Any]:  # noqa: D102
+        return {"base": self.base, "num_digits": len(self.bases), "combine": self.combine}
+
     def lookup(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "n dim"]:  # noqa: D102
         places, start = [], 0
         for digit, rows in zip(split_digits(ids, self.bases), self.bases, strict=True):

@@ -7,7 +7,7 @@ benchmark for pointers that are learned during training.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -73,6 +73,21 @@ class QuantizedTable(PointerTable):
         cls, spec: TableSpec, budget: Budget, *, seed: int = 0, **options: Any
     ) -> QuantizedTable:
         raise ConfigError("a quantized table is made from a trained one: use outsize.quantize")
+
+    def settings(self) -> dict[str, Any]:  # noqa: D102
+        codes, (_, columns) = self.weight.shape[0], self.pointers.shape
+        return {"codes": codes, "columns": columns, "padding_id": self.padding_id}
+
+    @classmethod
+    def from_settings(  # noqa: D102
+        cls, spec: TableSpec, settings: Mapping[str, Any]
+    ) -> QuantizedTable:
+        codes, columns = settings["codes"], columns_of(spec, settings["columns"])
+        padding_id = settings["padding_id"]
+        dtype = pointer_type(codes + (padding_id is not None))
+        pointers = torch.zeros(spec.num_rows, columns, dtype=dtype)
+        row = None if padding_id is None else torch.zeros(spec.dim)
+        return cls(spec, torch.zeros(codes, spec.dim), pointers, padding_id, row)
 
     @property
     def num_pointers(self) -> int:  # noqa: D102

@@ -68,6 +68,9 @@ class RobeTable(EmbeddingTable):
         )
         return cls(spec, size=size, seed=seed, **options)
 
+    def settings(self) -> dict[str, Any]:  # noqa: D102
+        return {"size": self.size, "columns": len(self.widths), "signs": self.signs}
+
     def lookup(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "n dim"]:  # noqa: D102
         starts = hash_ids(ids, self.hashes, self.size)
         places = torch.cat(

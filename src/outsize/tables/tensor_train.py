@@ -92,6 +92,9 @@ class TensorTrainTable(EmbeddingTable):
         )
         return cls(spec, rank_sum=rank_sum, seed=seed, **options)
 
+    def settings(self) -> dict[str, Any]:  # noqa: D102
+        return {"rank_sum": self.rank_sum, "num_cores": len(self.bases)}
+
     def lookup(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "n dim"]:  # noqa: D102
         digits = split_digits(ids, self.bases[::-1])[::-1]
         slices = [core.index_select(0, i) for core, i in zip(self.cores, digits, strict=True)]

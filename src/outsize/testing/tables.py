@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import torch
@@ -117,6 +118,20 @@ def a_meta_table_works_once_it_is_loaded(make: MakeTable) -> None:
             table.load_state_dict(state, assign=assign)
             assert torch.equal(table(_IDS), saved(_IDS))
             assert "contract" in refusal(IdError, lambda table=table: table(_IDS + 1))  # type: ignore[misc]
+
+
+def settings_build_a_table_of_the_same_shape(make: MakeTable) -> None:
+    """What `settings` returns builds a table that the state fits, or the method has none."""
+    saved = make(_SPEC, seed=1)
+    settings = saved.settings()
+    if settings is None:
+        return
+    assert json.loads(json.dumps(settings)) == settings, "settings are plain values"
+    with torch.device("meta"):
+        built = type(saved).from_settings(_SPEC, settings)
+    built.load_state_dict(saved.state_dict(), assign=True)
+    assert torch.equal(built(_IDS), saved(_IDS))
+    assert built.settings() == settings
 
 
 def _made_on_meta(make: MakeTable) -> EmbeddingTable:

@@ -103,10 +103,13 @@ class CheckpointConfig:
     Attributes:
         every: Steps between checkpoints; one more is written at the end.
         keep: How many to keep.
+        best: Whether to write one at each validation that is the best so far, and to keep the last
+            of these besides; `outsize export` then finds the weights of the reported metrics.
     """
 
     every: int = 1000
     keep: int = 2
+    best: bool = True
 
     def __post_init__(self) -> None:
         require_at_least(self, 1, "every", "keep")

@@ -78,6 +78,7 @@ class Loop:
         self._is_ready = False
         self._in_step = not config.is_asynchronous
         self._saved: tuple[int, str] | None = None
+        self._best_saved: int | None = None
         total = task.num_batches() * config.train.epochs
         self.total_steps = min(total, config.train.steps or total)
         self._recluster_steps = config.embeddings.recluster_steps(
@@ -174,6 +175,7 @@ class Loop:
                         "commit": self.task.finish_commit if state.unfinished else self.task.commit,
                         "log": self._log_training,
                         "validate": self._validate_if_due,
+                        "keep": self._keep_before_recluster,
                         "recluster": self._recluster_if_due,
                         "refill": self._refill_if_due,
                     }
@@ -185,7 +187,8 @@ class Loop:
         if is_asked:
             self._save()
             raise KeyboardInterrupt
-        if not state.stopped and state.step % self.config.checkpoint.every == 0:
+        is_due = not state.stopped and state.step % self.config.checkpoint.every == 0
+        if is_due or self._is_best_unsaved:
             self._save()
 
     def _validate_if_due(self) -> None:
@@ -234,6 +237,20 @@ class Loop:
         return metrics
 
     @property
+    def _is_best_unsaved(self) -> bool:
+        """Whether this step has the best validation so far, and its weights are not saved yet."""
+        return self._is_best and self.config.checkpoint.best and self._best_saved != self.state.step
+
+    @property
+    def _is_best(self) -> bool:
+        return self.state.best.get("step") == self.state.step
+
+    def _keep_before_recluster(self) -> None:
+        """Save the best weights now, if the next stage would replace them."""
+        if self._reclusters and self._is_best_unsaved:
+            self._save()
+
+    @property
     def _reclusters(self) -> bool:
         return not self.state.stopped and self.state.step in self._recluster_steps
 
@@ -266,7 +283,11 @@ class Loop:
         state.batch = 0
 
     def _save(self) -> None:
+        place = (self.state.step, self.state.unfinished)
+        if self._saved == place:
+            return
         self._flush()
+        again = self._saved is not None and self._saved[0] == place[0] and self._saved != place
         state = self.state_dict()
         if self._checkpoints is None:
             return
@@ -279,11 +300,17 @@ class Loop:
         def write_more(folder: Path) -> Mapping[str, Mapping[str, Any]]:
             return {name: facts for write in writers for name, facts in write(folder).items()}
 
-        keep = self.config.checkpoint.keep
-        place = (self.state.step, self.state.unfinished)
-        again = self._saved is not None and self._saved[0] == place[0] and self._saved != place
-        save_checkpoint(self._checkpoints, self.state.step, state, keep, write_more, again)
+        save_checkpoint(
+            self._checkpoints,
+            self.state.step,
+            state,
+            self.config.checkpoint.keep,
+            write_more,
+            again,
+            protected_step=self.state.best.get("step") if self.config.checkpoint.best else None,
+        )
         self._saved = place
+        self._best_saved = self.state.step if self._is_best else self._best_saved
 
     def load(self, checkpoint: Path) -> dict[str, Any] | None:
         """Continue from a checkpoint; entered by all ranks, however many wrote it.
@@ -305,6 +332,7 @@ class Loop:
         self.task.load_files(checkpoint)
         self._is_ready = True
         self._saved = (self.state.step, self.state.unfinished)
+        self._best_saved = self.state.step if self._is_best else None
         return logged
 
     def state_dict(self) -> dict[str, Any]:

@@ -131,6 +131,7 @@ def _headline(summary: Mapping[str, Any]) -> dict[str, str]:
         facts["above Bayes"] = f"{test['loss'] - test['bayes_loss']:+.5f}"
     if "calibration" in test:
         facts["calibration"] = number_of(test["calibration"], ".3f")
+    facts["best step, of these metrics"] = f"{summary['validation'].get('step', 0):,}"
     facts[f"steps ({summary['stopped']})"] = f"{summary['steps']:,}"
     facts["embedding memory"] = format_bytes(summary["memory"]["total_bytes"])
     facts["time"] = f"{summary['elapsed_s']:,.0f} s"

@@ -19,7 +19,7 @@ from outsize.json_files import Absent, Each, OneOf, SchemaError, Whole, Word, ch
 _COUNTED = {f.name for f in fields(RowCounts)} - {"sent_bytes", "largest_lag", "exchange_s"}
 _COUNTS = dict.fromkeys([*sorted(_COUNTED), *(f"sent_{kind}" for kind in BYTE_KINDS)], Whole())
 _METRIC = OneOf(None, float)  # null if undefined, as the AUC of a single class
-_STAGE = Word("", "commit", "log", "validate", "recluster", "refill")
+_STAGE = Word("", "commit", "log", "validate", "keep", "recluster", "refill")
 _LOOP = {
     "step": Whole(),
     "epoch": Whole(),

@@ -15,18 +15,12 @@ from outsize.data.encoding.bad_rows import BadRows
 from outsize.data.encoding.encoding_progress import Advance
 from outsize.data.encoding.good_rows import Rows
 from outsize.data.encoding.id_counts import limit_held
-from outsize.data.encoding.ids import (
-    Bags,
-    HashedIds,
-    IdEncoder,
-    ModulusIds,
-    VocabularyIds,
-    row_ids,
-)
+from outsize.data.encoding.ids import Bags, VocabularyIds
 from outsize.data.encoding.learned import load_learned, save_learned
 from outsize.data.encoding.manifest import values_file
 from outsize.data.encoding.moments import Moments
 from outsize.data.encoding.recipe import Recipe, feature_name
+from outsize.data.encoding.row_encoder import RowEncoder, make_encoders
 from outsize.data.encoding.rows import read_rows
 from outsize.data.encoding.sources import first_of
 from outsize.data.encoding.text_keys import Column
@@ -69,7 +63,7 @@ class _FirstPass:
         self.bad = BadRows()
         self.num_rows = 0
         self.splitter = recipe.split.build()
-        self.encoders = _encoders(recipe)
+        self.encoders = make_encoders(recipe)
         self.moments = {name: Moments() for name in recipe.standardize}
 
     def observe(self, rows: Rows) -> None:
@@ -122,6 +116,7 @@ class _SecondPass:
     def __init__(self, first: _FirstPass, folder: Path, stack: ExitStack) -> None:
         self._first = first
         self._recipe = recipe = first.recipe
+        self._encoder = RowEncoder(recipe, first.encoders, first.moments)
         largest = max(encoder.num_ids for encoder in first.encoders.values())
         self._id_type: Any = np.int32 if largest < 1 << 31 else np.int64
         bags = tuple(feature_name(name) for name in recipe.multi_valued)
@@ -133,25 +128,11 @@ class _SecondPass:
         }
 
     def write(self, rows: Rows) -> None:
-        recipe = self._recipe
         assigned = self._first.splitter.assign(rows)
-        labels = rows.labels
-        dense = self._dense(rows)
-        ids = np.empty((len(rows), len(recipe.categorical)), self._id_type)
-        for place, name in enumerate(recipe.categorical):
-            text = rows.texts[name]
-            ids[:, place] = row_ids(text, self._ids_of(name, text.values))
-        bags = {}
-        for name in recipe.multi_valued:
-            split = Bags.split(rows.texts[name], recipe.separator, recipe.max_length)
-            bags[feature_name(name)] = split.rows(self._ids_of(name, split.tokens.values))
+        encoded = self._encoder.encode(rows, self._id_type, self._add_names)
         for number, files in enumerate(self._splits):
-            mine = assigned == number
-            cut = {
-                name: (values[np.repeat(mine, lengths)].astype(self._id_type), lengths[mine])
-                for name, (values, lengths) in bags.items()
-            }
-            files.append(labels[mine], dense[mine], ids[mine], cut)
+            mine = encoded.take(assigned == number)
+            files.append(mine.labels, mine.dense, mine.ids, mine.bags)
 
     def finish(self) -> dict[str, Any]:
         for split, files in zip(SPLITS, self._splits, strict=True):
@@ -176,37 +157,10 @@ class _SecondPass:
             },
             "bad_rows": {"num_rows": bad.num_rows, "counts": bad.counts, "first": bad.first},
             "files": written,
+            "moments": {name: list(m.state()) for name, m in self._first.moments.items()},
         }
 
-    def _ids_of(self, name: str, values: Column) -> NDArray[np.int64]:
-        """The ids of a column's distinct values; new values are added to the file of values."""
-        ids = self._first.encoders[name].ids_of(values)
+    def _add_names(self, name: str, ids: NDArray[np.int64], values: Column) -> None:
+        """Add new values to the file of values."""
         if name in self._names:
             self._names[name].add(ids, values)
-        return ids
-
-    def _dense(self, rows: Rows) -> NDArray[np.float32]:
-        recipe = self._recipe
-        dense = np.zeros((len(rows), len(recipe.dense_columns)), np.float32)
-        for place, name in enumerate(recipe.dense_columns):
-            numbers = rows.numbers[name]
-            if name in recipe.log1p:
-                numbers = np.log1p(np.maximum(numbers, 0.0))
-            elif name in recipe.standardize:
-                numbers = self._first.moments[name].standardize(numbers)
-            dense[:, place] = np.where(np.isnan(numbers), 0.0, numbers)
-        return dense
-
-
-def _encoders(recipe: Recipe) -> dict[str, IdEncoder]:
-    encoders: dict[str, IdEncoder] = {}
-    wanted = recipe.vocabulary
-    moduli = recipe.modulus * (len(recipe.categorical) if len(recipe.modulus) == 1 else 1)
-    for place, name in enumerate(recipe.id_columns):
-        if moduli and name in recipe.categorical:
-            encoders[name] = ModulusIds(moduli[place])
-        elif name in wanted.hashed:
-            encoders[name] = HashedIds(name, wanted.num_buckets)
-        else:
-            encoders[name] = VocabularyIds(wanted.min_count, wanted.max_ids)
-    return encoders

@@ -16,7 +16,7 @@ def say(text: str) -> None:
 
 
 @contextlib.contextmanager
-def encoding_progress(num_bytes: int) -> Iterator[Advance]:
+def encoding_progress(num_bytes: int, verb: str = "encode") -> Iterator[Advance]:
     """A progress bar, as a function that takes the name of the work and the bytes read."""
     from rich.console import Console
     from rich.progress import (
@@ -39,5 +39,5 @@ def encoding_progress(num_bytes: int) -> Iterator[Advance]:
         console=console,
         disable=not console.is_terminal,
     ) as bar:
-        task = bar.add_task("encode", total=num_bytes)
+        task = bar.add_task(verb, total=num_bytes)
         yield lambda text, count: bar.update(task, description=text, advance=count)

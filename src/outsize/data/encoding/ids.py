@@ -95,6 +95,18 @@ class VocabularyIds(IdEncoder):
         self._keys, self._ids = keys[ids > 0], ids[ids > 0]
         self.num_ids = len(self._keys) + 1
 
+    def keys_by_id(self) -> NDArray[np.uint64]:
+        """The keys of the ids `1, 2, …`."""
+        keys = np.zeros(len(self._keys), np.uint64)
+        keys[self._ids - 1] = self._keys
+        return keys
+
+    def set_keys(self, keys: NDArray[np.uint64]) -> None:
+        """Take a vocabulary as `keys_by_id` returned it, instead of a first pass."""
+        order = np.argsort(keys)
+        self._keys, self._ids = keys[order], (order + 1).astype(np.int32)
+        self.num_ids = len(keys) + 1
+
     def ids_of(self, values: Column) -> NDArray[np.int64]:  # noqa: D102
         keys = text_keys(values)
         if not len(self._keys):
@@ -108,16 +120,20 @@ class VocabularyIds(IdEncoder):
 
 
 class HashedIds(IdEncoder):
-    """Ids `1 … num_buckets` by a universal hash: no vocabulary, but collisions."""
+    """Ids `1 … num_buckets` by a universal hash: no vocabulary, but collisions.
+
+    Attributes:
+        hashes: The numbers of the hash function, `(1, 9)`.
+    """
 
     def __init__(self, column: str, num_buckets: int) -> None:
-        self._hashes = draw_hashes(1, derive_seed(0, "ids", column))
+        self.hashes = draw_hashes(1, derive_seed(0, "ids", column))
         self._num_buckets = num_buckets
         self.num_ids = num_buckets + 1
 
     def ids_of(self, values: Column) -> NDArray[np.int64]:  # noqa: D102
         keys = torch.from_numpy(text_keys(values).view(np.int64))
-        buckets: NDArray[np.int64] = hash_ids(keys, self._hashes, self._num_buckets)[:, 0].numpy()
+        buckets: NDArray[np.int64] = hash_ids(keys, self.hashes, self._num_buckets)[:, 0].numpy()
         return buckets + 1
 
 

@@ -12,7 +12,7 @@ from outsize.data.click_data import SPLITS
 from outsize.data.encoding.recipe import Recipe, feature_name
 from outsize.data.encoding.sealed import read_sealed
 from outsize.errors import DataError
-from outsize.json_files import FILE_FACTS, Each, SchemaError, Whole
+from outsize.json_files import FILE_FACTS, Absent, Each, SchemaError, Whole
 
 MANIFEST = "manifest.json"
 BAD_ROWS = {"num_rows": Whole(), "counts": Each(Whole()), "first": Each(str)}
@@ -27,6 +27,7 @@ _SCHEMA = {
     "num_examples": {split: Whole() for split in SPLITS},
     "bad_rows": BAD_ROWS,
     "files": Each(FILE_FACTS),
+    "moments": Absent(Each((Whole(), float, float))),  # of standardized columns
 }
 
 

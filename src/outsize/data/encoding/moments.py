@@ -7,11 +7,20 @@ from numpy.typing import NDArray
 
 
 class Moments:
-    """Mean and standard deviation of the values that are not missing (Chan et al. 1979)."""
+    """Mean and standard deviation of the values that are not missing (Chan et al. 1979).
 
-    def __init__(self) -> None:
-        self._count = 0
-        self._mean = self._squares = 0.0
+    Args:
+        count: How many values were added.
+        mean: Their mean.
+        squares: The sum of their squared distances from it.
+    """
+
+    def __init__(self, count: int = 0, mean: float = 0.0, squares: float = 0.0) -> None:
+        self._count, self._mean, self._squares = count, mean, squares
+
+    def state(self) -> tuple[int, float, float]:
+        """What the constructor takes, for the values so far."""
+        return self._count, self._mean, self._squares
 
     def add(self, numbers: NDArray[np.float64]) -> None:
         """Add a chunk of values; NaN is a missing value."""

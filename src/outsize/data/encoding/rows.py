@@ -24,49 +24,79 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 def read_rows(files: list[Path], recipe: Recipe, bad: BadRows) -> Iterator[Rows]:
     """Stream the good rows of all files, and count the bad ones."""
+    first = seen = 0
+    for chunk in read_chunks(files, wanted_columns(recipe), recipe, bad):
+        start = -seen % recipe.subsample
+        seen += chunk.num_rows
+        if recipe.subsample > 1:
+            chunk = _subsample(chunk, start, recipe.subsample)
+        rows, _ = check_rows(chunk, files[chunk.file], recipe, bad, first)
+        yield rows
+        first += len(rows)
+
+
+def wanted_columns(recipe: Recipe) -> tuple[str, ...]:
+    """The columns that a recipe reads."""
     derived = DERIVED[recipe.derive]
-    numeric = dict.fromkeys((*recipe.dense_columns, *recipe.split.number_columns))
-    textual = dict.fromkeys((*recipe.id_columns, *recipe.split.text_columns))
+    numeric, textual = _columns_by_kind(recipe)
     wanted = dict.fromkeys((recipe.label.column, *numeric, *textual))
     wanted.pop("", None)  # there may be no label column
     for name in derived.makes:
         wanted.pop(name, None)
     wanted.update(dict.fromkeys(derived.needs))
-    first = seen = 0
-    for chunk in read_chunks(files, tuple(wanted), recipe, bad):
-        start = -seen % recipe.subsample
-        seen += chunk.num_rows
-        if recipe.subsample > 1:
-            chunk = _subsample(chunk, start, recipe.subsample)
-        checked = _Checked(chunk, files[chunk.file], bad)
-        labels = checked.labels(recipe)
-        numbers = {name: checked.number(name) for name in numeric}
-        texts = {
-            name: checked.text(name, recipe.separator)
-            for name in textual
-            if name not in derived.makes
-        }
-        sources = {name: checked.text(name, recipe.separator) for name in derived.needs}
-        made, wrong = derived.make(sources)
-        if wrong is not None:
-            checked.refuse(f"a value of {derived.needs[0]!r} of another form", wrong)
-        texts.update({name: made[name] for name in textual if name in derived.makes})
-        bad.num_rows += chunk.num_rows
-        rows = Rows(chunk.file, first, labels, numbers, texts, chunk.num_bytes)
-        if not checked.is_good.all():
-            rows = rows.take(checked.is_good)
-        yield rows
-        first += len(rows)
+    return tuple(wanted)
+
+
+def _columns_by_kind(recipe: Recipe) -> tuple[dict[str, None], dict[str, None]]:
+    numeric = dict.fromkeys((*recipe.dense_columns, *recipe.split.number_columns))
+    textual = dict.fromkeys((*recipe.id_columns, *recipe.split.text_columns))
+    return numeric, textual
+
+
+def check_rows(
+    chunk: Chunk, path: Path | None, recipe: Recipe, bad: BadRows, first: int = 0
+) -> tuple[Rows, NDArray[np.bool_]]:
+    """The rows of a chunk that pass all checks, and a mask of these; the others are counted.
+
+    Args:
+        chunk: The wanted columns of a recipe.
+        path: The file they come from; `None` for rows in memory.
+        recipe: What is read.
+        bad: Counts the bad rows.
+        first: Number of the first row among the good rows of all files.
+    """
+    derived = DERIVED[recipe.derive]
+    numeric, textual = _columns_by_kind(recipe)
+    checked = _Checked(chunk, path, bad)
+    labels = checked.labels(recipe)
+    numbers = {name: checked.number(name) for name in numeric}
+    texts = {
+        name: checked.text(name, recipe.separator) for name in textual if name not in derived.makes
+    }
+    sources = {name: checked.text(name, recipe.separator) for name in derived.needs}
+    made, wrong = derived.make(sources)
+    if wrong is not None:
+        checked.refuse(f"a value of {derived.needs[0]!r} of another form", wrong)
+    texts.update({name: made[name] for name in textual if name in derived.makes})
+    bad.num_rows += chunk.num_rows
+    rows = Rows(chunk.file, first, labels, numbers, texts, chunk.num_bytes)
+    if not checked.is_good.all():
+        rows = rows.take(checked.is_good)
+    return rows, checked.is_good
 
 
 class _Checked:
     """The checks of one chunk; `is_good` is a mask of the rows that passed all of them so far."""
 
-    def __init__(self, chunk: Chunk, path: Path, bad: BadRows) -> None:
+    def __init__(self, chunk: Chunk, path: Path | None, bad: BadRows) -> None:
         self._chunk = chunk
         self._path = path
         self._bad = bad
         self.is_good: NDArray[np.bool_] = np.ones(chunk.num_rows, bool)
+
+    @property
+    def _source(self) -> str:
+        return "the rows" if self._path is None else str(self._path)
 
     def labels(self, recipe: Recipe) -> NDArray[np.uint8]:
         rule = recipe.label
@@ -115,12 +145,12 @@ class _Checked:
             yield
         except (pa.ArrowNotImplementedError, pa.ArrowTypeError):
             raise DataError(
-                f"{self._path}: column {name!r} holds {_type(column)}, which is neither text nor a "
-                "number"
+                f"{self._source}: column {name!r} holds {_type(column)}, which is neither text "
+                "nor a number"
             ) from None
         except pa.ArrowException as error:
             raise DataError(
-                f"{self._path}: column {name!r} of {_type(column)} cannot be used: "
+                f"{self._source}: column {name!r} of {_type(column)} cannot be used: "
                 f"{one_line(error)}"
             ) from None
 
@@ -130,8 +160,10 @@ class _Checked:
         if not wrong.any():
             return
         row = int(np.flatnonzero(wrong)[0])
-        unit = "row" if self._path.suffix in (".parquet", ".pq") else "line"
-        where = f"{self._path} {unit} {self._chunk.numbers[row]:,}"
+        where = f"row {self._chunk.numbers[row]:,}"
+        if self._path is not None:
+            unit = "row" if self._path.suffix in (".parquet", ".pq") else "line"
+            where = f"{self._path} {unit} {self._chunk.numbers[row]:,}"
         if values is not None:
             where += f": {_shown(values[row])}"  # type: ignore[index]
         self._bad.add(kind, int(wrong.sum()), where)
@@ -228,6 +260,8 @@ def _number(value: object) -> float | None:
     try:
         if isinstance(value, bytes):
             value = value.decode()
+        if value == "":  # missing, as in a text file
+            return np.nan
         return None if "_" in str(value) else float(str(value))
     except ValueError:
         return None

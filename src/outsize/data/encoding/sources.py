@@ -150,8 +150,8 @@ def _read_text(
     import pyarrow as pa
     import pyarrow.csv as pc
 
-    delimiter = recipe.delimiter or _delimiter(path)
-    names = list(recipe.columns) or _header(path, delimiter, recipe.quoted)
+    delimiter = recipe.delimiter or delimiter_of(path)
+    names = list(recipe.columns) or read_header(path, delimiter, recipe.quoted)
     _require_columns(path, wanted, names)
     malformed = _WrongWidths(path, bad)
     with pa.OSFile(str(path)) as raw:
@@ -213,7 +213,8 @@ class _WrongWidths:
         return ranks + before
 
 
-def _header(path: Path, delimiter: str, quoted: bool) -> list[str]:
+def read_header(path: Path, delimiter: str, quoted: bool) -> list[str]:
+    """The values of the first line of a text file."""
     opened: Any = gzip.open if path.suffix == ".gz" else open
     with opened(path, "rt", encoding="utf-8-sig", errors="replace", newline="") as file:
         line = file.readline(_BLOCK_BYTES).rstrip("\r\n")
@@ -230,7 +231,8 @@ def _require_columns(path: Path, wanted: tuple[str, ...], names: list[str]) -> N
             raise DataError(f"{path} has {names.count(name)} columns {name!r}: rename all but one")
 
 
-def _delimiter(path: Path) -> str:
+def delimiter_of(path: Path) -> str:
+    """The delimiter that the name of a text file implies."""
     suffix = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
     return _DELIMITERS.get(suffix, "\t")
 

@@ -1,6 +1,7 @@
 import hashlib
 import json
 import math
+import shutil
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ from safetensors.torch import load_file, save_file
 import outsize
 from outsize.errors import CheckpointError, ConfigError, ExportError, WriteError
 from outsize.export import write_exported
+from outsize.metrics import ClickMetrics
 from outsize.models import CLICK_MODELS
 from outsize.training import export_run, load_config
 
@@ -84,15 +86,89 @@ def test_every_model_is_the_same_after_export_bit_for_bit(kind, rows, tmp_path):
 
 
 @pytest.mark.parametrize("method", [name for name in outsize.TABLES if name != "full"])
-def test_compressed_tables_are_exported_as_the_rows_they_stand_for(method, tmp_path):
+def test_compressed_tables_are_exported_in_their_compressed_form(method, tmp_path):
     settings = ["embeddings.kind=tables", f"embeddings.method={method}",
                 "embeddings.max_params=160", "embeddings.dim=4"]  # fmt: skip
     result = train(tmp_path, *settings)
     assert result.memory.num_parameters < 4 * (10 + 32 + 100)
-    export_run(result.out, tmp_path / "exported")
+    summary = export_run(result.out, tmp_path / "exported")
     loaded = outsize.load_exported(tmp_path / "exported")
+    assert type(loaded.embeddings.tables["c3"]) is outsize.TABLES[method]
     batch = held_out(result)
-    torch.testing.assert_close(logits(loaded, batch), logits(result.model, batch))
+    assert torch.equal(logits(loaded, batch), logits(result.model, batch))
+    card = json.loads((tmp_path / "exported" / "card.json").read_text())
+    tensors = load_file(tmp_path / "exported" / "model.safetensors").values()
+    held = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    assert held == sum(card["memory_bytes"].values())
+    dense = sum(t.numel() for n, t in result.model.named_parameters() if "embeddings" not in n)
+    assert held == result.memory.total_bytes + 4 * dense
+    assert summary["num_parameters"] == result.memory.num_parameters + dense
+
+
+def test_quantized_tables_are_exported_with_their_codes_and_pointers(tmp_path):
+    torch.manual_seed(3)
+    embedding = torch.nn.Embedding(50, 4, padding_idx=2)
+    quantized = outsize.quantize(embedding, columns=2, codes=8)
+    spec = outsize.TableSpec("item", 9, 4)
+    tables = {"user": quantized, "item": outsize.quantize(outsize.FullTable(spec), 2, 4)}
+    features = [outsize.FeatureSpec(name) for name in tables]
+    config = CLICK_MODELS["dcn"]()
+    model = config.build(0, outsize.EmbeddingCollection(features, tables), seed=1)
+    write_exported(tmp_path / "exported", model, config)
+    loaded = outsize.load_exported(tmp_path / "exported")
+    batch = (torch.empty(3, 0), {"user": torch.tensor([2, 7, 49]), "item": torch.tensor([0, 5, 8])})
+    assert torch.equal(logits(loaded, batch), logits(model, batch))
+    assert isinstance(loaded.embeddings.tables["user"], outsize.QuantizedTable)
+    assert loaded.embeddings.tables["user"].padding_id == 2
+    assert torch.equal(loaded.embeddings.tables["user"].pointers, quantized.pointers)
+
+
+class OwnTable(outsize.FullTable):
+    """A table of one's own, which says nothing of its settings."""
+
+    def settings(self):
+        return None
+
+
+def test_a_table_without_settings_is_exported_as_full_rows(tmp_path):
+    tables = {spec.name: OwnTable(spec, seed=3) for spec in SPECS}
+    features = [outsize.FeatureSpec(name) for name in tables]
+    config = CLICK_MODELS["dcn"]()
+    model = config.build(0, outsize.EmbeddingCollection(features, tables), seed=1)
+    write_exported(tmp_path / "exported", model, config)
+    loaded = outsize.load_exported(tmp_path / "exported")
+    assert type(loaded.embeddings.tables["user"]) is outsize.FullTable
+    batch = (torch.empty(2, 0), {"user": torch.tensor([0, 11]), "item": torch.tensor([8, 2])})
+    assert torch.equal(logits(loaded, batch), logits(model, batch))
+
+
+def test_the_weights_of_a_larger_model_take_its_bytes_and_one_percent(tmp_path):
+    specs = [outsize.TableSpec(f"c{i}", 20_000, 16) for i in range(8)]
+    tables = outsize.build_tables("cce", specs, max_bytes=100_000)
+    features = [outsize.FeatureSpec(spec.name) for spec in specs]
+    config = CLICK_MODELS["dcn"]()
+    embeddings = outsize.EmbeddingCollection(features, tables)
+    model = config.build(0, embeddings, seed=1)
+    summary = write_exported(tmp_path / "exported", model, config)
+    dense = sum(p.numel() for n, p in model.named_parameters() if "embeddings" not in n)
+    assert summary["bytes"] <= 1.01 * (embeddings.memory_use().total_bytes + 4 * dense)
+
+
+def test_a_model_of_the_first_format_loads(exported, trained):
+    path = exported / "config.json"
+    config = json.loads(path.read_text())
+    config["format"] = 1
+    for name in ("task", "encoding", "batch_size"):
+        del config[name]
+    for table in config["tables"]:
+        del table["settings"]
+    path.write_text(json.dumps(config))
+    for name in ("card.json", "README.md"):
+        (exported / name).unlink()
+    batch = held_out(trained[1])
+    loaded = outsize.load_exported(exported)
+    assert torch.equal(logits(loaded, batch), logits(trained[1].model, batch))
+    assert "does not know how raw values become ids" in refusal(ConfigError, loaded.predict, {})
 
 
 def test_the_loaded_module_is_plain_and_holds_no_trace_of_training(trained):
@@ -169,9 +245,9 @@ def test_the_configuration_says_what_was_trained_and_how_well(trained):
     assert [(t["name"], t["num_rows"], t["dim"]) for t in config["tables"]] == [
         ("c1", 10, 4), ("c2", 32, 4), ("c3", 100, 4),
     ]  # fmt: skip
-    assert config["training"]["step"] == result.steps
-    assert config["training"]["best_validation"] == result.best
-    assert config["training"]["test"] == result.test
+    measured = config["training"]["metrics"]
+    assert {"step": config["training"]["step"], **measured["validation"]} == result.best
+    assert measured["test"] == result.test
 
 
 def test_the_weights_can_be_read_by_safetensors_alone(trained):
@@ -197,14 +273,69 @@ print([name for name in sys.modules if name.startswith(unwanted)])
     assert done.stdout.strip() == "[]"
 
 
-def test_the_newest_checkpoint_is_exported(tmp_path):
+def test_where_no_best_was_kept_the_newest_is_exported_with_a_note(tmp_path):
     result = train(tmp_path, "checkpoint.every=1", "checkpoint.keep=3")
     (*_, before_last, last) = sorted((result.out / "checkpoint").iterdir())
     assert export_run(result.out, tmp_path / "last")["step"] == 3
     last.rename(result.out / "checkpoint" / f"{last.name}.partial")
-    assert export_run(result.out, tmp_path / "before")["step"] == 2
+    newest = export_run(result.out, tmp_path / "before")
+    assert newest["step"] == 2
+    assert newest["metrics"] == {}
+    assert "nothing was validated yet: these are the weights of the newest" in newest["note"]
     assert before_last.exists()
     assert last.with_name(f"{last.name}.partial").exists()  # a run may be writing it
+
+
+PAST_ITS_BEST = ("train.epochs=4", "train.early_stop=false", "optimizer.learning_rate=0.3",
+                 "embeddings.optimizer.learning_rate=2.0", "checkpoint.keep=1")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def faded(tmp_path_factory):
+    """A run that went on past its best; tests only read it."""
+    result = train(tmp_path_factory.mktemp("faded"), *PAST_ITS_BEST)
+    assert result.best["step"] < result.steps
+    return result
+
+
+def auc_of(folder, result):
+    data = load_config(result.out / "config.toml").data.build()
+    batch = data.examples("test", 0, data.num_examples("test"))
+    metrics = ClickMetrics()
+    metrics.add(logits(outsize.load_exported(folder), (batch.dense, batch.ids)), batch.labels)
+    return metrics.result()["auc"]
+
+
+def test_the_weights_of_the_reported_metrics_are_exported(faded, tmp_path):
+    summary = export_run(faded.out, tmp_path / "best")
+    assert summary["is_best"]
+    assert summary["note"] == ""
+    assert {"step": summary["step"], **summary["metrics"]["validation"]} == faded.best
+    assert summary["metrics"]["test"] == faded.test
+    assert auc_of(tmp_path / "best", faded) == pytest.approx(faded.test["auc"], abs=1e-12)
+
+
+def test_another_step_is_exported_with_no_metrics_but_its_own(faded, tmp_path):
+    summary = export_run(faded.out, tmp_path / "last", step=faded.steps)
+    assert not summary["is_best"]
+    assert summary["step"] == faded.steps
+    assert summary["metrics"].keys() == {"validation"}  # the test is measured at a best step
+    assert summary["metrics"]["validation"]["auc"] != faded.best["auc"]
+    assert auc_of(tmp_path / "last", faded) != pytest.approx(faded.test["auc"], abs=1e-6)
+
+
+def test_a_step_that_was_not_kept_is_refused(faded, tmp_path):
+    message = refusal(ConfigError, export_run, faded.out, tmp_path / "out", 2)
+    assert f"no checkpoint of step 2: it keeps those of {faded.best['step']}, 12" in message
+
+
+def test_a_run_whose_best_is_gone_says_so(faded, tmp_path):
+    shutil.copytree(faded.out, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoint" / f"step-{faded.best['step']:010d}")
+    summary = export_run(tmp_path / "run", tmp_path / "out")
+    assert summary["step"] == faded.steps
+    assert f"(step {faded.best['step']}) was kept" in summary["note"]
+    assert "test" not in summary["metrics"]
 
 
 def refusal(error, function, *arguments):
@@ -240,7 +371,8 @@ def test_a_file_in_place_of_the_folder_is_refused(trained, tmp_path):
 
 def test_an_empty_folder_is_used(trained, tmp_path):
     export_run(trained[0] / "run", tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {"model.safetensors", "config.json"}
+    names = {"model.safetensors", "config.json", "card.json", "README.md"}
+    assert {path.name for path in tmp_path.iterdir()} == names
 
 
 def test_the_current_folder_is_used_if_it_is_empty(trained, tmp_path, monkeypatch):
@@ -255,7 +387,7 @@ def test_a_failed_export_leaves_nothing_behind(trained, tmp_path, monkeypatch):
     def full_disk(path, content):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("outsize.export.write_json", full_disk)
+    monkeypatch.setattr("outsize.export.write.write_json", full_disk)
     message = refusal(ExportError, export_run, trained[0] / "run", tmp_path / "exported")
     assert "the disk is full" in message
     assert list(tmp_path.iterdir()) == []
@@ -351,6 +483,12 @@ def test_a_changed_configuration_is_refused(exported, change, expected):
         (lambda c: c["tables"][0].update(num_rows=1 << 50), "disagree about 'embeddings.tables.c1"),
         (lambda c: c["tables"].clear(), "c1"),
         (lambda c: c["files"].clear(), "model.safetensors is missing"),
+        (lambda c: c["files"].update({"../thesis": c["files"]["model.safetensors"]}), "outside"),
+        (lambda c: c["tables"][0].update(settings={"rank": 3}), "rank"),
+        (lambda c: c["tables"][0].update(settings=[]), "settings is a list"),
+        (lambda c: c["tables"][0].update(method="cce"), "num_buckets"),
+        (lambda c: c.update(batch_size=0), "batch_size is 0"),
+        (lambda c: c.update(encoding=3), "encoding is 3"),
         (lambda c: c["files"].update({"model.safetensors": {"bytes": "3"}}), "bytes is"),
     ],
 )

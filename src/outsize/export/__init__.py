@@ -1,0 +1,14 @@
+"""Exporting trained models to folders that load without the training code, and loading them.
+
+`model.safetensors` holds the dense weights and the tables, in their compressed form, under the
+names they have in the loaded module; clocks, optimizer state and caches are not exported.
+`vocabularies.safetensors` holds what turns raw values into ids. `config.json` holds what is needed
+to build the module, and `card.json` and `README.md` describe it. Loading does not import runs,
+data, stores or optimizers; the first raw rows import the encoding of data.
+"""
+
+from outsize.export.format import FORMAT, require_free
+from outsize.export.load import load_exported
+from outsize.export.write import write_exported
+
+__all__ = ["FORMAT", "load_exported", "require_free", "write_exported"]

@@ -1,0 +1,185 @@
+"""The card of an exported model: `card.json` for tools, and a short `README.md` for people."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from outsize.export.tables import ExportedTable
+from outsize.files import write_json, write_text_atomically
+
+CARD, README = "card.json", "README.md"
+_UNITS = ("B", "kB", "MB", "GB", "TB")
+_SHOWN_METRICS = ("loss", "auc", "normalized_entropy", "calibration")
+
+
+def write_card(
+    folder: Path,
+    config: Mapping[str, Any],
+    tables: Sequence[ExportedTable],
+    dense: Mapping[str, Tensor],
+    data: Mapping[str, Any],
+) -> None:
+    """Write the card of an export into its folder.
+
+    Args:
+        folder: The folder.
+        config: Its configuration, files included.
+        tables: Its tables.
+        dense: Its dense weights.
+        data: Facts about the training data.
+    """
+    card = make_card(config, tables, dense, data)
+    write_json(folder / CARD, card)
+    write_text_atomically(folder / README, _readme(card))
+
+
+def make_card(
+    config: Mapping[str, Any],
+    tables: Sequence[ExportedTable],
+    dense: Mapping[str, Tensor],
+    data: Mapping[str, Any],
+) -> dict[str, Any]:
+    """What there is to know about an exported model, as plain values."""
+    training = config["training"]
+    dense_bytes = sum(weight.numel() * weight.element_size() for weight in dense.values())
+    index_bytes = sum(table.index_bytes for table in tables)
+    return {
+        "task": config["task"],
+        "model": config["model"],
+        "data": dict(data),
+        "features": feature_facts(config),
+        "metrics": [
+            {"split": split, "step": training.get("step"), **metrics}
+            for split, metrics in training.get("metrics", {}).items()
+        ],
+        "step": training.get("step"),
+        "is_best_step": training.get("is_best"),
+        "tables": [
+            {**table.facts, "bytes": table.num_bytes, "num_parameters": table.num_parameters}
+            for table in tables
+        ],
+        "memory_bytes": {
+            "table_parameters": sum(table.num_bytes for table in tables) - index_bytes,
+            "table_index_maps": index_bytes,
+            "dense_weights": dense_bytes,
+        },
+        "file_bytes": {name: facts["bytes"] for name, facts in config["files"].items()},
+        "versions": {
+            "outsize": config["outsize"],
+            "export_format": config["format"],
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
+    }
+
+
+def feature_facts(config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The raw columns that a model reads, with their types and transforms.
+
+    Without an encoding, the features of ids by name.
+    """
+    sizes = {table["name"]: table["num_rows"] for table in config["tables"]}
+    encoding = config.get("encoding")
+    if encoding is None:
+        return [
+            {"feature": f["name"], "type": "ids", "num_ids": sizes[f["table"]]}
+            for f in config["features"]
+        ]
+    if "recipe" not in encoding:
+        numbers = {"transform": "standardized"}
+        return [{**c, **(numbers if c["type"] == "number" else {})} for c in encoding["columns"]]
+    recipe = encoding["recipe"]
+    columns: list[dict[str, Any]] = []
+    for transform, names in (
+        ("none", recipe["dense"]),
+        ("log(x + 1)", recipe["log1p"]),
+        ("standardized", recipe["standardize"]),
+    ):
+        columns += [{"column": name, "type": "number", "transform": transform} for name in names]
+    names = [*recipe["categorical"], *recipe["multi_valued"]]
+    for name, (feature, num_ids) in zip(names, encoding["num_ids"].items(), strict=True):
+        columns.append(
+            {
+                "column": name,
+                "feature": feature,
+                "type": "value" if name in recipe["categorical"] else "list of values",
+                "ids": _id_kind(name, recipe),
+                "num_ids": num_ids,
+            }
+        )
+    return columns
+
+
+def _id_kind(name: str, recipe: Mapping[str, Any]) -> str:
+    if recipe["modulus"] and name in recipe["categorical"]:
+        return "hexadecimal number modulo"
+    return "hash" if name in recipe["hashed"] else "vocabulary"
+
+
+def _readme(card: Mapping[str, Any]) -> str:
+    lines = [f"# {card['model']['kind']} ({card['task']} model)", ""]
+    for name, value in card["data"].items():
+        lines.append(f"- {name.replace('_', ' ')}: {value}")
+    sizes = ", ".join(f"{name} {_bytes(size)}" for name, size in card["file_bytes"].items())
+    lines += [f"- files: {sizes}", f"- written by outsize {card['versions']['outsize']}", ""]
+    lines += _metric_lines(card)
+    lines += ["## Inputs", "", "| column | type | encoding |", "|---|---|---|"]
+    for fact in card["features"]:
+        how = fact.get("transform") or f"{fact.get('ids', 'ids')}, {fact.get('num_ids', 0):,} ids"
+        lines.append(
+            f"| {_cell(fact.get('column', fact.get('feature')))} | {fact['type']} | {how} |"
+        )
+    lines += [
+        "",
+        "## Tables",
+        "",
+        "| table | method | rows | dim | size |",
+        "|---|---|---|---|---|",
+    ]
+    for table in card["tables"]:
+        lines.append(
+            f"| {_cell(table['name'])} | {table['method']} | {table['num_rows']:,} | "
+            f"{table['dim']} | {_bytes(table['bytes'])} |"
+        )
+    lines += ["", "## Use", "", "```python", "import outsize", ""]
+    lines += ['model = outsize.load_exported("DIR")']
+    call = "search(rows, k=10)" if card["task"] == "retrieval" else "predict(rows)"
+    lines += [f"scores = model.{call}  # raw values: a dict of lists, or a frame", "```", ""]
+    return "\n".join(lines)
+
+
+def _metric_lines(card: Mapping[str, Any]) -> list[str]:
+    """A table of the metrics that were measured on these weights."""
+    if not card["metrics"]:
+        return ["No metrics were measured on these weights: `outsize evaluate DIR FILE` does.", ""]
+    best = " (the best validation)" if card["is_best_step"] else ""
+    known = dict.fromkeys(n for m in card["metrics"] for n in m if n not in ("split", "step"))
+    names = [name for name in known if name in _SHOWN_METRICS or "@" in name]
+    lines = [f"## Metrics of step {card['step']:,}{best}" if card["step"] else "## Metrics", ""]
+    lines += [f"| split | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
+    for metrics in card["metrics"]:
+        values = " | ".join(_number(metrics.get(name)) for name in names)
+        lines.append(f"| {metrics['split']} | {values} |")
+    return [*lines, ""]
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.5f}"
+
+
+def _cell(text: Any) -> str:
+    return " ".join(str(text).split()).replace("|", "\\|")
+
+
+def _bytes(size: float) -> str:
+    for unit in _UNITS[:-1]:
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} {_UNITS[-1]}"

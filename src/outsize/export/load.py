@@ -1,0 +1,80 @@
+"""Loading an exported model without the training code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from outsize.collection import EmbeddingCollection
+from outsize.errors import ConfigError, ExportError
+from outsize.export.format import CONFIG, one_line, read_config, require_whole_files, unreadable
+from outsize.export.predicting import RowScorer
+from outsize.export.retrieval import ItemSearcher, build_retrieval
+from outsize.export.tables import build_exported_table
+from outsize.export.weights import load_weights, opened
+from outsize.export.write import BATCH_SIZE
+from outsize.models import CLICK_MODELS, ClickModel, RetrievalModel
+from outsize.spec import FeatureSpec
+
+
+def load_exported(folder: str | Path) -> Any:
+    """Load an exported model to the CPU, after verifying the checksums of its files.
+
+    Args:
+        folder: A folder that `outsize export` wrote.
+
+    Returns:
+        A module in evaluation mode. A `ClickModel` takes `(dense, ids)` and returns the same logits
+        as the trained model; `model.predict(rows)` takes raw values, if it was trained on files. A
+        `RetrievalModel` has its items with it: `model.search(rows, k)`.
+    """
+    folder = Path(folder)
+    config = read_config(folder)
+    require_whole_files(folder, config["files"])
+    model: ClickModel | RetrievalModel
+    try:
+        model = _build(config, folder)
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, MemoryError) as error:
+        if isinstance(error, ExportError):
+            raise
+        raise unreadable(folder, f"{CONFIG}: {type(error).__name__}: {one_line(error)}") from None
+    load_weights(model, folder)
+    if isinstance(model, RetrievalModel):
+        model.searcher = ItemSearcher.of_folder(folder, config)
+    elif config.get("encoding") is not None:
+        model.predictor = RowScorer.of_folder(folder, config, config.get("batch_size", BATCH_SIZE))
+    return model.eval()
+
+
+def build_embeddings(config: Mapping[str, Any], folder: Path) -> EmbeddingCollection:
+    """The features of a model over its tables, which are on the meta device."""
+    with opened(folder) as file:
+        tables = {
+            facts["name"]: build_exported_table(facts, file, folder) for facts in config["tables"]
+        }
+    features = [FeatureSpec(**feature) for feature in config["features"]]
+    return EmbeddingCollection(features, tables)
+
+
+def model_settings(config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The kind of a model, and the settings of its configuration."""
+    settings: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in config["model"].items()
+    }
+    return settings.pop("kind"), settings
+
+
+def _build(config: Mapping[str, Any], folder: Path) -> ClickModel | RetrievalModel:
+    """Build the module that a configuration describes; its weights are loaded afterwards."""
+    kind, settings = model_settings(config)
+    if config.get("task", "click") == "retrieval":
+        return build_retrieval(kind, settings, config, build_embeddings(config, folder))
+    if kind not in CLICK_MODELS:
+        raise ConfigError(
+            f"no model {kind!r}; there are {', '.join(CLICK_MODELS)}: if it is your own, import "
+            "its module first"
+        )
+    embeddings = build_embeddings(config, folder)
+    return CLICK_MODELS[kind](**settings).build(config["num_dense"], embeddings, seed=0)

@@ -1,0 +1,105 @@
+"""Writing scores as they come, to a Parquet or CSV file that is whole or absent."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from outsize.errors import ConfigError, WriteError
+from outsize.files import reason_of, sync_folder
+
+_PARQUET, _CSV = (".parquet", ".pq"), (".csv",)
+
+
+class ScoreOutput:
+    """A file of scores; a context that renames it to its name once all are written.
+
+    Args:
+        path: A `.parquet` or `.csv` file, which is replaced; `None` for CSV on standard output.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        if path is not None and path.suffix not in (*_PARQUET, *_CSV):
+            raise ConfigError(f"{path}: scores are written to a .parquet or a .csv file")
+        if path is not None and path.is_dir():
+            raise ConfigError(f"{path} is a folder: name a .parquet or a .csv file")
+        self._path = path
+        self._partial = None if path is None else path.with_name(f".{path.name}.partial")
+        self._stack = contextlib.ExitStack()
+        self._writer: Any = None
+        self._sink: Any = None
+
+    def __enter__(self) -> ScoreOutput:
+        """Open the file under a temporary name."""
+        with self._writing():
+            self._sink = sys.stdout.buffer
+            if self._partial is not None:
+                self._partial.parent.mkdir(parents=True, exist_ok=True)
+                self._sink = self._stack.enter_context(self._partial.open("wb"))
+        return self
+
+    def write(self, rows: Any, scores: Mapping[str, Any]) -> None:
+        """Append rows.
+
+        Args:
+            rows: A pyarrow table of what identifies them.
+            scores: Arrays of the same length.
+        """
+        import pyarrow as pa
+
+        for name, values in scores.items():
+            if name in rows.column_names:
+                raise ConfigError(f"a column {name!r} cannot be kept: a score has that name")
+            rows = rows.append_column(name, pa.array(values))
+        with self._writing():
+            if self._writer is None:
+                self._writer = self._stack.enter_context(self._open(rows.schema))
+            self._writer.write_table(rows)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Give the file its name, or remove it after an error."""
+        try:
+            with self._writing():
+                if kind is None and self._writer is not None:
+                    self._writer.close()
+                    self._writer = None
+                if self._partial is not None and kind is None:
+                    self._sink.flush()
+                    os.fsync(self._sink.fileno())
+                self._stack.close()
+                if self._partial is not None and self._path is not None and kind is None:
+                    self._partial.replace(self._path)
+                    sync_folder(self._path.absolute().parent)
+        finally:
+            if self._partial is not None:
+                with contextlib.suppress(OSError):
+                    self._partial.unlink(missing_ok=True)
+
+    def _open(self, schema: Any) -> Any:
+        import pyarrow.csv as pc
+        import pyarrow.parquet as pq
+
+        if self._path is not None and self._path.suffix in _PARQUET:
+            return pq.ParquetWriter(self._sink, schema)
+        return pc.CSVWriter(
+            self._sink, schema, write_options=pc.WriteOptions(quoting_style="needed")
+        )
+
+    @contextlib.contextmanager
+    def _writing(self) -> Any:
+        try:
+            yield
+        except OSError as error:
+            raise WriteError(
+                f"could not write {self._path or 'standard output'}: {reason_of(error)}"
+            ) from error
