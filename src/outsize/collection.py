@@ -19,10 +19,13 @@ from outsize.contracts import (
     FeatureSelection,
     ReclusterReport,
     RowStore,
+    pool_features,
     pool_rows,
 )
 from outsize.contracts.features import FeatureInput as FeatureInput
 from outsize.errors import ConfigError, DataError, IdError
+from outsize.kernels.distinct.distinct import distinct
+from outsize.kernels.gather.gather import gather
 from outsize.spec import FeatureSpec, MemoryUse, TableSpec
 from outsize.suggestions import few
 
@@ -236,9 +239,9 @@ class EmbeddingCollection(nn.Module):
         assert self.store is not None
         ids = selection.guard(torch.stack([bag.values for bag in bags], dim=1))
         offsets = selection.offsets(self.store.layout, ids.device)
-        unique, inverse = torch.unique(ids + offsets, return_inverse=True)
-        (rows,) = self._rows(self.store, unique)
-        return rows.index_select(0, inverse.flatten()).view(*ids.shape, rows.shape[1])
+        found = distinct((ids + offsets).flatten(), self.store.layout.num_rows)
+        (rows,) = self._rows(self.store, found.ids)
+        return gather(rows, found).view(*ids.shape, rows.shape[1])
 
     def _read_each(
         self, bags: Sequence[Bag | Codes], selection: FeatureSelection
@@ -256,21 +259,26 @@ class EmbeddingCollection(nn.Module):
             for f, bag in zip(features, bags, strict=True)
             if isinstance(bag, Bag)  # with a store, `FeatureSelection.bags` refuses codes
         ]
+        members: list[list[int]] = [[] for _ in layout.groups]
+        for index, feature in enumerate(features):
+            members[layout.group_of(feature.table)].append(index)
         ids = [
             self.store.guard(f.table, bag.values) + layout.offsets[f.table]
             for f, bag in zip(features, flat, strict=True)
         ]
-        unique, inverse = torch.unique(torch.cat(ids), return_inverse=True)
-        groups = self._rows(self.store, unique)
-        sizes = layout.group_sizes(unique)
-        vectors: list[Tensor] = []
-        positions = inverse.split([part.shape[0] for part in ids])
-        for feature, bag, position in zip(features, flat, positions, strict=True):
-            group = layout.group_of(feature.table)
-            rows = groups[group].index_select(0, position - sum(sizes[:group]))
-            assert bag.offsets is not None
-            vectors.append(pool_rows(rows, bag.offsets, feature.pooling, bag.weights))
-        return vectors
+        # Store ids ascend group by group, so the distinct ids of the groups are in order.
+        found = [
+            distinct(torch.cat([ids[i] for i in group] or [ids[0][:0]]), layout.num_rows)
+            for group in members
+        ]
+        rows = self._rows(self.store, torch.cat([part.ids for part in found]))
+        vectors: dict[int, Tensor] = {}
+        for group, part, own in zip(members, found, rows, strict=True):
+            pooled = pool_features(
+                own, part, [flat[i] for i in group], [features[i].pooling for i in group]
+            )
+            vectors.update(zip(group, pooled, strict=True))
+        return [vectors[i] for i in range(len(features))]
 
     def _read_tables(
         self, bags: Sequence[Bag | Codes], features: Sequence[FeatureSpec]

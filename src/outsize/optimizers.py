@@ -21,7 +21,10 @@ from torch.optim import Optimizer
 
 from outsize.contracts import RowStore, RowUpdate
 from outsize.errors import ConfigError, NonFiniteError
+from outsize.kernels.compiled import is_worthwhile
 from outsize.kernels.rows.updates import AdagradRule, AdamRule, SGDRule, UpdateRule
+
+_LEAST_NUMBERS = 1 << 20  # rows of smaller stores stay in the processor's cache
 
 
 class RowOptimizer(Optimizer, ABC):
@@ -40,8 +43,11 @@ class RowOptimizer(Optimizer, ABC):
         super().__init__([nn.Parameter(torch.empty(0))], {"lr": learning_rate, **settings})
         self.store = store
         self._num_bad_rows: Tensor | None = None
+        # A function of the tables only, so that all ranks, and resumed runs, get the same bits.
+        size = sum(group.num_rows * group.dim for group in store.layout.groups)
+        self._compiled = is_worthwhile(size, _LEAST_NUMBERS)
         self.param_groups[0]["params"] = store.pending.tensors
-        store.bind(self.rule())
+        self._bind()
 
     @abstractmethod
     def rule(self) -> UpdateRule:
@@ -60,7 +66,7 @@ class RowOptimizer(Optimizer, ABC):
         update = self.store.pending.merge()
         if update is not None:
             update = self._refuse_non_finite(update)
-        self.store.bind(self.rule())
+        self._bind()
         self.store.submit(update)
         self.store.forget_pending()
         return loss
@@ -95,7 +101,7 @@ class RowOptimizer(Optimizer, ABC):
             if name != "params" and name in saved:
                 value = saved[name]
                 self.param_groups[0][name] = tuple(value) if isinstance(value, list) else value
-        self.store.bind(self.rule())
+        self._bind()
 
     def raise_if_non_finite(self) -> None:
         """Raise if an update was refused on CUDA because it was non-finite (synchronizes once)."""
@@ -119,6 +125,13 @@ class RowOptimizer(Optimizer, ABC):
             return update
         gradients = tuple(torch.where(bad > 0, 0.0, part) for part in update.gradients)
         return replace(update, gradients=gradients)
+
+    def _bind(self) -> None:
+        """Have the store apply updates with the current settings."""
+        rule = self.rule()
+        self.store.bind(
+            replace(rule, compiled=True) if self._compiled and rule.has_kernel else rule
+        )
 
     def _setting(self, name: str) -> Any:
         return self.param_groups[0][name]

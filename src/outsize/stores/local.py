@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int32, Int64
 from torch import Tensor
 
 from outsize.contracts import RowReply, RowStore, RowUpdate, Shard, TablePart
 from outsize.errors import ConfigError
 from outsize.initialization import fill_initial_rows
+from outsize.kernels.gather.gather import copy_rows
+from outsize.kernels.huge_pages import prefer_huge_pages
 from outsize.kernels.rows.rounding import is_half_precision, round_at_random, rounding_keys
 from outsize.kernels.rows.updates import UpdateRule
 from outsize.spec import MemoryUse, TableSpec
@@ -41,10 +43,10 @@ class LocalStore(RowStore):
         for index in range(len(self.layout.groups)):
             group, num_rows = self.layout.groups[index], self._num_rows(index)
             rows = torch.empty(num_rows, group.dim, dtype=group.dtype, device=device)
-            self.register_buffer(f"rows_{index}", rows)
+            self.register_buffer(f"rows_{index}", prefer_huge_pages(rows))
         num_clocks = self.shard.num_below(self.layout.num_rows)
-        clocks = torch.zeros(num_clocks, dtype=torch.int32, device=device)
-        self.register_buffer("clocks", clocks)
+        clocks = torch.empty(num_clocks, dtype=torch.int32, device=device)
+        self.register_buffer("clocks", prefer_huge_pages(clocks).zero_())
         for part in self.parts():
             spec = self.layout.spec(part.table)
             fill_initial_rows(part.tensors["rows"], spec, seed, part.first, part.every)
@@ -72,8 +74,8 @@ class LocalStore(RowStore):
             for index, group in enumerate(self.layout.groups):
                 for name, width in rule.state_widths(group.dim).items():
                     shape, fill = (self._num_rows(index), width), rule.state_fill(name)
-                    state = torch.full(shape, fill, device=self._device())
-                    self.register_buffer(f"state_{index}_{name}", state)
+                    state = prefer_huge_pages(torch.empty(shape, device=self._device()))
+                    self.register_buffer(f"state_{index}_{name}", state.fill_(fill))
         elif type(rule) is not type(self.rule) or any(
             rule.state_widths(group.dim) != self.rule.state_widths(group.dim)
             for group in self.layout.groups
@@ -111,6 +113,19 @@ class LocalStore(RowStore):
         )
         return RowReply(stale, rows, newest, state, behind)
 
+    @torch.no_grad()
+    def _read(self, ids: Int64[Tensor, " n"]) -> tuple[Float[Tensor, "_ _"], ...]:
+        """Rows alone, without clocks."""
+        runs = enumerate(self._local(ids))
+        return tuple(copy_rows(self.rows(group), run) for group, run in runs)
+
+    def checkout(self, ids: Int64[Tensor, " n"]) -> tuple[Float[Tensor, "_ _"], ...]:  # noqa: D102
+        runs = self.layout.split(ids)
+        return tuple(
+            self.pending.leaf(rows, run, group)
+            for group, (rows, run) in enumerate(zip(self._read(ids), runs, strict=True))
+        )
+
     def parts(self) -> list[TablePart]:  # noqa: D102
         found: list[TablePart] = []
         for spec in self.layout.specs:
@@ -142,22 +157,30 @@ class LocalStore(RowStore):
             raise ConfigError(
                 "this store has no optimizer yet: make one first, such as outsize.RowSGD(store)"
             )
-        self.clocks.index_add_(0, self.shard.positions(update.ids), update.ticks.to(torch.int32))
         first = 0
         for group, run in enumerate(self._local(update.ids)):
             own = slice(first, first := first + run.shape[0])
             if not run.numel():
                 continue
-            rows, state = self.rows(group), self.state(group)
+            rows, state, clocks = self.rows(group), self.state(group), self._clocks(group)
+            gradients, ticks = update.gradients[group].float(), update.ticks[own]
+            squares = None if update.squares is None else update.squares[group]
+            if self.rule.update(rows, state, clocks, run, gradients, ticks, squares):
+                continue
+            clocks.index_add_(0, run, ticks.to(torch.int32))
             touched = rows.index_select(0, run).to(torch.float32)
             touched_state = {name: part.index_select(0, run) for name, part in state.items()}
-            squares = None if update.squares is None else update.squares[group]
-            self.rule.step(touched, touched_state, update.gradients[group].float(), squares)
+            self.rule.step(touched, touched_state, gradients, squares)
             if is_half_precision(rows.dtype):
                 touched = round_at_random(touched, rows.dtype, self._rounding_keys(update, own))
             rows.index_copy_(0, run, touched.to(rows.dtype))
             for name, part in state.items():
                 part.index_copy_(0, run, touched_state[name])
+
+    def _clocks(self, group: int) -> Int32[Tensor, " rows"]:
+        """The clocks of a group's rows, in place."""
+        first = self.shard.num_below(self.layout.groups[group].start)
+        return self.clocks[first : first + self._num_rows(group)]
 
     def _rounding_keys(self, update: RowUpdate, own: slice) -> Int64[Tensor, " _"]:
         """Rounding keys for a slice of an update whose ticks the clocks include already."""
