@@ -133,22 +133,28 @@ def pool_features(
     if not bags:
         return []
     sizes = [bag.values.shape[0] for bag in bags]
-    if found.places is None or not all(map(_is_sum, bags, poolings)):
+    if found.places is None or not all(map(is_sum, bags, poolings)):
         positions = found.inverse.split(sizes)
         return [
             pool_rows(rows.index_select(0, position), _offsets(bag), pooling, bag.weights)
             for position, bag, pooling in zip(positions, bags, poolings, strict=True)
         ]
-    starts = [sum(sizes[:i]) for i in range(len(sizes))]
-    edges = torch.cat(
-        [_offsets(bag) + start for bag, start in zip(bags, starts, strict=True)]
-        + [torch.tensor([sum(sizes)])]
-    )
-    pooled = gather(rows, found, Bags(edges, _scales(bags, poolings, edges)))
+    pooled = gather(rows, found, joined_bags(bags, poolings))
     return list(pooled.view(len(bags), bags[0].batch_size, rows.shape[1]).unbind())
 
 
-def _is_sum(bag: Bag, pooling: Pooling) -> bool:
+def joined_bags(bags: Sequence[Bag], poolings: Sequence[Pooling]) -> Bags:
+    """The flat bags of several features, one after the other, as sums."""
+    edges, stop = [], 0
+    for bag in bags:
+        edges.append(_offsets(bag) + stop)
+        stop += bag.values.shape[0]
+    joined = torch.cat([*edges, torch.tensor([stop], device=edges[0].device)])
+    return Bags(joined, _scales(bags, poolings, joined))
+
+
+def is_sum(bag: Bag, pooling: Pooling) -> bool:
+    """Whether pooling is a sum with constant factors: a sum or mean, without trained weights."""
     return pooling in ("sum", "mean") and (bag.weights is None or not bag.weights.requires_grad)
 
 

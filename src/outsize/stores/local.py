@@ -11,7 +11,7 @@ from torch import Tensor
 from outsize.contracts import RowReply, RowStore, RowUpdate, Shard, TablePart
 from outsize.errors import ConfigError
 from outsize.initialization import fill_initial_rows
-from outsize.kernels.gather.gather import copy_rows
+from outsize.kernels.gather.gather import Bags, read_lines
 from outsize.kernels.huge_pages import prefer_huge_pages
 from outsize.kernels.rows.rounding import is_half_precision, round_at_random, rounding_keys
 from outsize.kernels.rows.updates import UpdateRule
@@ -117,7 +117,7 @@ class LocalStore(RowStore):
     def _read(self, ids: Int64[Tensor, " n"]) -> tuple[Float[Tensor, "_ _"], ...]:
         """Rows alone, without clocks."""
         runs = enumerate(self._local(ids))
-        return tuple(copy_rows(self.rows(group), run) for group, run in runs)
+        return tuple(read_lines(self.rows(group), run) for group, run in runs)
 
     def checkout(self, ids: Int64[Tensor, " n"]) -> tuple[Float[Tensor, "_ _"], ...]:  # noqa: D102
         runs = self.layout.split(ids)
@@ -125,6 +125,13 @@ class LocalStore(RowStore):
             self.pending.leaf(rows, run, group)
             for group, (rows, run) in enumerate(zip(self._read(ids), runs, strict=True))
         )
+
+    def lines_of(  # noqa: D102
+        self, group: int, ids: Int64[Tensor, " n"], bags: Bags | None
+    ) -> Float[Tensor, "lines dim"] | None:
+        if type(self) is not LocalStore or self.shard != Shard() or self._device().type != "cpu":
+            return None
+        return read_lines(self.rows(group), ids - self.layout.groups[group].start, bags).float()
 
     def parts(self) -> list[TablePart]:  # noqa: D102
         found: list[TablePart] = []

@@ -56,52 +56,47 @@ def gather(
         found: The distinct ids of the list.
         bags: How ids form bags; `None` for one line per id.
     """
-    kernels = None
-    if found.places is not None and is_plain_float(rows):
-        kernels = compiled("gather.gather_numba")
-    if kernels is not None:
+    if found.places is not None and is_plain_float(rows) and _kernels() is not None:
         gathered: Tensor = _Gather.apply(rows, found, bags)
         return gathered
-    lines = rows.index_select(0, found.inverse)
-    return lines if bags is None else _sum_bags(lines, bags)
+    return _read_by_torch(rows, found.inverse, bags)
 
 
-def copy_rows(
-    rows: Float[Tensor, "rows dim"], places: Int64[Tensor, " n"]
-) -> Float[Tensor, "n dim"]:
-    """Rows of a large table, without a gradient; the compiled path prefetches them."""
-    kernels = None
+def read_lines(
+    rows: Float[Tensor, "rows dim"], places: Int64[Tensor, " n"], bags: Bags | None = None
+) -> Float[Tensor, "lines dim"]:
+    """Rows of a large table, one line per place or per bag of places; has no gradient.
+
+    The compiled path prefetches rows.
+    """
+    rows = rows.detach()
     if is_worthwhile(places.shape[0], LEAST_IDS) and is_plain_float(rows):
-        kernels = compiled("gather.gather_numba")
-    if kernels is None:
-        return rows.index_select(0, places)
-    return _copy(kernels, rows, places)
+        kernels = _kernels()
+        if kernels is not None:
+            return _read(kernels, rows, places, bags)
+    return _read_by_torch(rows, places, bags)
 
 
-def sum_gradients(
-    gradients: Float32[Tensor, "lines dim"], places: Places, bags: Bags | None = None
-) -> Float32[Tensor, "distinct dim"]:
-    """Σ of the gradients of each distinct id; only where kernels are compiled.
+def sum_lines(
+    gradients: Float[Tensor, "lines dim"], found: Distinct, bags: Bags | None = None
+) -> Float[Tensor, "distinct dim"]:
+    """Σ of the gradients of each distinct id; has no gradient.
 
     Args:
         gradients: One line per id, or per bag.
-        places: The places of each distinct id.
+        found: The distinct ids.
         bags: How ids form bags.
     """
-    kernels, gradients = compiled("gather.gather_numba"), gradients.contiguous()
-    n, dim = places.order.shape[0], gradients.shape[1]
-    num_rows, num_blocks = places.starts.shape[0] - 1, -(-n // _BLOCK)
-    total = torch.empty(num_rows, dim)
-    carried = torch.zeros(num_blocks, dim)
-    lines = empty(0, dtype=torch.int32) if bags is None else array(bags.lines())
-    run_parts(
-        kernels.sum_by_row, num_parts(n * dim, _LEAST_NUMBERS), array(gradients),
-        array(places.order), array(places.starts), num_rows, lines, _scales(bags), _BLOCK,
-        array(total), array(carried),
-    )  # fmt: skip
-    if num_blocks > 1:
-        kernels.add_carried(array(places.starts), num_rows, _BLOCK, n, array(total), array(carried))
-    return total
+    gradients = gradients.detach().contiguous()
+    if found.places is not None and is_plain_float(gradients):
+        kernels = _kernels()
+        if kernels is not None:
+            return _sum(kernels, gradients, found.places, bags)
+    if bags is not None:
+        gradients = gradients.index_select(0, bags.lines().to(gradients.device).long())
+        gradients = _scaled(gradients, bags)
+    total = gradients.new_zeros(found.ids.shape[0], gradients.shape[1])
+    return total.index_add_(0, found.inverse, gradients)
 
 
 class _Gather(torch.autograd.Function):
@@ -110,15 +105,7 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, found: Distinct, bags: Bags | None) -> Tensor:
         ctx.found, ctx.bags = found, bags
-        kernels = compiled("gather.gather_numba")
-        if bags is None:
-            return _copy(kernels, rows, found.inverse)
-        out = torch.empty(bags.num_bags, rows.shape[1])
-        run_parts(
-            kernels.pool_rows, num_parts(found.inverse.shape[0] * rows.shape[1], _LEAST_NUMBERS),
-            array(rows), array(found.inverse), array(bags.edges), _scales(bags), array(out),
-        )  # fmt: skip
-        return out
+        return _read(_kernels(), rows, found.inverse, bags)
 
     @staticmethod
     def backward(ctx: Any, gradients: Tensor) -> Any:  # type: ignore[override]
@@ -131,27 +118,57 @@ class _Sum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gradients: Tensor, found: Distinct, bags: Bags | None) -> Tensor:
         ctx.found, ctx.bags = found, bags
-        assert found.places is not None
-        return sum_gradients(gradients, found.places, bags)
+        return sum_lines(gradients, found, bags)
 
     @staticmethod
     def backward(ctx: Any, rows: Tensor) -> Any:  # type: ignore[override]
         return _Gather.apply(rows.contiguous(), ctx.found, ctx.bags), None, None
 
 
-def _copy(kernels: Any, rows: Tensor, places: Tensor) -> Tensor:
-    out = torch.empty(places.shape[0], rows.shape[1])
-    parts = num_parts(out.numel(), _LEAST_NUMBERS)
-    run_parts(kernels.gather_rows, parts, array(rows), array(places.contiguous()), array(out))
+def _kernels() -> Any:
+    return compiled("gather.gather_numba")
+
+
+def _read(kernels: Any, rows: Tensor, places: Tensor, bags: Bags | None) -> Tensor:
+    places = places.contiguous()
+    parts = num_parts(places.shape[0] * rows.shape[1], _LEAST_NUMBERS)
+    if bags is None:
+        out = torch.empty(places.shape[0], rows.shape[1])
+        run_parts(kernels.gather_rows, parts, array(rows), array(places), array(out))
+    else:
+        out = torch.empty(bags.num_bags, rows.shape[1])
+        bagged = (array(bags.edges), _scales(bags))
+        run_parts(kernels.pool_rows, parts, array(rows), array(places), *bagged, array(out))
     return out
+
+
+def _sum(kernels: Any, gradients: Tensor, places: Places, bags: Bags | None) -> Tensor:
+    n, dim = places.order.shape[0], gradients.shape[1]
+    num_rows, num_blocks = places.starts.shape[0] - 1, -(-n // _BLOCK)
+    total, carried = torch.empty(num_rows, dim), torch.empty(num_blocks, dim)
+    lines = empty(0, dtype=torch.int32) if bags is None else array(bags.lines())
+    starts = array(places.starts)
+    run_parts(
+        kernels.sum_by_row, num_parts(n * dim, _LEAST_NUMBERS), array(gradients),
+        array(places.order), starts, num_rows, lines, _scales(bags), _BLOCK,
+        array(total), array(carried),
+    )  # fmt: skip
+    if num_blocks > 1:
+        kernels.add_carried(starts, num_rows, _BLOCK, n, array(total), array(carried))
+    return total
 
 
 def _scales(bags: Bags | None) -> Any:
     return empty(0) if bags is None or bags.scales is None else array(bags.scales)
 
 
-def _sum_bags(lines: Tensor, bags: Bags) -> Tensor:
-    if bags.scales is not None:
-        lines = lines * bags.scales.to(lines.dtype).unsqueeze(1)
+def _read_by_torch(rows: Tensor, places: Tensor, bags: Bags | None) -> Tensor:
+    lines = rows.index_select(0, places)
+    if bags is None:
+        return lines
     out = lines.new_zeros(bags.num_bags, lines.shape[1])
-    return out.index_add(0, bags.lines().to(lines.device).long(), lines)
+    return out.index_add(0, bags.lines().to(lines.device).long(), _scaled(lines, bags))
+
+
+def _scaled(lines: Tensor, bags: Bags) -> Tensor:
+    return lines if bags.scales is None else lines * bags.scales.to(lines.dtype).unsqueeze(1)
