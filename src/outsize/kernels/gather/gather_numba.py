@@ -117,6 +117,11 @@ def sum_by_row(part, parts, gradients, order, starts, num_rows, lines, scales, b
             line_out = i // block if is_carried else row
             first = True
             while i < stop:
+                if i + _AHEAD < end:
+                    ahead = order[i + _AHEAD]
+                    prefetch_row(
+                        gradients, lines[uint64(ahead)] if mapped else ahead, gradients.shape[1]
+                    )
                 place = order[i]
                 line = uint64(lines[uint64(place)] if mapped else place)
                 scale = scales[uint64(place)] if scaled else numba.float32(1.0)
