@@ -35,7 +35,7 @@ def prefetch(typing_context: Any, array: Any, index: Any) -> Any:
     return signature, generate
 
 
-@numba.njit(nogil=True)
+@numba.njit(forceinline=True)
 @no_type_check
 def prefetch_row(rows, row, dim):
     """Prefetch a row of float32."""

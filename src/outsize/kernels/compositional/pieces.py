@@ -172,23 +172,21 @@ class _Decompose(torch.autograd.Function):
 
 
 def _find(kernels: Any, ids: Tensor, source: Source) -> Tensor:
-    ids, pointers = ids.contiguous(), source.pointers
-    views = [empty(0, 1, dtype=torch.uint8).view(kind) for kind in ("uint8",)]
-    views += [empty(0, 1, dtype=torch.int64).astype(k) for k in ("uint16", "uint32", "int64")]
-    words, num_buckets, kind, first = empty(0, 9, dtype=torch.int64), 0, kernels.HASHED, 0
-    if isinstance(pointers, HashedPointers):
-        words, num_buckets = array(pointers.hashes.contiguous()), pointers.num_buckets
-    else:
-        kind, first = pointers.pointers.element_size(), pointers.first
-        place = {1: 0, 2: 1, 4: 2, 8: 3}[kind]
-        packed = array(pointers.pointers.contiguous())
-        views[place] = packed.view(("uint8", "uint16", "uint32", "int64")[place])
+    pointers, lines = source.pointers, array(ids.contiguous())
     starts = torch.empty(ids.shape[0], len(source.starts), dtype=torch.int32)
-    run_parts(
-        kernels.find_pieces, num_parts(ids.shape[0], _LEAST_PER_THREAD), array(ids), array(ids),
-        kind, first, *views, words, num_buckets, array(torch.tensor(source.starts)), source.stride,
-        array(starts),
-    )  # fmt: skip
+    parts = num_parts(ids.shape[0], _LEAST_PER_THREAD)
+    places = (array(torch.tensor(source.starts)), source.stride, array(starts))
+    if isinstance(pointers, HashedPointers):
+        words = array(pointers.hashes.contiguous())
+        run_parts(kernels.find_hashed, parts, lines, words, pointers.num_buckets, *places)
+    else:
+        num_bytes = pointers.pointers.element_size()
+        views = {1: "uint8", 2: "uint16", 4: "uint32", 8: "int64"}
+        packed = array(pointers.pointers.contiguous()).view(views[num_bytes])
+        none = {size: empty(0, 1, dtype=torch.int64).astype(kind) for size, kind in views.items()}
+        arrays = [packed if size == num_bytes else none[size] for size in views]
+        stored = (num_bytes, *arrays, pointers.first)
+        run_parts(kernels.find_stored, parts, lines, *stored, *places)
     return starts
 
 

@@ -10,7 +10,7 @@ from numpy import uint64
 from outsize.kernels.compiled import kernel
 from outsize.kernels.memory_numba import prefetch_row
 
-_AHEAD = 8  # rows that are prefetched
+_AHEAD = 16  # rows that are prefetched
 
 
 @kernel("void(int64, int64, float32[:, ::1], int64[::1], float32[:, ::1])")
@@ -59,7 +59,7 @@ def pool_rows(part, parts, rows, places, edges, scales, out):
                     out[b, j] += rows[row, j]
 
 
-@numba.njit(nogil=True)
+@numba.njit(forceinline=True)
 @no_type_check
 def _add_line(gradients, line, scale, scaled, out, row, is_first):
     dim = gradients.shape[1]

@@ -19,7 +19,7 @@ from outsize.kernels.memory_numba import prefetch, prefetch_row
 _AHEAD = 8  # rows that are prefetched
 
 
-@numba.njit(nogil=True)
+@numba.njit(forceinline=True)
 @no_type_check
 def _mean_square(gradients, i):
     """The mean of the squares of line i, summed in eight lanes."""
@@ -41,7 +41,7 @@ def _mean_square(gradients, i):
     return total / float32(dim)
 
 
-@numba.njit(nogil=True)
+@numba.njit(forceinline=True)
 @no_type_check
 def _prefetch_lines(place, rows, state, clocks):
     width = state.shape[1]
