@@ -124,7 +124,7 @@ class _FusedLines(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, gradients: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradients: Tensor) -> Any:
         ctx.fused.train(ctx.this, ctx.group, ctx.ids, ctx.bags, gradients)
         return (None,) * 6
 

@@ -18,7 +18,7 @@ def is_plain(*tensors: Tensor) -> bool:
             for tensor in tensors
         )
         and not torch.compiler.is_compiling()
-        and not torch.jit.is_tracing()
+        and not torch._C._is_tracing()
     )
 
 

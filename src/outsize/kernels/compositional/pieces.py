@@ -143,7 +143,7 @@ class _Compose(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, gradients: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradients: Tensor) -> Any:
         return _Decompose.apply(gradients.contiguous(), ctx.pieces, ctx.shape), None
 
 
@@ -167,7 +167,7 @@ class _Decompose(torch.autograd.Function):
         return out.view(shape)
 
     @staticmethod
-    def backward(ctx: Any, weight: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, weight: Tensor) -> Any:
         return _Compose.apply(weight.contiguous(), ctx.pieces), None, None
 
 

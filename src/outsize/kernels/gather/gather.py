@@ -108,7 +108,7 @@ class _Gather(torch.autograd.Function):
         return _read(_kernels(), rows, found.inverse, bags)
 
     @staticmethod
-    def backward(ctx: Any, gradients: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradients: Tensor) -> Any:
         return _Sum.apply(gradients, ctx.found, ctx.bags), None, None
 
 
@@ -121,7 +121,7 @@ class _Sum(torch.autograd.Function):
         return sum_lines(gradients, found, bags)
 
     @staticmethod
-    def backward(ctx: Any, rows: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, rows: Tensor) -> Any:
         return _Gather.apply(rows.contiguous(), ctx.found, ctx.bags), None, None
 
 
