@@ -19,10 +19,15 @@ from outsize.contracts import (
     FeatureSelection,
     ReclusterReport,
     RowStore,
+    pool_features,
     pool_rows,
 )
+from outsize.contracts.bags import is_sum, joined_bags
 from outsize.contracts.features import FeatureInput as FeatureInput
+from outsize.contracts.fused import FusedRows
 from outsize.errors import ConfigError, DataError, IdError
+from outsize.kernels.distinct.distinct import distinct
+from outsize.kernels.gather.gather import gather
 from outsize.spec import FeatureSpec, MemoryUse, TableSpec
 from outsize.suggestions import few
 
@@ -240,9 +245,12 @@ class EmbeddingCollection(nn.Module):
         assert self.store is not None
         ids = selection.guard(torch.stack([bag.values for bag in bags], dim=1))
         offsets = selection.offsets(self.store.layout, ids.device)
-        unique, inverse = torch.unique(ids + offsets, return_inverse=True)
-        (rows,) = self._rows(self.store, unique)
-        return rows.index_select(0, inverse.flatten()).view(*ids.shape, rows.shape[1])
+        rows_of = (ids + offsets).flatten()
+        if (fused := self._fused()) is not None:
+            return fused.look_up([rows_of], [None])[0].view(*ids.shape, -1)
+        found = distinct(rows_of, self.store.layout.num_rows)
+        (rows,) = self._rows(self.store, found.ids)
+        return gather(rows, found).view(*ids.shape, rows.shape[1])
 
     def _read_store(
         self, bags: Sequence[Bag | Codes], features: Sequence[FeatureSpec]
@@ -254,21 +262,26 @@ class EmbeddingCollection(nn.Module):
             for f, bag in zip(features, bags, strict=True)
             if isinstance(bag, Bag)  # with a store, `FeatureSelection.bags` refuses codes
         ]
+        members: list[list[int]] = [[] for _ in layout.groups]
+        for index, feature in enumerate(features):
+            members[layout.group_of(feature.table)].append(index)
         ids = [
             self.store.guard(f.table, bag.values) + layout.offsets[f.table]
             for f, bag in zip(features, flat, strict=True)
         ]
-        unique, inverse = torch.unique(torch.cat(ids), return_inverse=True)
-        groups = self._rows(self.store, unique)
-        sizes = layout.group_sizes(unique)
-        vectors: list[Tensor] = []
-        positions = inverse.split([part.shape[0] for part in ids])
-        for feature, bag, position in zip(features, flat, positions, strict=True):
-            group = layout.group_of(feature.table)
-            rows = groups[group].index_select(0, position - sum(sizes[:group]))
-            assert bag.offsets is not None
-            vectors.append(pool_rows(rows, bag.offsets, feature.pooling, bag.weights))
-        return vectors
+        together = [torch.cat([ids[i] for i in group] or [ids[0][:0]]) for group in members]
+        if (fused := self._fused()) is not None:
+            return _fused_vectors(fused, features, flat, members, together)
+        # Store ids ascend group by group, so the distinct ids of the groups are in order.
+        found = [distinct(part, layout.num_rows) for part in together]
+        rows = self._rows(self.store, torch.cat([part.ids for part in found]))
+        vectors: dict[int, Tensor] = {}
+        for group, part, own in zip(members, found, rows, strict=True):
+            pooled = pool_features(
+                own, part, [flat[i] for i in group], [features[i].pooling for i in group]
+            )
+            vectors.update(zip(group, pooled, strict=True))
+        return [vectors[i] for i in range(len(features))]
 
     def _read_tables(
         self, bags: Sequence[Bag | Codes], features: Sequence[FeatureSpec]
@@ -292,6 +305,11 @@ class EmbeddingCollection(nn.Module):
                 )
         return vectors
 
+    def _fused(self) -> FusedRows | None:
+        """What updates rows in the backward pass, if this look-up is for training."""
+        assert self.store is not None
+        return self.store.fused if self.training and torch.is_grad_enabled() else None
+
     @contextmanager
     def _failing_on_all_ranks(self) -> Iterator[None]:
         """If any rank has an invalid batch, all raise; otherwise the others would hang."""
@@ -306,3 +324,37 @@ class EmbeddingCollection(nn.Module):
         if self.training and torch.is_grad_enabled():
             return store.checkout(ids)
         return tuple(rows.float() for rows in store.peek(ids))
+
+
+def _fused_vectors(
+    fused: FusedRows,
+    features: Sequence[FeatureSpec],
+    bags: Sequence[Bag],
+    members: Sequence[Sequence[int]],
+    ids: Sequence[Int64[Tensor, " _"]],
+) -> list[Float[Tensor, "batch dim"]]:
+    """The pooled vectors of features whose rows are updated in the backward pass.
+
+    Args:
+        fused: Looks up the rows.
+        features: The features.
+        bags: Flat bags of each feature.
+        members: The features of each group.
+        ids: Store ids of each group.
+    """
+    for feature, bag in zip(features, bags, strict=True):
+        if not is_sum(bag, feature.pooling):
+            raise ConfigError(
+                f"feature {feature.name!r}: fused rows are pooled by sum or mean, without trained "
+                "weights: make the row optimizer with fused=False"
+            )
+    joined = [
+        joined_bags([bags[i] for i in own], [features[i].pooling for i in own]) if own else None
+        for own in members
+    ]
+    found: dict[int, Tensor] = {}
+    for own, lines in zip(members, fused.look_up(ids, joined), strict=True):
+        if own:
+            vectors = lines.view(len(own), bags[0].batch_size, -1).unbind()
+            found.update(zip(own, vectors, strict=True))
+    return [found[i] for i in range(len(features))]

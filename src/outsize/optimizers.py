@@ -20,8 +20,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from outsize.contracts import RowStore, RowUpdate
+from outsize.contracts.fused import FusedRows, NoGradients
 from outsize.errors import ConfigError, NonFiniteError
+from outsize.kernels.compiled import is_worthwhile
 from outsize.kernels.rows.updates import AdagradRule, AdamRule, SGDRule, UpdateRule
+
+_LEAST_NUMBERS = 1 << 20  # rows of smaller stores stay in the processor's cache
 
 
 class RowOptimizer(Optimizer, ABC):
@@ -30,18 +34,27 @@ class RowOptimizer(Optimizer, ABC):
     Args:
         store: The store whose rows are trained.
         learning_rate: Step size; a scheduler may change `param_groups[0]["lr"]`.
+        fused: Update rows in the backward pass, with the same result. `step` then only ends the
+            step, and whatever needs the gradients of rows is refused: see
+            `outsize.contracts.fused`. For rows on the CPU in one process.
         settings: The other settings of the update rule.
     """
 
-    def __init__(self, store: RowStore, learning_rate: float, **settings: Any) -> None:
+    def __init__(
+        self, store: RowStore, learning_rate: float, *, fused: bool = False, **settings: Any
+    ) -> None:
         if not learning_rate >= 0:
             raise ConfigError(f"learning_rate must be >= 0, but got {learning_rate}")
         # torch refuses an empty list of parameters; this one is filled and emptied at every step.
         super().__init__([nn.Parameter(torch.empty(0))], {"lr": learning_rate, **settings})
         self.store = store
         self._num_bad_rows: Tensor | None = None
+        # A function of the tables only, so that all ranks, and resumed runs, get the same bits.
+        size = sum(group.num_rows * group.dim for group in store.layout.groups)
+        self._compiled = is_worthwhile(size, _LEAST_NUMBERS)
         self.param_groups[0]["params"] = store.pending.tensors
-        store.bind(self.rule())
+        self._bind()
+        self._fused = self._fuse() if fused else None
 
     @abstractmethod
     def rule(self) -> UpdateRule:
@@ -56,11 +69,14 @@ class RowOptimizer(Optimizer, ABC):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        if self._fused is not None:
+            self._fused.finish_step()
+            return loss
         self.store.reduce_pending()
         update = self.store.pending.merge()
         if update is not None:
             update = self._refuse_non_finite(update)
-        self.store.bind(self.rule())
+        self._bind()
         self.store.submit(update)
         self.store.forget_pending()
         return loss
@@ -81,6 +97,8 @@ class RowOptimizer(Optimizer, ABC):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Discard the pending gradients, as for a step that is skipped."""
+        if self._fused is not None:
+            self._fused.forget()
         self.store.forget_pending()
 
     def state_dict(self) -> dict[str, Any]:
@@ -95,7 +113,7 @@ class RowOptimizer(Optimizer, ABC):
             if name != "params" and name in saved:
                 value = saved[name]
                 self.param_groups[0][name] = tuple(value) if isinstance(value, list) else value
-        self.store.bind(self.rule())
+        self._bind()
 
     def raise_if_non_finite(self) -> None:
         """Raise if an update was refused on CUDA because it was non-finite (synchronizes once)."""
@@ -120,6 +138,34 @@ class RowOptimizer(Optimizer, ABC):
         gradients = tuple(torch.where(bad > 0, 0.0, part) for part in update.gradients)
         return replace(update, gradients=gradients)
 
+    def _bind(self) -> None:
+        """Have the store apply updates with the current settings."""
+        rule = self.rule()
+        self.store.bind(
+            replace(rule, compiled=True) if self._compiled and rule.has_kernel else rule
+        )
+
+    def _fuse(self) -> FusedRows:
+        none = torch.empty(0, dtype=torch.int64)
+        store, layout = self.store, self.store.layout
+        if store.lines_of(0, none, None) is None:
+            raise ConfigError(
+                f"fused updates are for rows on the CPU in one process, not for this "
+                f"{type(store).__name__}: use a LocalStore on the CPU, or set fused=False"
+            )
+
+        def update(group: int, ids: Tensor, gradients: Tensor) -> None:
+            parts = tuple(
+                gradients if i == group else gradients.new_empty(0, other.dim)
+                for i, other in enumerate(layout.groups)
+            )
+            self._bind()
+            store.submit(RowUpdate(ids, parts, torch.ones_like(ids)))
+
+        self.param_groups[0]["params"] = NoGradients()
+        store.fused = FusedRows(store.lines_of, update, layout.num_rows)
+        return store.fused
+
     def _setting(self, name: str) -> Any:
         return self.param_groups[0][name]
 
@@ -130,10 +176,13 @@ class RowSGD(RowOptimizer):
     Args:
         store: The store whose rows are trained.
         learning_rate: η.
+        fused: Update rows in the backward pass; see `RowOptimizer`.
     """
 
-    def __init__(self, store: RowStore, learning_rate: float = 0.01) -> None:
-        super().__init__(store, learning_rate)
+    def __init__(
+        self, store: RowStore, learning_rate: float = 0.01, *, fused: bool = False
+    ) -> None:
+        super().__init__(store, learning_rate, fused=fused)
 
     def rule(self) -> UpdateRule:  # noqa: D102
         return SGDRule(self._setting("lr"))
@@ -149,6 +198,7 @@ class RowAdagrad(RowOptimizer):
         learning_rate: η.
         eps: Added to the root of the accumulator.
         initial_sum: The accumulator before the first update.
+        fused: Update rows in the backward pass; see `RowOptimizer`.
     """
 
     def __init__(
@@ -157,8 +207,10 @@ class RowAdagrad(RowOptimizer):
         learning_rate: float = 0.01,
         eps: float = 1e-8,
         initial_sum: float = 0.0,
+        *,
+        fused: bool = False,
     ) -> None:
-        super().__init__(store, learning_rate, eps=eps, initial_sum=initial_sum)
+        super().__init__(store, learning_rate, fused=fused, eps=eps, initial_sum=initial_sum)
 
     def rule(self) -> UpdateRule:  # noqa: D102
         return AdagradRule(
@@ -174,6 +226,7 @@ class RowFullAdagrad(RowOptimizer):
         learning_rate: η.
         eps: Added to the root of the accumulator.
         initial_sum: The accumulators before the first update.
+        fused: Update rows in the backward pass; see `RowOptimizer`.
     """
 
     def __init__(
@@ -182,8 +235,10 @@ class RowFullAdagrad(RowOptimizer):
         learning_rate: float = 0.01,
         eps: float = 1e-10,
         initial_sum: float = 0.0,
+        *,
+        fused: bool = False,
     ) -> None:
-        super().__init__(store, learning_rate, eps=eps, initial_sum=initial_sum)
+        super().__init__(store, learning_rate, fused=fused, eps=eps, initial_sum=initial_sum)
 
     def rule(self) -> UpdateRule:  # noqa: D102
         return AdagradRule(self._setting("lr"), self._setting("eps"), self._setting("initial_sum"))
@@ -200,6 +255,7 @@ class RowAdam(RowOptimizer):
         learning_rate: η.
         betas: Decay of the first and second moment.
         eps: Added to the root of the second moment.
+        fused: Update rows in the backward pass; see `RowOptimizer`.
     """
 
     def __init__(
@@ -208,8 +264,10 @@ class RowAdam(RowOptimizer):
         learning_rate: float = 0.001,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
+        *,
+        fused: bool = False,
     ) -> None:
-        super().__init__(store, learning_rate, betas=betas, eps=eps)
+        super().__init__(store, learning_rate, fused=fused, betas=betas, eps=eps)
 
     def rule(self) -> UpdateRule:  # noqa: D102
         return AdamRule(self._setting("lr"), self._setting("betas"), self._setting("eps"))

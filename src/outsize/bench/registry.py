@@ -5,14 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from outsize.bench import dlrm, encode, negative_sampling, tables
+from outsize.bench import compositional, dlrm, encode, negative_sampling, rows, tables
 from outsize.bench.runner import Benchmark, measure, say_to_console
 from outsize.errors import ConfigError
 
 BENCHMARKS: dict[str, Benchmark] = {
+    "compositional": compositional.BENCHMARK,
     "dlrm": dlrm.BENCHMARK,
     "encode": encode.BENCHMARK,
     "negative-sampling": negative_sampling.BENCHMARK,
+    "rows": rows.BENCHMARK,
     "tables": tables.BENCHMARK,
 }
 # Benchmarks that are in the repository, not in the package → the command that runs them.

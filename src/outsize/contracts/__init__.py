@@ -1,6 +1,6 @@
 """The contracts of tables and stores, on which all higher layers rely."""
 
-from outsize.contracts.bags import Bag, Codes, pool_rows
+from outsize.contracts.bags import Bag, Codes, pool_features, pool_rows
 from outsize.contracts.features import FeatureInput, FeatureSelection
 from outsize.contracts.ids import IdGuard
 from outsize.contracts.layout import RowLayout, TablePart
@@ -28,5 +28,6 @@ __all__ = [
     "Shard",
     "TablePart",
     "Transport",
+    "pool_features",
     "pool_rows",
 ]

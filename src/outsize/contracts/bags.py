@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +11,8 @@ from jaxtyping import Float, Int64, Integer
 from torch import Tensor
 
 from outsize.errors import ConfigError, DataError
+from outsize.kernels.distinct.distinct import Distinct
+from outsize.kernels.gather.gather import Bags, gather
 from outsize.spec import Pooling
 
 
@@ -111,6 +114,72 @@ def pool_rows(
         mode=pooling,
         per_sample_weights=None if weights is None else weights.to(rows.dtype),
     )
+
+
+def pool_features(
+    rows: Float[Tensor, "distinct dim"],
+    found: Distinct,
+    bags: Sequence[Bag],
+    poolings: Sequence[Pooling],
+) -> list[Float[Tensor, "batch dim"]]:
+    """Pool the bags of several features of one width, in one pass if they are sums and means.
+
+    Args:
+        rows: The rows of `found.ids`.
+        found: The distinct ids of all features, one after the other.
+        bags: Flat bags of each feature, equally many.
+        poolings: The pooling of each feature.
+    """
+    if not bags:
+        return []
+    sizes = [bag.values.shape[0] for bag in bags]
+    if found.places is None or not all(map(is_sum, bags, poolings)):
+        positions = found.inverse.split(sizes)
+        return [
+            pool_rows(rows.index_select(0, position), _offsets(bag), pooling, bag.weights)
+            for position, bag, pooling in zip(positions, bags, poolings, strict=True)
+        ]
+    pooled = gather(rows, found, joined_bags(bags, poolings))
+    return list(pooled.view(len(bags), bags[0].batch_size, rows.shape[1]).unbind())
+
+
+def joined_bags(bags: Sequence[Bag], poolings: Sequence[Pooling]) -> Bags:
+    """The flat bags of several features, one after the other, as sums."""
+    edges, stop = [], 0
+    for bag in bags:
+        edges.append(_offsets(bag) + stop)
+        stop += bag.values.shape[0]
+    joined = torch.cat([*edges, torch.tensor([stop], device=edges[0].device)])
+    return Bags(joined, _scales(bags, poolings, joined))
+
+
+def is_sum(bag: Bag, pooling: Pooling) -> bool:
+    """Whether pooling is a sum with constant factors: a sum or mean, without trained weights."""
+    return pooling in ("sum", "mean") and (bag.weights is None or not bag.weights.requires_grad)
+
+
+def _scales(
+    bags: Sequence[Bag], poolings: Sequence[Pooling], edges: Int64[Tensor, " edges"]
+) -> Float[Tensor, " n"] | None:
+    """The factor of each id in a sum: its weight, or 1 over the size of its bag for a mean."""
+    if "mean" not in poolings and all(bag.weights is None for bag in bags):
+        return None
+    num_bags = bags[0].batch_size
+    scales: list[Tensor] = []
+    for i, (bag, pooling) in enumerate(zip(bags, poolings, strict=True)):
+        if pooling == "mean":
+            counts = edges[i * num_bags : (i + 1) * num_bags + 1].diff()
+            scales.append((1.0 / counts.float()).repeat_interleave(counts))
+        elif bag.weights is None:
+            scales.append(torch.ones(bag.values.shape[0]))
+        else:
+            scales.append(bag.weights.float())
+    return torch.cat(scales)
+
+
+def _offsets(bag: Bag) -> Int64[Tensor, " batch"]:
+    assert bag.offsets is not None, "flat bags have offsets"
+    return bag.offsets
 
 
 def require_poolable(pooling: Pooling, weights: Tensor | None) -> None:

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from outsize.contracts.fused import FusedRows
 from outsize.contracts.ids import IdGuard
 from outsize.contracts.layout import RowLayout, TablePart
 from outsize.contracts.messages import RowCounts, RowReply, RowUpdate
@@ -22,6 +23,7 @@ from outsize.contracts.moves import keeping_types
 from outsize.contracts.transport import Transport
 from outsize.contracts.updates import PendingGradients, rows_after
 from outsize.errors import ConfigError, DataError, NonFiniteError
+from outsize.kernels.gather.gather import Bags
 from outsize.kernels.rows.updates import UpdateRule
 from outsize.spec import MemoryUse, TableSpec
 from outsize.suggestions import few
@@ -55,10 +57,12 @@ class RowStore(nn.Module, ABC):
         seed: Seed of initial values and of the rounding of half-precision rows.
         is_shared: Whether each rank keeps a part of the rows instead of all of them.
         is_asynchronous: Whether ranks train at their own pace instead of in lockstep.
+        fused: What updates rows in the backward pass, if an optimizer was made with `fused`.
     """
 
     is_shared: bool = False
     is_asynchronous: bool = False
+    fused: FusedRows | None = None
 
     def __init__(self, specs: Sequence[TableSpec], seed: int = 0) -> None:
         super().__init__()
@@ -132,6 +136,20 @@ class RowStore(nn.Module, ABC):
 
     def take_counts(self) -> RowCounts | None:
         """Return and reset the counts of this rank; `None` if the store does not count."""
+        return None
+
+    def lines_of(
+        self, group: int, ids: Int64[Tensor, " n"], bags: Bags | None
+    ) -> Float[Tensor, "lines dim"] | None:
+        """Float32 lines for ids of a group, or bags of them; `None` if rows are not at hand.
+
+        A store that implements this allows optimizers with `fused`.
+
+        Args:
+            group: The index of the group.
+            ids: Store ids of the group, in any order, with repeats.
+            bags: How ids form bags; `None` for one line per id.
+        """
         return None
 
     def flush(self) -> None:

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from functools import partial
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int32, Int64
 from torch import Tensor
 
 from outsize.contracts import RowReply, RowStore, RowUpdate, Shard, TablePart
 from outsize.contracts.updates import stepped_rows
 from outsize.errors import ConfigError
 from outsize.initialization import fill_initial_rows
+from outsize.kernels.gather.gather import Bags, read_lines
+from outsize.kernels.huge_pages import prefer_huge_pages
 from outsize.kernels.rows.rounding import rounding_keys
 from outsize.kernels.rows.updates import UpdateRule
 from outsize.spec import MemoryUse, TableSpec
@@ -43,10 +45,10 @@ class LocalStore(RowStore):
         for index in range(len(self.layout.groups)):
             group, num_rows = self.layout.groups[index], self._num_rows(index)
             rows = torch.empty(num_rows, group.dim, dtype=group.dtype, device=device)
-            self.register_buffer(f"rows_{index}", rows)
+            self.register_buffer(f"rows_{index}", prefer_huge_pages(rows))
         num_clocks = self.shard.num_below(self.layout.num_rows)
-        clocks = torch.zeros(num_clocks, dtype=torch.int32, device=device)
-        self.register_buffer("clocks", clocks)
+        clocks = torch.empty(num_clocks, dtype=torch.int32, device=device)
+        self.register_buffer("clocks", prefer_huge_pages(clocks).zero_())
         for part in self.parts():
             spec = self.layout.spec(part.table)
             fill_initial_rows(part.tensors["rows"], spec, seed, part.first, part.every)
@@ -74,8 +76,8 @@ class LocalStore(RowStore):
             for index, group in enumerate(self.layout.groups):
                 for name, width in rule.state_widths(group.dim).items():
                     shape, fill = (self._num_rows(index), width), rule.state_fill(name)
-                    state = torch.full(shape, fill, device=self._device())
-                    self.register_buffer(f"state_{index}_{name}", state)
+                    state = prefer_huge_pages(torch.empty(shape, device=self._device()))
+                    self.register_buffer(f"state_{index}_{name}", state.fill_(fill))
         elif type(rule) is not type(self.rule) or any(
             rule.state_widths(group.dim) != self.rule.state_widths(group.dim)
             for group in self.layout.groups
@@ -113,6 +115,26 @@ class LocalStore(RowStore):
         )
         return RowReply(stale, rows, newest, state, behind)
 
+    @torch.no_grad()
+    def _read(self, ids: Int64[Tensor, " n"]) -> tuple[Float[Tensor, "_ _"], ...]:
+        """Rows alone, without clocks."""
+        runs = enumerate(self._local(ids))
+        return tuple(read_lines(self.rows(group), run) for group, run in runs)
+
+    def checkout(self, ids: Int64[Tensor, " n"]) -> tuple[Float[Tensor, "_ _"], ...]:  # noqa: D102
+        runs = self.layout.split(ids)
+        return tuple(
+            self.pending.leaf(rows, run, group)
+            for group, (rows, run) in enumerate(zip(self._read(ids), runs, strict=True))
+        )
+
+    def lines_of(  # noqa: D102
+        self, group: int, ids: Int64[Tensor, " n"], bags: Bags | None
+    ) -> Float[Tensor, "lines dim"] | None:
+        if type(self) is not LocalStore or self.shard != Shard() or self._device().type != "cpu":
+            return None
+        return read_lines(self.rows(group), ids - self.layout.groups[group].start, bags).float()
+
     def parts(self) -> list[TablePart]:  # noqa: D102
         found: list[TablePart] = []
         for spec in self.layout.specs:
@@ -141,22 +163,29 @@ class LocalStore(RowStore):
 
     def _update(self, update: RowUpdate) -> None:
         rule = self._require_rule()
-        self.clocks.index_add_(0, self.shard.positions(update.ids), update.ticks.to(torch.int32))
         first = 0
         for group, run in enumerate(self._local(update.ids)):
             own = slice(first, first := first + run.shape[0])
             if not run.numel():
                 continue
-            rows, state = self.rows(group), self.state(group)
-            touched_state = {name: part.index_select(0, run) for name, part in state.items()}
+            rows, state, clocks = self.rows(group), self.state(group), self._clocks(group)
+            gradients, ticks = update.gradients[group].float(), update.ticks[own]
             squares = None if update.squares is None else update.squares[group]
+            if rule.update(rows, state, clocks, run, gradients, ticks, squares):
+                continue
+            clocks.index_add_(0, run, ticks.to(torch.int32))
+            touched_state = {name: part.index_select(0, run) for name, part in state.items()}
             touched = rows.index_select(0, run)
             keys = partial(self._rounding_keys, update, own)
-            gradients = update.gradients[group]
             touched = stepped_rows(rule, touched, touched_state, gradients, squares, keys)
             rows.index_copy_(0, run, touched)
             for name, part in state.items():
                 part.index_copy_(0, run, touched_state[name])
+
+    def _clocks(self, group: int) -> Int32[Tensor, " rows"]:
+        """The clocks of a group's rows, in place."""
+        first = self.shard.num_below(self.layout.groups[group].start)
+        return self.clocks[first : first + self._num_rows(group)]
 
     def _rounding_keys(self, update: RowUpdate, own: slice) -> Int64[Tensor, " _"]:
         """Rounding keys for a slice of an update whose ticks the clocks include already."""

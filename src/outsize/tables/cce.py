@@ -25,9 +25,11 @@ from outsize.clustering import CHUNK_POINTS
 from outsize.contracts import PlannedRecluster, ReclusterReport
 from outsize.errors import ConfigError
 from outsize.hashing import derive_seed, draw_hashes, hash_ids
+from outsize.kernels.compositional.pieces import HashedPointers, StoredPointers
 from outsize.spec import Budget, TableSpec
 from outsize.tables.columns import (
     columns_of,
+    composed_columns,
     gather_columns,
     gather_pieces,
     stack_columns,
@@ -134,6 +136,10 @@ class CCETable(PointerTable):
         }
 
     def lookup(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "n dim"]:  # noqa: D102
+        hashed = HashedPointers(self.helper_hashes, self.num_helper * self._pool)
+        vectors = self._composed(ids, StoredPointers(self.pointers), hashed)
+        if vectors is not None:
+            return vectors
         return self._vectors(self.pointers_of(ids), self._helper_of(ids))
 
     def pointers_of(self, ids: Int64[Tensor, " n"]) -> Int64[Tensor, "n columns"]:
@@ -150,7 +156,18 @@ class CCETable(PointerTable):
         return pack(both, self.pointers.dtype)
 
     def vectors_of(self, packed: Integer[Tensor, "n pointers"]) -> Float[Tensor, "n dim"]:  # noqa: D102
+        main, helper = (StoredPointers(packed, j, self.columns) for j in (0, self.columns))
+        lines = torch.arange(packed.shape[0], device=packed.device)
+        vectors = self._composed(lines, main, helper)
+        if vectors is not None:
+            return vectors
         return self._vectors(*unpack(packed).split(self.columns, dim=1))
+
+    def _composed(
+        self, ids: Tensor, main: StoredPointers, helper: StoredPointers | HashedPointers
+    ) -> Tensor | None:
+        first_rows = (0, self.num_codes)
+        return composed_columns(self.weight, ids, (main, helper), first_rows, pooled=self.shared)
 
     def recluster(
         self,

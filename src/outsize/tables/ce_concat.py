@@ -14,8 +14,9 @@ from torch import Tensor
 
 from outsize.contracts import EmbeddingTable
 from outsize.hashing import draw_hashes, hash_ids
+from outsize.kernels.compositional.pieces import HashedPointers
 from outsize.spec import Budget, TableSpec
-from outsize.tables.columns import columns_of, gather_columns
+from outsize.tables.columns import columns_of, composed_columns, gather_columns
 from outsize.tables.sizing import Cost, hash_bytes, largest_size
 from outsize.tables.weights import fresh_weight
 
@@ -64,4 +65,8 @@ class CEConcatTable(EmbeddingTable):
         return {"num_buckets": self.num_buckets, "columns": self.hashes.shape[0]}
 
     def lookup(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "n dim"]:  # noqa: D102
+        hashed = HashedPointers(self.hashes, self.num_buckets)
+        vectors = composed_columns(self.weight, ids, [hashed], [0])
+        if vectors is not None:
+            return vectors
         return gather_columns(self.weight, hash_ids(ids, self.hashes, self.num_buckets))

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from outsize.contracts import EmbeddingTable
 from outsize.hashing import draw_hashes, hash_ids
+from outsize.kernels.compositional.pieces import HashedPointers
 from outsize.spec import Budget, TableSpec
-from outsize.tables.columns import columns_of, gather_columns
+from outsize.tables.columns import columns_of, composed_columns, gather_columns
 from outsize.tables.sizing import Cost, hash_bytes, largest_size
 from outsize.tables.weights import fresh_weight
 
@@ -69,6 +70,11 @@ class CEHybridTable(EmbeddingTable):
         return {"num_buckets": self.num_first + self.num_second, "columns": self.columns}
 
     def lookup(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "n dim"]:  # noqa: D102
+        functions, sizes = self.hashes.split(self.columns), (self.num_first, self.num_second)
+        sources = [HashedPointers(f, n) for f, n in zip(functions, sizes, strict=True)]
+        vectors = composed_columns(self.weight, ids, sources, [0, self.num_first])
+        if vectors is not None:
+            return vectors
         first = hash_ids(ids, self.hashes[: self.columns], self.num_first)
         second = hash_ids(ids, self.hashes[self.columns :], self.num_second)
         return gather_columns(self.weight, first) + gather_columns(

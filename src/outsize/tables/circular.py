@@ -20,9 +20,11 @@ from torch.optim import Optimizer
 from outsize.contracts import EmbeddingTable, PlannedRecluster
 from outsize.errors import ConfigError
 from outsize.hashing import derive_seed, draw_hashes
+from outsize.kernels.compositional.pieces import StoredPointers
 from outsize.spec import Budget, TableSpec
 from outsize.tables.columns import (
     columns_of,
+    composed_columns,
     gather_columns,
     stack_columns,
     unstack_columns,
@@ -88,6 +90,9 @@ class CircularTable(EmbeddingTable):
         return {"num_buckets": self.num_buckets, "columns": self.columns, "seed": self.seed}
 
     def lookup(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "n dim"]:  # noqa: D102
+        vectors = composed_columns(self.weight, ids, [StoredPointers(self.pointers)], [0])
+        if vectors is not None:
+            return vectors
         return gather_columns(self.weight, unpack(self.pointers[ids]))
 
     def plan_recluster(  # noqa: D102

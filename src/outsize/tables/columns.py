@@ -6,12 +6,20 @@ represent k^c different vectors.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
 
 from outsize.errors import ConfigError
+from outsize.kernels.compositional.pieces import (
+    HashedPointers,
+    Source,
+    StoredPointers,
+    composed,
+)
 from outsize.spec import TableSpec
 
 _DEFAULT_COLUMNS = 4
@@ -53,6 +61,41 @@ def gather_columns(
         )
     widths = torch.tensor(column_widths(dim, columns), device=pointers.device)
     return weight.gather(0, pointers.repeat_interleave(widths, dim=1, output_size=dim))
+
+
+def composed_columns(
+    weight: Float[Tensor, "rows dim"],
+    ids: Int64[Tensor, " n"],
+    pointers: Sequence[StoredPointers | HashedPointers],
+    first_rows: Sequence[int],
+    *,
+    pooled: bool = False,
+) -> Float[Tensor, "n dim"] | None:
+    """Vectors as sums of what `gather_columns` returns for each source of pointers, in one pass.
+
+    `None` if there is no compiled kernel for this case, and the caller must gather by torch.
+
+    Args:
+        weight: The stored rows.
+        ids: The ids, or the lines of their stored pointers.
+        pointers: One or two sources of pointers.
+        first_rows: For each source, the row that pointer 0 names (the piece, if pooled).
+        pooled: Pointers name pieces of rows, as for `gather_pieces`, not rows.
+    """
+    dim = weight.shape[1]
+    columns = (
+        pointers[0].hashes.shape[0]
+        if isinstance(pointers[0], HashedPointers)
+        else pointers[0].num_columns
+    )
+    widths = column_widths(dim, columns)
+    stride = widths[0] if pooled else dim
+    starts = [0] * columns if pooled else [sum(widths[:j]) for j in range(columns)]
+    sources = [
+        Source(source, stride, [first * stride + start for start in starts])
+        for source, first in zip(pointers, first_rows, strict=True)
+    ]
+    return composed(weight, ids, widths, sources)
 
 
 def stack_columns(

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from outsize.contracts import EmbeddingTable
 from outsize.hashing import draw_hashes, hash_ids, hash_signs
+from outsize.kernels.compositional.pieces import HashedPointers, Source, composed
 from outsize.spec import Budget, TableSpec
 from outsize.tables.columns import column_widths, columns_of
 from outsize.tables.sizing import Cost, hash_bytes, largest_size
@@ -72,6 +73,11 @@ class RobeTable(EmbeddingTable):
         return {"size": self.size, "columns": len(self.widths), "signs": self.signs}
 
     def lookup(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "n dim"]:  # noqa: D102
+        source = Source(HashedPointers(self.hashes, self.size), 1, [0] * len(self.widths))
+        signs = self.hashes if self.signs else None
+        vectors = composed(self.weight, ids, self.widths, [source], signs)
+        if vectors is not None:
+            return vectors
         starts = hash_ids(ids, self.hashes, self.size)
         places = torch.cat(
             [

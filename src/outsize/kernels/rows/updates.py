@@ -6,18 +6,24 @@ stored. Rows that are not passed in do not change: there is no decay.
 With staleness, a worker may merge the gradients of several batches into Σg before it pushes them.
 Adagrad then needs Σg², not (Σg)². `square` returns what a worker must sum in addition to Σg, and
 `step` takes that sum as `squares`.
+
+A rule with `compiled` set runs as a compiled kernel where it can: float32 rows on the CPU. Its
+results differ from the torch code by rounding, and are the same bits in a table (`update`) and on
+compact tensors (`step`), with any number of threads.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int32, Int64
 from torch import Tensor
+
+from outsize.kernels.rows.in_place import Lines, step_in_place, update_in_place
 
 RowState = Mapping[str, Float[Tensor, "n width"]]
 
@@ -28,11 +34,15 @@ class UpdateRule(ABC):
 
     Attributes:
         learning_rate: Step size.
+        compiled: Use a compiled kernel where there is one.
         merges_batches: Whether the rule accepts gradients summed over several batches.
+        has_kernel: Whether the rule implements `kernel_call`.
     """
 
     learning_rate: float
+    compiled: bool = field(default=False, kw_only=True, repr=False, compare=False)
     merges_batches: ClassVar[bool] = True
+    has_kernel: ClassVar[bool] = False
 
     def state_widths(self, dim: int) -> dict[str, int]:
         """Name → width of the optimizer state of a row of width `dim`."""
@@ -63,10 +73,57 @@ class UpdateRule(ABC):
             squares: The sum of `square(g)` over those batches; `None` for a single batch.
         """
 
+    def kernel_call(self, kernels: Any, lines: Lines) -> tuple[Any, tuple[Any, ...]]:
+        """The compiled kernel of this rule, and its arguments after the part; see `updates_numba`.
+
+        Args:
+            kernels: The module of kernels.
+            lines: The arrays to work on.
+        """
+        raise NotImplementedError
+
+    def update(
+        self,
+        rows: Float[Tensor, "rows dim"],
+        state: Mapping[str, Float[Tensor, "rows _"]],
+        clocks: Int32[Tensor, " rows"],
+        places: Int64[Tensor, " n"],
+        gradients: Float[Tensor, "n dim"],
+        ticks: Int64[Tensor, " n"],
+        squares: Float[Tensor, "n width"] | None = None,
+    ) -> bool:
+        """Update rows of a table, their state and clocks in place, if a kernel can.
+
+        Returns false, without a change, if the caller must use `step` on copies of the rows.
+
+        Args:
+            rows: All rows of the table.
+            state: Their state.
+            clocks: Their clocks.
+            places: The rows to update, each once.
+            gradients: As for `step`.
+            ticks: The increments of their clocks.
+            squares: As for `step`.
+        """
+        return (
+            self.compiled
+            and self.has_kernel
+            and update_in_place(
+                self.kernel_call, rows, state, clocks, places, gradients, ticks, squares
+            )
+        )
+
+    def _step_compiled(
+        self, rows: Tensor, state: RowState, gradients: Tensor, squares: Tensor | None
+    ) -> bool:
+        return self.compiled and step_in_place(self.kernel_call, rows, state, gradients, squares)
+
 
 @dataclass(frozen=True)
 class SGDRule(UpdateRule):
     """row ← row − η·g."""
+
+    has_kernel: ClassVar[bool] = True
 
     def step(  # noqa: D102
         self,
@@ -75,7 +132,12 @@ class SGDRule(UpdateRule):
         gradients: Float[Tensor, "n dim"],
         squares: Float[Tensor, "n width"] | None = None,
     ) -> None:
-        rows.sub_(gradients, alpha=self.learning_rate)
+        if not self._step_compiled(rows, state, gradients, squares):
+            rows.sub_(gradients, alpha=self.learning_rate)
+
+    def kernel_call(self, kernels: Any, lines: Lines) -> tuple[Any, tuple[Any, ...]]:  # noqa: D102
+        arrays = (lines.rows, lines.clocks, lines.places, lines.gradients, lines.ticks)
+        return kernels.sgd, (*arrays, self.learning_rate)
 
 
 @dataclass(frozen=True)
@@ -94,6 +156,7 @@ class AdagradRule(UpdateRule):
     eps: float = 1e-10
     initial_sum: float = 0.0
     row_wise: bool = False
+    has_kernel: ClassVar[bool] = True
 
     def state_widths(self, dim: int) -> dict[str, int]:  # noqa: D102
         return {"sum": 1 if self.row_wise else dim}
@@ -112,8 +175,16 @@ class AdagradRule(UpdateRule):
         gradients: Float[Tensor, "n dim"],
         squares: Float[Tensor, "n width"] | None = None,
     ) -> None:
+        if self._step_compiled(rows, state, gradients, squares):
+            return
         total = state["sum"].add_(self.square(gradients) if squares is None else squares)
         rows.addcdiv_(gradients, total.sqrt().add_(self.eps), value=-self.learning_rate)
+
+    def kernel_call(self, kernels: Any, lines: Lines) -> tuple[Any, tuple[Any, ...]]:  # noqa: D102
+        kernel = kernels.row_adagrad if self.row_wise else kernels.adagrad
+        updates = (lines.places, lines.gradients, lines.squares, lines.ticks)
+        settings = (self.learning_rate, self.eps)
+        return kernel, (lines.rows, lines.state["sum"], lines.clocks, *updates, *settings)
 
 
 @dataclass(frozen=True)
@@ -132,6 +203,7 @@ class AdamRule(UpdateRule):
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     merges_batches: ClassVar[bool] = False
+    has_kernel: ClassVar[bool] = True
 
     def state_widths(self, dim: int) -> dict[str, int]:  # noqa: D102
         return {"mean": dim, "variance": dim, "steps": 1}
@@ -143,6 +215,8 @@ class AdamRule(UpdateRule):
         gradients: Float[Tensor, "n dim"],
         squares: Float[Tensor, "n width"] | None = None,
     ) -> None:
+        if self._step_compiled(rows, state, gradients, squares):
+            return
         beta_1, beta_2 = self.betas
         steps = state["steps"].add_(1.0)
         mean = state["mean"].lerp_(gradients, 1.0 - beta_1)
@@ -152,3 +226,9 @@ class AdamRule(UpdateRule):
         correction_2 = 1.0 - torch.pow(beta_2, steps)
         denominator = (variance / correction_2).sqrt_().add_(self.eps)
         rows.addcdiv_(mean / correction_1, denominator, value=-self.learning_rate)
+
+    def kernel_call(self, kernels: Any, lines: Lines) -> tuple[Any, tuple[Any, ...]]:  # noqa: D102
+        state = (lines.state["mean"], lines.state["variance"], lines.state["steps"])
+        updates = (lines.clocks, lines.places, lines.gradients, lines.ticks)
+        settings = (self.learning_rate, self.eps, *(s for b in self.betas for s in (b, 1.0 - b)))
+        return kernels.adam, (lines.rows, *state, *updates, *settings)

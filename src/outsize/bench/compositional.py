@@ -1,0 +1,104 @@
+"""Look-up and backward of compositional tables beside plain embeddings.
+
+The peers are `nn.Embedding` with sparse and with dense gradients. The optimizer is not measured: a
+compositional table has few parameters, and a plain embedding as many as it has ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from outsize.bench.runner import Benchmark
+from outsize.bench.timing import time_in_turns
+from outsize.data.zipf import Zipf
+from outsize.spec import TableSpec
+from outsize.tables import build_table
+
+ABOUT = "milliseconds of look-up and backward of CE, CCE and ROBE beside nn.Embedding"
+_METHODS = ("cce", "ce-concat", "ce-hybrid", "robe", "hash")
+_SPARSE, _DENSE = "nn.Embedding, sparse", "nn.Embedding, dense"
+
+
+def run(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
+    """Time every method in turns, at several batches, sizes and numbers of threads."""
+    most = torch.get_num_threads()
+    points = [(1_000_000, 65_536, 16_384, most), (1_000_000, 65_536, 16_384, 1)]
+    points += [(1_000_000, 8_192, 16_384, most), (1_000_000, 65_536, 1_000_000, most)]
+    points += [(10_000_000, 65_536, 16_384, most)]
+    rows = []
+    try:
+        for num_ids, batch, cap, threads in [(2_000, 256, 1_600, 1)] if quick else points:
+            say(f"{num_ids:,} ids, batch {batch:,}, {cap:,} parameters, {threads} threads")
+            torch.set_num_threads(threads)
+            rows.append(_measure(num_ids, batch, cap, threads, 3 if quick else 21))
+    finally:
+        torch.set_num_threads(most)
+    return {"dim": 16, "columns": 4, "rows": rows}
+
+
+def table(results: dict[str, Any]) -> str:
+    """The results as Markdown."""
+    heads = [
+        f"{row['ids']:,} ids, batch {row['batch']:,}, {row['cap']:,} parameters, "
+        f"{row['threads']} threads"
+        for row in results["rows"]
+    ]
+    lines = [
+        f"Look-up and backward in milliseconds, dim {results['dim']}, {results['columns']} columns "
+        "(median of rounds taken in turns; p10 to p90 in brackets).\n",
+        f"| method | {' | '.join(heads)} |",
+        "|---|" + "--:|" * len(heads),
+    ]
+    for name in results["rows"][0]["methods"]:
+        cells = [
+            "{median_ms:.2f} ({p10_ms:.2f} to {p90_ms:.2f})".format(**row["methods"][name])
+            for row in results["rows"]
+        ]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _measure(num_ids: int, batch: int, cap: int, threads: int, rounds: int) -> dict[str, Any]:
+    spec = TableSpec("ad", num_ids, 16)
+    modules: dict[str, nn.Module] = {
+        _SPARSE: nn.Embedding(num_ids, 16, sparse=True),
+        _DENSE: nn.Embedding(num_ids, 16),
+    }
+    modules |= {method: build_table(method, spec, max_params=cap) for method in _METHODS}
+    draw = torch.Generator().manual_seed(0)
+    ranks = Zipf([num_ids], 1.05).ranks(torch.rand(batch, 1, generator=draw)).squeeze(1)
+    ids, gradient = ranks * 48_271 % num_ids, torch.randn(batch, 16, generator=draw)
+    calls = {name: partial(_step, module, ids, gradient) for name, module in modules.items()}
+    timings = time_in_turns(calls, rounds=rounds, calls=1)
+    cce = timings["cce"].median_s
+    return {
+        "ids": num_ids,
+        "batch": batch,
+        "cap": cap,
+        "threads": threads,
+        "cce_vs_sparse": cce / timings[_SPARSE].median_s,
+        "cce_vs_dense": cce / timings[_DENSE].median_s,
+        "methods": {
+            name: {
+                "median_ms": timing.median_s * 1e3,
+                "p10_ms": timing.p10_s * 1e3,
+                "p90_ms": timing.p90_s * 1e3,
+                "rounds": timing.rounds,
+            }
+            for name, timing in timings.items()
+        },
+    }
+
+
+def _step(module: nn.Module, ids: Tensor, gradient: Tensor) -> None:
+    for parameter in module.parameters():
+        parameter.grad = None
+    module(ids).backward(gradient)
+
+
+BENCHMARK = Benchmark("compositional", "outsize bench compositional", ABOUT, run, table)

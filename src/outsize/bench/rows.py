@@ -1,0 +1,241 @@
+"""Look-up, backward and update of embedding rows on the CPU, beside PyTorch and FBGEMM.
+
+All variants train tables of the same shape on the same batches in one process, in turns: our rows
+with updates in the backward pass (`fused`) and with separate steps, `nn.EmbeddingBag(sparse=True)`
+with torch's SGD and Adagrad, and FBGEMM's table-batched bags with row-wise Adagrad.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import cycle
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adagrad, Optimizer
+
+from outsize.bench.runner import Benchmark
+from outsize.bench.timing import time_in_turns
+from outsize.collection import EmbeddingCollection
+from outsize.data.zipf import Zipf
+from outsize.optimizers import RowAdagrad
+from outsize.spec import FeatureSpec, TableSpec
+from outsize.stores import LocalStore
+
+ABOUT = "milliseconds of look-up, backward and update of rows beside PyTorch and FBGEMM"
+_BATCHES_KEPT = 8
+_RATE = 0.01
+_PEERS = ("fbgemm", "torch_adagrad", "torch_sgd")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One setting.
+
+    Attributes:
+        num_tables: Number of tables, one feature each.
+        num_rows: Rows per table.
+        dim: Width of a row.
+        batch_size: Examples per step.
+        skew: Exponent of the Zipf distribution of ids; 0 for uniform ids.
+        num_threads: Threads of torch.
+    """
+
+    num_tables: int = 26
+    num_rows: int = 1_000_000
+    dim: int = 16
+    batch_size: int = 2048
+    skew: float = 1.05
+    num_threads: int = 2
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the features."""
+        return [f"feature{i}" for i in range(self.num_tables)]
+
+
+Step = Callable[[], None]
+
+
+def run(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
+    """Measure the first setting with all peers, then growth in rows, batch, dim, skew, threads."""
+    torch.sparse.check_sparse_tensor_invariants.disable()  # torch's Adagrad warns without
+    first = Shape(num_threads=min(2, torch.get_num_threads()))
+    if quick:
+        first = replace(first, num_tables=3, num_rows=1000, batch_size=64)
+    before = torch.get_num_threads()
+    try:
+        points = []
+        for shape in [first, *([] if quick else _growth(first))]:
+            say(", ".join(f"{name} {value:,}" for name, value in asdict(shape).items()))
+            points.append(measure_shape(shape, rounds=3 if quick else 31))
+    finally:
+        torch.set_num_threads(before)
+    speedups = {name: value for name, value in points[0].items() if name.startswith("speedup_vs")}
+    return {"points": points, **speedups}
+
+
+def measure_shape(shape: Shape, *, rounds: int) -> dict[str, Any]:
+    """Time all variants in turns."""
+    torch.set_num_threads(shape.num_threads)
+    batches, gradient = make_batches(shape)
+    steps = {name: make(shape, batches, gradient) for name, make in _VARIANTS.items()}
+    kept = {name: step for name, step in steps.items() if step is not None}
+    timings = time_in_turns(kept, rounds=rounds, calls=1, warmup=3)
+    fused, staged = timings["fused"].median_s, timings["staged"].median_s
+    peers = [name for name in _PEERS if name in timings]
+    return {
+        **asdict(shape),
+        "variants": {
+            name: {
+                "median_ms": timing.median_s * 1e3,
+                "p10_ms": timing.p10_s * 1e3,
+                "p90_ms": timing.p90_s * 1e3,
+                "rounds": timing.rounds,
+            }
+            for name, timing in timings.items()
+        },
+        **{f"speedup_vs_{name}": timings[name].median_s / fused for name in peers},
+        **{f"staged_speedup_vs_{name}": timings[name].median_s / staged for name in peers},
+    }
+
+
+def make_batches(shape: Shape) -> tuple[list[dict[str, Tensor]], Tensor]:
+    """Batches of ids, whose popular ids are scattered, and a gradient of their vectors."""
+    draw = torch.Generator().manual_seed(0)
+    zipf = Zipf([shape.num_rows], shape.skew)
+
+    def ids() -> Tensor:
+        ranks = zipf.ranks(torch.rand(shape.batch_size, 1, generator=draw)).squeeze(1)
+        return ranks * 48_271 % shape.num_rows
+
+    batches = [{name: ids() for name in shape.names} for _ in range(_BATCHES_KEPT)]
+    gradient = torch.randn(shape.batch_size, shape.num_tables, shape.dim, generator=draw)
+    return batches, gradient / shape.batch_size
+
+
+def table(results: dict[str, Any]) -> str:
+    """The results as Markdown."""
+    names = list(dict.fromkeys(name for point in results["points"] for name in point["variants"]))
+    lines = [
+        "Milliseconds per step: forward, backward and update of one id per table and example "
+        "(median of rounds taken in turns; p10 to p90 in brackets). `fused` and `staged` are "
+        "Outsize with row-wise Adagrad.\n",
+        f"| tables × rows × dim | batch | skew | threads | {' | '.join(names)} |",
+        "|---|--:|--:|--:|" + "--:|" * len(names),
+    ]
+    for point in results["points"]:
+        cells = []
+        for name in names:
+            found = point["variants"].get(name)
+            cells.append(
+                "{median_ms:.2f} ({p10_ms:.2f} to {p90_ms:.2f})".format(**found) if found else "–"
+            )
+        shape = f"{point['num_tables']} × {point['num_rows']:,} × {point['dim']}"
+        lines.append(
+            f"| {shape} | {point['batch_size']:,} | {point['skew']} | {point['num_threads']} | "
+            f"{' | '.join(cells)} |"
+        )
+    first = results["points"][0]
+    lines.append("\nTimes as long as `fused` and as `staged`, in the first setting:\n")
+    lines += ["| peer | fused | staged |", "|---|--:|--:|"]
+    for name in _PEERS:
+        if f"speedup_vs_{name}" in first:
+            ratios = (first[f"speedup_vs_{name}"], first[f"staged_speedup_vs_{name}"])
+            lines.append(f"| {name} | {ratios[0]:.2f}× | {ratios[1]:.2f}× |")
+    return "\n".join(lines) + "\n"
+
+
+def _growth(first: Shape) -> Iterator[Shape]:
+    if first.num_threads > 1:
+        yield replace(first, num_threads=1)
+    yield replace(first, num_rows=10_000)
+    yield replace(first, num_rows=100_000)
+    yield replace(first, num_tables=1, num_rows=10_000_000, batch_size=53_248)
+    yield replace(first, batch_size=256)
+    yield replace(first, num_rows=100_000, batch_size=16_384)
+    yield replace(first, num_rows=100_000, dim=128)
+    yield replace(first, num_rows=100_000, skew=0.0)
+
+
+def _outsize(
+    shape: Shape, batches: Sequence[Mapping[str, Tensor]], gradient: Tensor, *, fused: bool
+) -> Step:
+    store = LocalStore([TableSpec(name, shape.num_rows, shape.dim) for name in shape.names])
+    rows = RowAdagrad(store, _RATE, fused=fused)
+    embeddings = EmbeddingCollection([FeatureSpec(name) for name in shape.names], store)
+    turn = cycle(batches)
+
+    def step() -> None:
+        rows.zero_grad()
+        embeddings.stacked(next(turn)).backward(gradient)
+        rows.step()
+
+    return step
+
+
+def _torch(
+    shape: Shape, batches: Sequence[Mapping[str, Tensor]], gradient: Tensor, *, adagrad: bool
+) -> Step:
+    bags = [
+        nn.EmbeddingBag(shape.num_rows, shape.dim, mode="sum", sparse=True) for _ in shape.names
+    ]
+    weights = [bag.weight for bag in bags]
+    optimizer: Optimizer = Adagrad(weights, lr=_RATE) if adagrad else SGD(weights, lr=_RATE)
+    offsets = torch.arange(shape.batch_size)
+    gradients = [part.contiguous() for part in gradient.unbind(dim=1)]
+    turn = cycle(batches)
+
+    def step() -> None:
+        batch = next(turn)
+        optimizer.zero_grad()
+        vectors = [bag(batch[name], offsets) for name, bag in zip(shape.names, bags, strict=True)]
+        torch.autograd.backward(vectors, gradients)
+        optimizer.step()
+
+    return step
+
+
+def _fbgemm(shape: Shape, batches: Sequence[Mapping[str, Tensor]], gradient: Tensor) -> Step | None:
+    if importlib.util.find_spec("fbgemm_gpu") is None:
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it warns of its own parts when it is imported
+        from fbgemm_gpu.split_embedding_configs import EmbOptimType
+        from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
+        from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+            ComputeDevice,
+            SplitTableBatchedEmbeddingBagsCodegen,
+        )
+
+    table = (shape.num_rows, shape.dim, EmbeddingLocation.HOST, ComputeDevice.CPU)
+    bags = SplitTableBatchedEmbeddingBagsCodegen(
+        [table] * shape.num_tables,
+        optimizer=EmbOptimType.EXACT_ROWWISE_ADAGRAD,
+        learning_rate=_RATE,
+        device=torch.device("cpu"),
+    )
+    offsets = torch.arange(shape.num_tables * shape.batch_size + 1)
+    wide = gradient.reshape(shape.batch_size, -1).contiguous()
+    turn = cycle(batches)
+
+    def step() -> None:
+        batch = next(turn)
+        bags(torch.cat([batch[name] for name in shape.names]), offsets).backward(wide)
+
+    return step
+
+
+_VARIANTS: dict[str, Callable[..., Step | None]] = {
+    "fused": lambda *given: _outsize(*given, fused=True),
+    "staged": lambda *given: _outsize(*given, fused=False),
+    "torch_sgd": lambda *given: _torch(*given, adagrad=False),
+    "torch_adagrad": lambda *given: _torch(*given, adagrad=True),
+    "fbgemm": _fbgemm,
+}
+
+BENCHMARK = Benchmark("rows", "outsize bench rows", ABOUT, run, table)

@@ -1,0 +1,143 @@
+"""Updates of rows in the backward pass, which save the copies between backward and step.
+
+The gradients of the rows never exist outside backward. So whatever needs them between backward and
+step, or needs several backward passes for one step, is refused in words: clipping, loss scaling,
+gradient accumulation, skipped steps, and several look-ups per step.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from outsize.errors import ConfigError, NonFiniteError
+from outsize.kernels.distinct.distinct import distinct
+from outsize.kernels.gather.gather import Bags, sum_lines
+
+_WAY_OUT = "make the row optimizer with fused=False"
+
+
+class FusedRows:
+    """Looks up rows whose gradients update them in the backward pass.
+
+    Args:
+        read: From a group, store ids and bags to lines (`RowStore.lines_of`).
+        update: Applies Σg of the distinct rows of a group.
+        num_rows: Number of rows of the store.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[int, Tensor, Bags | None], Tensor | None],
+        update: Callable[[int, Tensor, Tensor], None],
+        num_rows: int,
+    ) -> None:
+        self._read, self._update, self._num_rows = read, update, num_rows
+        self._anchor = torch.empty(0, requires_grad=True)  # gives look-ups a gradient
+        self._open: weakref.ref[_LookUp] | None = None
+        self._trained: _LookUp | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy of the store has no optimizer, and so nothing that updates its rows."""
+        return type(None), ()
+
+    def look_up(
+        self, ids: Sequence[Int64[Tensor, " _"]], bags: Sequence[Bags | None]
+    ) -> list[Float[Tensor, "_ _"]]:
+        """Lines for the ids of each group; a group may have none."""
+        last = None if self._open is None else self._open()
+        if last is not None and not last.groups_done:
+            raise ConfigError(
+                "fused rows are looked up once per step, but an earlier look-up waits for its "
+                f"backward pass: embed all features in one call, or {_WAY_OUT}"
+            )
+        this = _LookUp()
+        self._open = weakref.ref(this)
+        found: list[Tensor] = []
+        for group, (own, bagged) in enumerate(zip(ids, bags, strict=True)):
+            found.append(_FusedLines.apply(self._anchor, self, this, group, own, bagged))
+        return found
+
+    def train(
+        self, this: _LookUp, group: int, ids: Tensor, bags: Bags | None, gradients: Tensor
+    ) -> None:
+        """Update the rows of one group by the gradients of their lines."""
+        if self._trained not in (None, this) or group in this.groups_done:
+            raise ConfigError(
+                "fused rows were updated by an earlier backward pass of this step: call the row "
+                f"optimizer's step() after every backward pass; to accumulate, {_WAY_OUT}"
+            )
+        found = distinct(ids, self._num_rows)
+        total = sum_lines(gradients, found, bags)
+        if not bool(total.sum().isfinite()) and not bool(total.isfinite().all()):
+            raise NonFiniteError(
+                f"the gradients of {_num_bad(total)} rows are NaN or infinite; that update was not "
+                "applied: lower the learning rate, or look at the batch's inputs"
+            )
+        self._trained = this
+        this.groups_done.add(group)
+        self._update(group, found.ids, total)
+
+    def finish_step(self) -> None:
+        """End a step: the next backward pass may update rows again."""
+        self._trained = None
+
+    def forget(self) -> None:
+        """Allow another look-up; raises if rows were updated, which cannot be undone."""
+        if self._trained is not None:
+            raise ConfigError(
+                "fused rows were updated in the backward pass, so this step cannot be skipped: "
+                f"call the row optimizer's step(), or {_WAY_OUT}"
+            )
+        self._open = None
+
+
+class _LookUp:
+    """One call of `look_up`; freed with its graph."""
+
+    def __init__(self) -> None:
+        self.groups_done: set[int] = set()
+
+
+class _FusedLines(torch.autograd.Function):
+    """Lines of one group, whose backward pass updates their rows."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        anchor: Tensor,
+        fused: FusedRows,
+        this: _LookUp,
+        group: int,
+        ids: Tensor,
+        bags: Any,
+    ) -> Tensor:
+        ctx.fused, ctx.this, ctx.group, ctx.ids, ctx.bags = fused, this, group, ids, bags
+        lines = fused._read(group, ids, bags)
+        assert lines is not None
+        return lines
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradients: Tensor) -> Any:
+        ctx.fused.train(ctx.this, ctx.group, ctx.ids, ctx.bags, gradients)
+        return (None,) * 6
+
+
+class NoGradients(list[Tensor]):
+    """The parameters of an optimizer whose gradients are used up in backward."""
+
+    def __iter__(self) -> NoReturn:
+        raise ConfigError(
+            "the gradients of fused rows are used up in the backward pass, so they cannot be "
+            f"clipped, scaled or read: {_WAY_OUT}"
+        )
+
+
+def _num_bad(total: Tensor) -> int:
+    return int((~total.isfinite()).any(dim=1).sum())

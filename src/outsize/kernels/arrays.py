@@ -1,0 +1,39 @@
+"""Tensors as the arrays that compiled kernels take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+def is_plain(*tensors: Tensor) -> bool:
+    """Whether kernels can work on these tensors: on the CPU, and not traced or transformed."""
+    return (
+        all(
+            type(tensor) in (Tensor, nn.Parameter)
+            and tensor.device.type == "cpu"
+            and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+            for tensor in tensors
+        )
+        and not torch.compiler.is_compiling()
+        and not torch._C._is_tracing()
+    )
+
+
+def is_plain_float(*tensors: Tensor) -> bool:
+    """`is_plain`, for contiguous tensors of float32."""
+    return is_plain(*tensors) and all(
+        tensor.dtype == torch.float32 and tensor.is_contiguous() for tensor in tensors
+    )
+
+
+def array(tensor: Tensor) -> Any:
+    """A contiguous tensor as an array that shares its memory."""
+    return tensor.detach().numpy()
+
+
+def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Any:
+    """An uninitialized array, from torch's allocator."""
+    return torch.empty(shape, dtype=dtype).numpy()

@@ -1,0 +1,1 @@
+"""Vectors composed of pieces of a shared array: compositional embeddings and ROBE."""

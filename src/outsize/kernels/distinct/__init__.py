@@ -1,0 +1,1 @@
+"""The distinct ids of a batch, and the places of each."""

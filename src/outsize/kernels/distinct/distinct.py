@@ -1,0 +1,80 @@
+"""The distinct ids of a batch, which occur again and again under a Zipf distribution.
+
+The compiled path is one radix sort of (id, place), whose cost is the same for any order and skew of
+the ids. It also lists the places of every id, by which gradients are summed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int32, Int64
+from torch import Tensor
+
+from outsize.kernels.arrays import array, empty, is_plain
+from outsize.kernels.compiled import compiled, is_worthwhile
+
+LEAST_IDS = 4096
+_MOST_BITS = 31
+_DIGIT_BITS = 13  # counters of a digit fit a first-level cache
+
+
+@dataclass(frozen=True)
+class Places:
+    """The places of each distinct id: `order[starts[k] : starts[k + 1]]`, ascending, for the k-th.
+
+    Attributes:
+        order: All places, by id.
+        starts: Start of each distinct id in `order`, and the end of the last.
+    """
+
+    order: Int32[Tensor, " n"]
+    starts: Int32[Tensor, " _"]
+
+
+@dataclass(frozen=True)
+class Distinct:
+    """The distinct ids of a list.
+
+    Attributes:
+        ids: Ascending, each once.
+        inverse: For each id of the list, its index in `ids`.
+        places: The places of each distinct id, if they were listed.
+    """
+
+    ids: Int64[Tensor, " distinct"]
+    inverse: Int64[Tensor, " n"]
+    places: Places | None = None
+
+
+def distinct(ids: Int64[Tensor, " n"], bound: int) -> Distinct:
+    """Find the distinct ids of a list.
+
+    Args:
+        ids: Ids from `0` to `bound - 1`, in any order.
+        bound: An upper bound of all ids.
+    """
+    n, bits = ids.shape[0], max(bound - 1, 1).bit_length()
+    if bits <= _MOST_BITS and is_worthwhile(n, LEAST_IDS) and n < 1 << 31 and is_plain(ids):
+        kernels = compiled("distinct.distinct_numba")
+        if kernels is not None:
+            return _by_sorting(kernels, ids.contiguous(), bits)
+    unique, inverse = torch.unique(ids, return_inverse=True)
+    return Distinct(unique, inverse)
+
+
+def _by_sorting(kernels: object, ids: Int64[Tensor, " n"], bits: int) -> Distinct:
+    n = ids.shape[0]
+    num_digits = -(-bits // _DIGIT_BITS)
+    digit_bits = -(-bits // num_digits)
+    counts = empty(1 << digit_bits, dtype=torch.int32).view("uint32")
+    words = empty(2, n, dtype=torch.int64).view("uint64")
+    unique, inverse = torch.empty_like(ids), torch.empty_like(ids)
+    order = torch.empty(n, dtype=torch.int32)
+    starts = torch.empty(n + 1, dtype=torch.int32)
+    num = kernels.distinct_ids(  # type: ignore[attr-defined]
+        array(ids), digit_bits, num_digits, counts, words[0], words[1],
+        array(unique), array(inverse), array(order), array(starts),
+    )  # fmt: skip
+    return Distinct(unique[:num], inverse, Places(order, starts[: num + 1]))

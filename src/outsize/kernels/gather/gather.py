@@ -1,0 +1,174 @@
+"""Gather the distinct rows of a batch into one line per id, or one per bag of ids.
+
+The gradient of a row is the sum over its occurrences in the batch. The compiled path sums them by
+row, in the order of the batch and in blocks of fixed size: the result does not depend on the number
+of threads, and differs from that of torch by the rounding of float32 sums only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Float32, Int32, Int64
+from torch import Tensor
+
+from outsize.kernels.arrays import array, empty, is_plain_float
+from outsize.kernels.compiled import compiled, is_worthwhile
+from outsize.kernels.distinct.distinct import LEAST_IDS, Distinct, Places
+from outsize.kernels.threads import num_parts, run_parts
+
+_BLOCK = 2048  # occurrences that one thread sums in order
+_LEAST_NUMBERS = 1 << 15  # per thread
+
+
+@dataclass(frozen=True)
+class Bags:
+    """Bags of ids, for sums.
+
+    Attributes:
+        edges: Start of each bag in the list of ids, and the end of the last.
+        scales: A factor per id; `None` for 1.
+    """
+
+    edges: Int64[Tensor, " edges"]
+    scales: Float32[Tensor, " n"] | None = None
+
+    @property
+    def num_bags(self) -> int:
+        """Number of bags."""
+        return self.edges.shape[0] - 1
+
+    def lines(self) -> Int32[Tensor, " n"]:
+        """The bag of each id."""
+        bags = torch.arange(self.num_bags, dtype=torch.int32)
+        return bags.repeat_interleave(self.edges.diff())
+
+
+def gather(
+    rows: Float[Tensor, "distinct dim"], found: Distinct, bags: Bags | None = None
+) -> Float[Tensor, "lines dim"]:
+    """One line per id of a list, or per bag of ids: the sum of its rows.
+
+    Args:
+        rows: The rows of `found.ids`.
+        found: The distinct ids of the list.
+        bags: How ids form bags; `None` for one line per id.
+    """
+    if found.places is not None and is_plain_float(rows) and _kernels() is not None:
+        gathered: Tensor = _Gather.apply(rows, found, bags)
+        return gathered
+    return _read_by_torch(rows, found.inverse, bags)
+
+
+def read_lines(
+    rows: Float[Tensor, "rows dim"], places: Int64[Tensor, " n"], bags: Bags | None = None
+) -> Float[Tensor, "lines dim"]:
+    """Rows of a large table, one line per place or per bag of places; has no gradient.
+
+    The compiled path prefetches rows.
+    """
+    rows = rows.detach()
+    if is_worthwhile(places.shape[0], LEAST_IDS) and is_plain_float(rows):
+        kernels = _kernels()
+        if kernels is not None:
+            return _read(kernels, rows, places, bags)
+    return _read_by_torch(rows, places, bags)
+
+
+def sum_lines(
+    gradients: Float[Tensor, "lines dim"], found: Distinct, bags: Bags | None = None
+) -> Float[Tensor, "distinct dim"]:
+    """Σ of the gradients of each distinct id; has no gradient.
+
+    Args:
+        gradients: One line per id, or per bag.
+        found: The distinct ids.
+        bags: How ids form bags.
+    """
+    gradients = gradients.detach().contiguous()
+    if found.places is not None and is_plain_float(gradients):
+        kernels = _kernels()
+        if kernels is not None:
+            return _sum(kernels, gradients, found.places, bags)
+    if bags is not None:
+        gradients = gradients.index_select(0, bags.lines().to(gradients.device).long())
+        gradients = _scaled(gradients, bags)
+    total = gradients.new_zeros(found.ids.shape[0], gradients.shape[1])
+    return total.index_add_(0, found.inverse, gradients)
+
+
+class _Gather(torch.autograd.Function):
+    """`gather`, compiled; its gradient is `_Sum`, whose gradient is `_Gather` again."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, found: Distinct, bags: Bags | None) -> Tensor:
+        ctx.found, ctx.bags = found, bags
+        return _read(_kernels(), rows, found.inverse, bags)
+
+    @staticmethod
+    def backward(ctx: Any, gradients: Tensor) -> Any:
+        return _Sum.apply(gradients, ctx.found, ctx.bags), None, None
+
+
+class _Sum(torch.autograd.Function):
+    """The gradient of `_Gather`."""
+
+    @staticmethod
+    def forward(ctx: Any, gradients: Tensor, found: Distinct, bags: Bags | None) -> Tensor:
+        ctx.found, ctx.bags = found, bags
+        return sum_lines(gradients, found, bags)
+
+    @staticmethod
+    def backward(ctx: Any, rows: Tensor) -> Any:
+        return _Gather.apply(rows.contiguous(), ctx.found, ctx.bags), None, None
+
+
+def _kernels() -> Any:
+    return compiled("gather.gather_numba")
+
+
+def _read(kernels: Any, rows: Tensor, places: Tensor, bags: Bags | None) -> Tensor:
+    places = places.contiguous()
+    parts = num_parts(places.shape[0] * rows.shape[1], _LEAST_NUMBERS)
+    if bags is None:
+        out = torch.empty(places.shape[0], rows.shape[1])
+        run_parts(kernels.gather_rows, parts, array(rows), array(places), array(out))
+    else:
+        out = torch.empty(bags.num_bags, rows.shape[1])
+        bagged = (array(bags.edges), _scales(bags))
+        run_parts(kernels.pool_rows, parts, array(rows), array(places), *bagged, array(out))
+    return out
+
+
+def _sum(kernels: Any, gradients: Tensor, places: Places, bags: Bags | None) -> Tensor:
+    n, dim = places.order.shape[0], gradients.shape[1]
+    num_rows, num_blocks = places.starts.shape[0] - 1, -(-n // _BLOCK)
+    total, carried = torch.empty(num_rows, dim), torch.empty(num_blocks, dim)
+    lines = empty(0, dtype=torch.int32) if bags is None else array(bags.lines())
+    starts = array(places.starts)
+    run_parts(
+        kernels.sum_by_row, num_parts(n * dim, _LEAST_NUMBERS), array(gradients),
+        array(places.order), starts, num_rows, lines, _scales(bags), _BLOCK,
+        array(total), array(carried),
+    )  # fmt: skip
+    if num_blocks > 1:
+        kernels.add_carried(starts, num_rows, _BLOCK, n, array(total), array(carried))
+    return total
+
+
+def _scales(bags: Bags | None) -> Any:
+    return empty(0) if bags is None or bags.scales is None else array(bags.scales)
+
+
+def _read_by_torch(rows: Tensor, places: Tensor, bags: Bags | None) -> Tensor:
+    lines = rows.index_select(0, places)
+    if bags is None:
+        return lines
+    out = lines.new_zeros(bags.num_bags, lines.shape[1])
+    return out.index_add(0, bags.lines().to(lines.device).long(), _scaled(lines, bags))
+
+
+def _scaled(lines: Tensor, bags: Bags) -> Tensor:
+    return lines if bags.scales is None else lines * bags.scales.to(lines.dtype).unsqueeze(1)

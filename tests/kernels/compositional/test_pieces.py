@@ -1,0 +1,87 @@
+"""Compositional look-ups, compiled: the numbers of torch, and gradients up to rounding."""
+
+import pytest
+import torch
+
+import outsize
+from outsize.kernels.compositional import pieces
+
+pytest.importorskip("numba")
+NUM_IDS = 700
+CASES = [
+    ("ce-concat", {"columns": 4}, 16),
+    ("ce-concat", {"columns": 3}, 7),
+    ("ce-hybrid", {"columns": 4}, 16),
+    ("ce-hybrid", {"columns": 2}, 5),
+    ("cce", {"columns": 4}, 16),
+    ("cce", {"columns": 4, "shared": False}, 16),
+    ("cce", {"columns": 3, "shared": False}, 7),
+    ("circular", {"columns": 2}, 6),
+    ("robe", {"columns": 4}, 16),
+    ("robe", {"columns": 3, "signs": True}, 7),
+]
+
+
+def step(table, ids, weights):
+    table.weight.grad = None
+    vectors = table(ids)
+    (vectors * weights).sum().backward()
+    return vectors.detach(), table.weight.grad
+
+
+@pytest.mark.parametrize(("method", "options", "dim"), CASES)
+@pytest.mark.parametrize("max_params", [200, 20_000])
+def test_a_compiled_look_up_equals_torchs(monkeypatch, method, options, dim, max_params):
+    spec = outsize.TableSpec("ad", NUM_IDS, dim)
+    table = outsize.build_table(method, spec, max_params=min(max_params, 60 * dim + 37), **options)
+    some, equal = torch.randint(0, NUM_IDS, (500,)), torch.zeros(9, dtype=torch.int64)
+    for ids in (some, equal, some[:1], some[:0]):
+        weights = torch.randn(ids.shape[0], dim)
+        monkeypatch.setenv("OUTSIZE_KERNELS", "torch")
+        expected, gradient = step(table, ids, weights)
+        monkeypatch.setenv("OUTSIZE_KERNELS", "numba")
+        found, found_gradient = step(table, ids, weights)
+        assert torch.equal(found, expected)
+        torch.testing.assert_close(found_gradient, gradient, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("num_codes", [100, 300, 70_000])
+def test_pointers_of_every_width_are_read(monkeypatch, num_codes):
+    spec = outsize.TableSpec("ad", 300_000, 4)
+    table = outsize.build_table("cce", spec, max_params=2 * num_codes, columns=2)
+    ids = torch.randint(0, 300_000, (100,))
+    codes = table.encode(ids)
+    monkeypatch.setenv("OUTSIZE_KERNELS", "torch")
+    expected = table(ids)
+    monkeypatch.setenv("OUTSIZE_KERNELS", "numba")
+    assert torch.equal(table(ids), expected)
+    assert torch.equal(table.decode(codes), expected)
+
+
+def test_gradients_do_not_depend_on_the_number_of_threads(monkeypatch):
+    monkeypatch.setenv("OUTSIZE_KERNELS", "numba")
+    table = outsize.build_table("cce", outsize.TableSpec("ad", 5000, 16), max_params=640)
+    ids, weights = torch.randint(0, 5000, (3000,)), torch.randn(3000, 16)
+    gradients = []
+    for parts in (1, 3):
+        monkeypatch.setattr(pieces, "num_parts", lambda *_, parts=parts: parts)
+        gradients.append(step(table, ids, weights)[1])
+    assert torch.equal(*gradients)
+
+
+def test_gradients_of_gradients(monkeypatch):
+    monkeypatch.setenv("OUTSIZE_KERNELS", "numba")
+    table = outsize.build_table("robe", outsize.TableSpec("ad", 50, 4), max_params=20)
+    (first,) = torch.autograd.grad(
+        table(torch.arange(50)).pow(3).sum(), table.weight, create_graph=True
+    )
+    (second,) = torch.autograd.grad(first.sum(), table.weight)
+    (counts,) = torch.autograd.grad(table(torch.arange(50)).sum(), table.weight)
+    torch.testing.assert_close(second, 6 * table.weight.detach() * counts, rtol=1e-4, atol=1e-4)
+
+
+def test_other_types_are_left_to_torch(monkeypatch):
+    monkeypatch.setenv("OUTSIZE_KERNELS", "numba")
+    table = outsize.build_table("cce", outsize.TableSpec("ad", 50, 4), max_params=40)
+    expected = table(torch.arange(50))
+    assert torch.allclose(table.double()(torch.arange(50)).float(), expected)
