@@ -1,5 +1,6 @@
 """README, docs, examples and shipped run files: what is written is run."""
 
+import json
 import re
 import shlex
 import shutil
@@ -94,7 +95,22 @@ def test_every_shipped_run_file_trains(path):
     assert result.test["auc" if "auc" in result.test else "ndcg@10"] > 0
 
 
-@pytest.mark.parametrize("path", [*REPOSITORY.glob("examples/*.py")], ids=lambda path: path.name)
+def test_the_example_of_predicting_scores_raw_rows_in_a_fresh_process():
+    path = REPOSITORY / "examples" / "predict.py"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(path)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    auc, scores = done.stdout.splitlines()
+    assert float(auc.split()[-1]) > 0.6
+    risky, other = json.loads(scores)
+    assert risky > other + 0.1
+
+
+LOOPS = [path for path in REPOSITORY.glob("examples/*.py") if path.name != "predict.py"]
+
+
+@pytest.mark.parametrize("path", LOOPS, ids=lambda path: path.name)
 def test_every_example_runs(path):
     done = subprocess.run(
         [sys.executable, "-W", "error", str(path)], capture_output=True, text=True

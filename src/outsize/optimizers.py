@@ -41,6 +41,7 @@ class RowOptimizer(Optimizer, ABC):
         self.store = store
         self._num_bad_rows: Tensor | None = None
         self.param_groups[0]["params"] = store.pending.tensors
+        store.pending.has_optimizer = True
         store.bind(self.rule())
 
     @abstractmethod
@@ -124,16 +125,30 @@ class RowOptimizer(Optimizer, ABC):
         return self.param_groups[0][name]
 
 
+def _rate(learning_rate: float, lr: float | None, default: float) -> float:
+    """The learning rate by either of its names."""
+    if lr is None:
+        return learning_rate
+    if learning_rate != default:
+        raise ConfigError(
+            f"learning_rate={learning_rate} and lr={lr} are the same setting: give one of them"
+        )
+    return lr
+
+
 class RowSGD(RowOptimizer):
     """row ← row − η·g.
 
     Args:
         store: The store whose rows are trained.
         learning_rate: η.
+        lr: The same, by the name that torch's optimizers give it.
     """
 
-    def __init__(self, store: RowStore, learning_rate: float = 0.01) -> None:
-        super().__init__(store, learning_rate)
+    def __init__(
+        self, store: RowStore, learning_rate: float = 0.01, *, lr: float | None = None
+    ) -> None:
+        super().__init__(store, _rate(learning_rate, lr, 0.01))
 
     def rule(self) -> UpdateRule:  # noqa: D102
         return SGDRule(self._setting("lr"))
@@ -149,6 +164,7 @@ class RowAdagrad(RowOptimizer):
         learning_rate: η.
         eps: Added to the root of the accumulator.
         initial_sum: The accumulator before the first update.
+        lr: The learning rate, by the name that torch's optimizers give it.
     """
 
     def __init__(
@@ -157,8 +173,11 @@ class RowAdagrad(RowOptimizer):
         learning_rate: float = 0.01,
         eps: float = 1e-8,
         initial_sum: float = 0.0,
+        *,
+        lr: float | None = None,
     ) -> None:
-        super().__init__(store, learning_rate, eps=eps, initial_sum=initial_sum)
+        rate = _rate(learning_rate, lr, 0.01)
+        super().__init__(store, rate, eps=eps, initial_sum=initial_sum)
 
     def rule(self) -> UpdateRule:  # noqa: D102
         return AdagradRule(
@@ -174,6 +193,7 @@ class RowFullAdagrad(RowOptimizer):
         learning_rate: η.
         eps: Added to the root of the accumulator.
         initial_sum: The accumulators before the first update.
+        lr: The learning rate, by the name that torch's optimizers give it.
     """
 
     def __init__(
@@ -182,8 +202,11 @@ class RowFullAdagrad(RowOptimizer):
         learning_rate: float = 0.01,
         eps: float = 1e-10,
         initial_sum: float = 0.0,
+        *,
+        lr: float | None = None,
     ) -> None:
-        super().__init__(store, learning_rate, eps=eps, initial_sum=initial_sum)
+        rate = _rate(learning_rate, lr, 0.01)
+        super().__init__(store, rate, eps=eps, initial_sum=initial_sum)
 
     def rule(self) -> UpdateRule:  # noqa: D102
         return AdagradRule(self._setting("lr"), self._setting("eps"), self._setting("initial_sum"))
@@ -200,6 +223,7 @@ class RowAdam(RowOptimizer):
         learning_rate: η.
         betas: Decay of the first and second moment.
         eps: Added to the root of the second moment.
+        lr: The learning rate, by the name that torch's optimizers give it.
     """
 
     def __init__(
@@ -208,8 +232,10 @@ class RowAdam(RowOptimizer):
         learning_rate: float = 0.001,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
+        *,
+        lr: float | None = None,
     ) -> None:
-        super().__init__(store, learning_rate, betas=betas, eps=eps)
+        super().__init__(store, _rate(learning_rate, lr, 0.001), betas=betas, eps=eps)
 
     def rule(self) -> UpdateRule:  # noqa: D102
         return AdamRule(self._setting("lr"), self._setting("betas"), self._setting("eps"))

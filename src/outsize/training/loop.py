@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from outsize.checkpoint import WriteFiles, load_checkpoint, save_checkpoint
 from outsize.contracts import RowStore
 from outsize.data.click_data import Split
-from outsize.errors import CheckpointError, NonFiniteError
+from outsize.errors import CheckpointError, ConfigError, NonFiniteError
 from outsize.interrupts import StopRequested, also_stopping_when
 from outsize.ranks.collectives import (
     any_rank,
@@ -425,11 +425,19 @@ class Loop:
         require_state(state, self.task.judge, is_older)
         require_same_batch(state["num_ranks"], state["batch_size"], self.config.train.batch_size)
         require_same_data(state["data"], self.task.fingerprint)
+        if state["loop"]["step"] > self.total_steps:
+            raise ConfigError(
+                f"this run has taken {state['loop']['step']:,} steps, and train.epochs and "
+                f"train.steps ask for {self.total_steps:,}: ask for more, or start a new run with "
+                "--out"
+            )
         weights = dense_state(self.task.trained, self._store)
         require_fit(state, self.task.num_batches(), weights, self.optimizers)
 
     def _load_state(self, state: Mapping[str, Any]) -> None:
         self.state = LoopState.from_dict(state["loop"])
+        if self.state.stopped == "finished" and self.state.step < self.total_steps:
+            self.state.stopped = ""  # the run is extended
         load_dense_state(self.task.trained, self._store, state["model"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             load_plain_state(optimizer, saved)
