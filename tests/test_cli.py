@@ -105,7 +105,7 @@ def test_export_writes_a_model_that_loads(capfd, run_file, tmp_path):
     call(capfd, "train", run_file, "--out", tmp_path / "run")
     code, out, err = call(capfd, "export", tmp_path / "run", tmp_path / "one")
     assert (code, out) == (0, "")
-    assert err.startswith("dlrm after 3 steps, ")
+    assert err.startswith("dlrm of the best step 3, ")
     code, out, err = call(capfd, "export", tmp_path / "run", tmp_path / "two", "--json")
     assert (code, err) == (0, "")
     result = json.loads(out)

@@ -140,3 +140,34 @@ def test_a_closure_is_evaluated_with_gradients():
     before = store.read(torch.tensor([1]))
     assert optimizer.step(closure) == pytest.approx(before.sum().item())
     torch.testing.assert_close(store.read(torch.tensor([1])), before - 0.1)
+
+
+@pytest.mark.parametrize("kind", outsize.ROW_OPTIMIZERS.values())
+def test_the_rate_is_taken_by_the_name_torch_gives_it(kind):
+    store = outsize.LocalStore([outsize.TableSpec("ad", 5, 2)])
+    assert kind(store, lr=0.125).param_groups[0]["lr"] == 0.125
+    with pytest.raises(ConfigError, match="the same setting"):
+        kind(store, learning_rate=0.5, lr=0.125)
+
+
+def backward_passes(embeddings, count):
+    for _ in range(count):
+        embeddings({"ad": torch.tensor([1, 2])})["ad"].sum().backward()
+
+
+def test_rows_with_gradients_and_no_optimizer_are_a_warning():
+    store = outsize.LocalStore([outsize.TableSpec("ad", 5, 2)])
+    embeddings = outsize.EmbeddingCollection([outsize.FeatureSpec("ad")], store)
+    with pytest.warns(UserWarning, match="no optimizer trains them: make one"):
+        backward_passes(embeddings, 9)
+    backward_passes(embeddings, 9)  # once is enough
+
+
+def test_an_optimizer_that_never_steps_is_a_warning():
+    store = outsize.LocalStore([outsize.TableSpec("ad", 5, 2)])
+    rows = outsize.RowSGD(store)
+    embeddings = outsize.EmbeddingCollection([outsize.FeatureSpec("ad")], store)
+    backward_passes(embeddings, 20)
+    rows.step()
+    with pytest.warns(UserWarning, match=r"has not stepped: call its step\(\)"):
+        backward_passes(embeddings, 1025)

@@ -1,5 +1,6 @@
 """README, docs, examples and shipped run files: what is written is run."""
 
+import json
 import re
 import shlex
 import shutil
@@ -90,7 +91,20 @@ def test_every_shipped_run_file_trains(path):
     assert result.test["auc" if "auc" in result.test else "ndcg@10"] > 0
 
 
-@pytest.mark.parametrize("path", [*REPOSITORY.glob("examples/*.py")], ids=lambda path: path.name)
+def test_the_example_of_predicting_scores_raw_rows_in_a_fresh_process():
+    path = REPOSITORY / "examples" / "predict.py"
+    done = processes.run("-W", "error", path)
+    assert done.returncode == 0, done.stderr
+    auc, scores = done.stdout.splitlines()
+    assert float(auc.split()[-1]) > 0.6
+    risky, other = json.loads(scores)
+    assert risky > other + 0.1
+
+
+LOOPS = [path for path in REPOSITORY.glob("examples/*.py") if path.name != "predict.py"]
+
+
+@pytest.mark.parametrize("path", LOOPS, ids=lambda path: path.name)
 def test_every_example_runs(path):
     done = processes.run("-W", "error", path)
     assert done.returncode == 0, done.stderr

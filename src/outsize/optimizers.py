@@ -53,6 +53,7 @@ class RowOptimizer(Optimizer, ABC):
         size = sum(group.num_rows * group.dim for group in store.layout.groups)
         self._compiled = is_worthwhile(size, _LEAST_NUMBERS)
         self.param_groups[0]["params"] = store.pending.tensors
+        store.pending.has_optimizer = True
         self._bind()
         self._fused = self._fuse() if fused else None
 
@@ -170,19 +171,36 @@ class RowOptimizer(Optimizer, ABC):
         return self.param_groups[0][name]
 
 
+def _rate(learning_rate: float, lr: float | None, default: float) -> float:
+    """The learning rate by either of its names."""
+    if lr is None:
+        return learning_rate
+    if learning_rate != default:
+        raise ConfigError(
+            f"learning_rate={learning_rate} and lr={lr} are the same setting: give one of them"
+        )
+    return lr
+
+
 class RowSGD(RowOptimizer):
     """row ← row − η·g.
 
     Args:
         store: The store whose rows are trained.
         learning_rate: η.
+        lr: The same, by the name that torch's optimizers give it.
         fused: Update rows in the backward pass; see `RowOptimizer`.
     """
 
     def __init__(
-        self, store: RowStore, learning_rate: float = 0.01, *, fused: bool = False
+        self,
+        store: RowStore,
+        learning_rate: float = 0.01,
+        *,
+        lr: float | None = None,
+        fused: bool = False,
     ) -> None:
-        super().__init__(store, learning_rate, fused=fused)
+        super().__init__(store, _rate(learning_rate, lr, 0.01), fused=fused)
 
     def rule(self) -> UpdateRule:  # noqa: D102
         return SGDRule(self._setting("lr"))
@@ -198,6 +216,7 @@ class RowAdagrad(RowOptimizer):
         learning_rate: η.
         eps: Added to the root of the accumulator.
         initial_sum: The accumulator before the first update.
+        lr: The learning rate, by the name that torch's optimizers give it.
         fused: Update rows in the backward pass; see `RowOptimizer`.
     """
 
@@ -208,9 +227,11 @@ class RowAdagrad(RowOptimizer):
         eps: float = 1e-8,
         initial_sum: float = 0.0,
         *,
+        lr: float | None = None,
         fused: bool = False,
     ) -> None:
-        super().__init__(store, learning_rate, fused=fused, eps=eps, initial_sum=initial_sum)
+        rate = _rate(learning_rate, lr, 0.01)
+        super().__init__(store, rate, fused=fused, eps=eps, initial_sum=initial_sum)
 
     def rule(self) -> UpdateRule:  # noqa: D102
         return AdagradRule(
@@ -226,6 +247,7 @@ class RowFullAdagrad(RowOptimizer):
         learning_rate: η.
         eps: Added to the root of the accumulator.
         initial_sum: The accumulators before the first update.
+        lr: The learning rate, by the name that torch's optimizers give it.
         fused: Update rows in the backward pass; see `RowOptimizer`.
     """
 
@@ -236,9 +258,11 @@ class RowFullAdagrad(RowOptimizer):
         eps: float = 1e-10,
         initial_sum: float = 0.0,
         *,
+        lr: float | None = None,
         fused: bool = False,
     ) -> None:
-        super().__init__(store, learning_rate, fused=fused, eps=eps, initial_sum=initial_sum)
+        rate = _rate(learning_rate, lr, 0.01)
+        super().__init__(store, rate, fused=fused, eps=eps, initial_sum=initial_sum)
 
     def rule(self) -> UpdateRule:  # noqa: D102
         return AdagradRule(self._setting("lr"), self._setting("eps"), self._setting("initial_sum"))
@@ -255,6 +279,7 @@ class RowAdam(RowOptimizer):
         learning_rate: η.
         betas: Decay of the first and second moment.
         eps: Added to the root of the second moment.
+        lr: The learning rate, by the name that torch's optimizers give it.
         fused: Update rows in the backward pass; see `RowOptimizer`.
     """
 
@@ -265,9 +290,11 @@ class RowAdam(RowOptimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         *,
+        lr: float | None = None,
         fused: bool = False,
     ) -> None:
-        super().__init__(store, learning_rate, fused=fused, betas=betas, eps=eps)
+        rate = _rate(learning_rate, lr, 0.001)
+        super().__init__(store, rate, fused=fused, betas=betas, eps=eps)
 
     def rule(self) -> UpdateRule:  # noqa: D102
         return AdamRule(self._setting("lr"), self._setting("betas"), self._setting("eps"))

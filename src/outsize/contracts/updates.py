@@ -7,6 +7,7 @@ to them; `merge` turns them into one update. A leaf without a gradient is freed 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 
@@ -19,6 +20,8 @@ from outsize.contracts.messages import RowReply, RowUpdate
 from outsize.kernels.rows.rounding import is_half_precision, round_at_random, rounding_keys
 from outsize.kernels.rows.updates import UpdateRule
 
+_MOST_WITHOUT_OPTIMIZER, _MOST_WITH_OPTIMIZER = 8, 1024
+
 
 class PendingGradients:
     """The leaves of one store that hold a gradient.
@@ -26,6 +29,7 @@ class PendingGradients:
     Attributes:
         tensors: These leaves, oldest first. It is always the same list object, which an optimizer
             can share.
+        has_optimizer: Whether a row optimizer was made for the store.
     """
 
     def __init__(self, layout: RowLayout) -> None:
@@ -33,6 +37,8 @@ class PendingGradients:
         self._ids: list[Int64[Tensor, " n"]] = []
         self._groups: list[int] = []
         self._layout = layout
+        self._has_warned = False
+        self.has_optimizer = False
 
     def leaf(
         self, rows: Float[Tensor, "n dim"], ids: Int64[Tensor, " n"], group: int
@@ -43,6 +49,7 @@ class PendingGradients:
         def note(tensor: Tensor) -> None:
             if not any(tensor is known for known in self.tensors):
                 self._add(tensor, ids, group)
+                self._warn_if_unused()
 
         leaf.register_post_accumulate_grad_hook(note)
         return leaf
@@ -51,6 +58,19 @@ class PendingGradients:
         self.tensors.append(leaf)
         self._ids.append(ids)
         self._groups.append(group)
+
+    def _warn_if_unused(self) -> None:
+        """Warn once if gradients pile up that nothing applies."""
+        most = _MOST_WITH_OPTIMIZER if self.has_optimizer else _MOST_WITHOUT_OPTIMIZER
+        if self._has_warned or len(self.tensors) <= most:
+            return
+        self._has_warned = True
+        names = ", ".join(spec.name for spec in self._layout.specs[:3])
+        fact = f"rows of a store ({names}) got gradients in {len(self.tensors):,} backward passes"
+        what = "no optimizer trains them: make one, such as outsize.RowAdagrad(store)"
+        if self.has_optimizer:
+            what = "their optimizer has not stepped: call its step(), or zero_grad() to drop them"
+        warnings.warn(f"{fact}, and {what}", stacklevel=2)
 
     def clear(self) -> None:
         """Drop all pending gradients."""

@@ -81,6 +81,8 @@ class ClickModelConfig(ABC):
     """The configuration of a click model; `build` makes the model."""
 
     task: ClassVar[str] = "click"
+    initial_std: ClassVar[float | None] = None
+    """Standard deviation of fresh rows, where a run file names none; `None` for the default."""
 
     @abstractmethod
     def build(self, num_dense: int, embeddings: EmbeddingCollection, seed: int) -> ClickModel:

@@ -22,6 +22,8 @@ from outsize.models.click_model import ClickModel, ClickModelConfig
 class LogisticConfig(ClickModelConfig):
     """The configuration of logistic regression, which has no settings."""
 
+    initial_std = 0.001  # a row is a weight, and noise in it is noise in every logit
+
     def build(self, num_dense: int, embeddings: EmbeddingCollection, seed: int) -> Logistic:  # noqa: D102
         return Logistic(num_dense, embeddings, seed)
 

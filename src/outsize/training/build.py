@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -10,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, Adagrad, AdamW, Optimizer
 
 from outsize.collection import EmbeddingCollection
-from outsize.contracts import RowStore
+from outsize.contracts import EmbeddingTable, RowStore
 from outsize.data import ClickData, ClickDataConfig, RetrievalData, RetrievalDataConfig
 from outsize.data.click_data import SPLITS
 from outsize.errors import ConfigError
@@ -91,7 +92,10 @@ def build_embeddings(
 ) -> EmbeddingCollection:
     """Each feature over a table of its own."""
     wanted = config.embeddings
-    init = Init() if wanted.init_std is None else Init(std=wanted.init_std)
+    std = wanted.init_std
+    if std is None and isinstance(config.model, ClickModelConfig):
+        std = config.model.initial_std
+    init = Init() if std is None else Init(std=std)
     specs = [TableSpec(f.table, vocabularies[f.name], wanted.dim, init) for f in features]
     return wanted.build(features, specs, config.seed)
 
@@ -140,11 +144,28 @@ def build_retrieval_model(config: RunConfig, data: RetrievalData) -> RetrievalMo
     return build(build_embeddings(config, ids, data.vocabularies))
 
 
-def build_dense_optimizer(config: OptimizerConfig, model: nn.Module) -> Optimizer:
-    """The optimizer of every parameter of a model."""
+def build_dense_optimizer(
+    config: OptimizerConfig, model: nn.Module, table_rate: float | None = None
+) -> Optimizer:
+    """The optimizer of every parameter of a model.
+
+    Args:
+        config: Its kind and settings.
+        model: The model.
+        table_rate: The learning rate of the tables' parameters; by default that of the others.
+    """
     rate, decay = config.learning_rate, config.weight_decay
     # A model may consist of rows alone, and torch refuses an optimizer of nothing.
-    weights = list(model.parameters()) or [nn.Parameter(torch.empty(0))]
+    weights: list[Any] = list(model.parameters()) or [nn.Parameter(torch.empty(0))]
+    if table_rate is not None:
+        tables = [part for part in model.modules() if isinstance(part, EmbeddingTable)]
+        own = {id(weight): weight for table in tables for weight in table.parameters()}
+        others = [weight for weight in weights if id(weight) not in own]
+        groups: list[dict[str, Any]] = [
+            {"params": others},
+            {"params": list(own.values()), "lr": table_rate},
+        ]
+        weights = [group for group in groups if group["params"]] or weights
     if config.kind == "adamw":
         return AdamW(weights, lr=rate, weight_decay=decay)
     if config.kind == "adagrad":
@@ -157,7 +178,7 @@ def build_optimizer(config: RunConfig, model: nn.Module) -> Optimizer:
     if config.is_asynchronous:
         wanted = config.optimizer
         return ServedWeights(list(model.parameters()), wanted.kind, wanted.learning_rate)
-    return build_dense_optimizer(config.optimizer, model)
+    return build_dense_optimizer(config.optimizer, model, config.embeddings.table_rate)
 
 
 def build_row_optimizer(config: RunConfig, store: RowStore | None) -> RowOptimizer | None:

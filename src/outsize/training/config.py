@@ -186,6 +186,16 @@ class RunConfig:
                 )
 
     @property
+    def why_not_extended(self) -> str:
+        """Why a run cannot be made longer when it is resumed; empty if it can."""
+        if self.schedule.shape != "constant":
+            return f"schedule.shape = {self.schedule.shape!r} decays to the end of the run"
+        one, other = (self.embeddings.recluster_steps(total, 1000) for total in (2000, 4000))
+        if one != other:
+            return "embeddings.recluster spreads its clusterings over the run (set its every)"
+        return ""
+
+    @property
     def is_asynchronous(self) -> bool:
         """Whether each rank trains at its own pace, all parameters being served."""
         return self.embeddings.is_asynchronous

@@ -39,6 +39,11 @@ class EmbeddingsConfig(ABC):
         """Whether clustering needs to know how often ids have occurred."""
         return False
 
+    @property
+    def table_rate(self) -> float | None:
+        """The learning rate of tables, where it differs from that of the dense weights."""
+        return None
+
     @abstractmethod
     def build(
         self, features: Sequence[FeatureSpec], specs: Sequence[TableSpec], seed: int

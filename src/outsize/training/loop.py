@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from outsize.checkpoint import WriteFiles, load_checkpoint, save_checkpoint
 from outsize.contracts import RowStore
 from outsize.data.click_data import Split
-from outsize.errors import CheckpointError
+from outsize.errors import CheckpointError, ConfigError
 from outsize.interrupts import StopRequested, also_stopping_when
 from outsize.ranks.collectives import any_rank
 from outsize.ranks.failures import failing_together
@@ -322,11 +322,14 @@ class Loop:
             state, logged = load_checkpoint(checkpoint), read_log_record(checkpoint)
             require_state(state, self.task.judge, is_older=logged is None)
             require_same_run(state, self.task, self.config.train.batch_size)
+            self._require_steps_left(state["loop"]["step"])
             weights = dense_state(self.task.trained, self._store)
             require_fit(state, self.task.num_batches(), weights, self.optimizers)
         of_torch = (ValueError, KeyError, TypeError, RuntimeError)
         with failing_together(CheckpointError), fitting(checkpoint, *of_torch):
             self.state = load_run_state(state, self.task, self.optimizers)
+        if self.state.stopped == "finished" and self.state.step < self.total_steps:
+            self.state.stopped = ""  # the run is extended
         if self._store is not None:
             load_rows(self._store, checkpoint)
         self.task.load_files(checkpoint)
@@ -339,6 +342,13 @@ class Loop:
         """Everything the rest of the run depends on, except the rows of a store."""
         self._sums.fold(self.state)
         return run_state(self.state, self.task, self.optimizers, self.config.train.batch_size)
+
+    def _require_steps_left(self, taken: int) -> None:
+        if taken > self.total_steps:
+            raise ConfigError(
+                f"this run has taken {taken:,} steps, and train.epochs and train.steps ask for "
+                f"{self.total_steps:,}: ask for more, or start a new run with --out"
+            )
 
     @property
     def _store(self) -> RowStore | None:

@@ -17,6 +17,7 @@ import torch
 from outsize.checkpoint import latest_checkpoint
 from outsize.errors import ConfigError, DataError
 from outsize.interrupts import StopRequested, stopping_when
+from outsize.models import LogisticConfig
 from outsize.ranks.collectives import (
     gather_values,
     is_restarted,
@@ -35,7 +36,10 @@ from outsize.training.memory_needs import refusing_what_memory_cannot_hold
 from outsize.training.metric_names import Metrics
 from outsize.training.run_folder import RunFolder
 from outsize.training.step_progress import TrainingProgress
+from outsize.training.tables_config import TablesConfig
 from outsize.training.tasks import TASKS
+
+_LOW_RATE = 0.001
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ class RunResult:
         test: Test metrics at that step, likewise.
         memory: What embeddings and caches cost, on all ranks together.
         elapsed_s: Wall-clock time of this call.
-        model: The trained model.
+        model: The model after the last step; its best weights are in `out`.
     """
 
     out: Path | None
@@ -113,6 +117,7 @@ def train(
             TrainingProgress(loop.total_steps, loop.state.step, quiet or rank() > 0)
         )
         _say_where_it_begins(callbacks, loop, start, checkpoint)
+        _say_what_defaults_cost(callbacks, config)
         with _setting_on_signal(stopping):
             loop.fit()
         memory, memory_by_table = memory_of_all_ranks(
@@ -205,6 +210,7 @@ def _begin(stack: contextlib.ExitStack, loop: Loop, start: _Start) -> Path | Non
         if start.written is not None:
             if checkpoint is not None:
                 start.written.log.truncate(loop.state.step, logged)
+                start.written.update(loop.config)
             else:
                 start.written.restart(loop.config)
     return checkpoint
@@ -217,8 +223,29 @@ def _say_where_it_begins(
         callbacks.say(f"torchrun restarted the ranks: going on with the run in {start.folder.path}")
     if checkpoint is not None:
         callbacks.say(f"resumed at step {loop.state.step:,} from {checkpoint}")
+        if loop.state.stopped == "early" and loop.state.step < loop.total_steps:
+            callbacks.say("it was stopped early, and stays so: set train.early_stop = false")
     elif start.resumes:
         callbacks.say("no checkpoint was written yet: beginning with the first step")
+
+
+def _say_what_defaults_cost(callbacks: Callbacks, config: RunConfig) -> None:
+    """Warn of wide rows under logistic regression, and of the low learning rate of tables."""
+    if isinstance(config.model, LogisticConfig) and config.embeddings.dim > 1:
+        callbacks.say(
+            f"note: logistic sums the {config.embeddings.dim} numbers of a row into one weight, "
+            "and steps as many times as far: set embeddings.dim = 1. On 24,000 loans the test AUC "
+            "was 0.685 with 16 and 0.735 with 1"
+        )
+    wanted = config.embeddings
+    is_low = config.optimizer.kind == "adamw" and config.optimizer.learning_rate <= _LOW_RATE
+    if isinstance(wanted, TablesConfig) and wanted.learning_rate is None and is_low:
+        rate = config.optimizer.learning_rate
+        callbacks.say(
+            f"note: tables are trained by [optimizer], adamw with {rate:g}; rows of a store by "
+            "row-wise adagrad with 0.05. On 24,000 loans the test AUC was "
+            "0.665 so, 0.745 with embeddings.learning_rate = 0.01, and 0.745 in a store"
+        )
 
 
 def _result(loop: Loop, start: _Start, memory: MemoryUse, elapsed_s: float) -> RunResult:

@@ -14,6 +14,7 @@ from outsize.training.run_log import RunLog
 from outsize.training.strict_toml import decode, encode, flatten, read_toml, to_toml
 
 _MAY_CHANGE = ("checkpoint.", "train.log_every", "train.device")
+_LENGTHS = ("train.epochs", "train.steps")
 
 
 class RunFolder:
@@ -54,6 +55,11 @@ class RunFolder:
                 "another folder"
             ) from error
 
+    def update(self, config: RunConfig) -> None:
+        """Write the configuration of a run that goes on with settings that may change."""
+        if encode(self.config()) != encode(config):
+            self._write_config(config)
+
     def restart(self, config: RunConfig) -> None:
         """Start over from the first step, in a folder that `begin` made."""
         self._write_config(config)
@@ -76,6 +82,13 @@ class RunFolder:
         keys = saved.keys() | asked.keys()
         for key in sorted(keys, key=lambda key: (not key.endswith(".kind"), key)):  # kinds explain
             if saved.get(key) != asked.get(key) and not key.startswith((*_MAY_CHANGE, *may_change)):
+                if key in _LENGTHS:
+                    if reason := config.why_not_extended:
+                        raise ConfigError(
+                            f"cannot resume {self.path} with another {key}: {reason}; change it "
+                            "back, or start a new run with --out"
+                        )
+                    continue
                 raise ConfigError(
                     f"cannot resume {self.path} with another configuration: {key} was "
                     f"{saved.get(key)!r} and is now {asked.get(key)!r}; "

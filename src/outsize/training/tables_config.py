@@ -80,6 +80,8 @@ class TablesConfig(EmbeddingsConfig):
         papers_init: Draw initial values as in each method's paper, if it says how, instead of at
             the same scale for all methods.
         init_std: Standard deviation of fresh values; by default 1 / sqrt(3 · dim).
+        learning_rate: The learning rate of the tables, whose optimizer is that of the dense
+            weights; by default `optimizer.learning_rate`.
         recluster: When tables are reclustered, for methods that can be.
     """
 
@@ -91,11 +93,12 @@ class TablesConfig(EmbeddingsConfig):
     shared: bool | None = None
     papers_init: bool = False
     init_std: float | None = None
+    learning_rate: float | None = None
     recluster: ReclusterConfig = field(default_factory=ReclusterConfig)
 
     def __post_init__(self) -> None:
         require_at_least(self, 1, "dim", "max_params", "max_bytes", "columns")
-        require_between(self, 0, MAX_RATE, "init_std")
+        require_between(self, 0, MAX_RATE, "init_std", "learning_rate")
         require_known("method", self.method, TABLES)
         if self.method != "full" and not Budget(self.max_params, self.max_bytes).is_set:
             raise ConfigError(f"a {self.method} table needs a cap: set max_params or max_bytes")
@@ -103,6 +106,10 @@ class TablesConfig(EmbeddingsConfig):
     @property
     def weighs_ids(self) -> bool:  # noqa: D102
         return self.recluster.weighted
+
+    @property
+    def table_rate(self) -> float | None:  # noqa: D102
+        return self.learning_rate
 
     def build(  # noqa: D102
         self, features: Sequence[FeatureSpec], specs: Sequence[TableSpec], seed: int
