@@ -492,6 +492,7 @@ def test_a_changed_configuration_is_refused(exported, change, expected):
         (lambda c: c["files"].update({"model.safetensors": {"bytes": "3"}}), "bytes is"),
     ],
 )
+@pytest.mark.usefixtures("unchecked_shapes")
 def test_a_configuration_of_another_shape_is_refused_in_words(exported, change, expected):
     path = exported / "config.json"
     config = json.loads(path.read_text())

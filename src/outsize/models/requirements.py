@@ -11,7 +11,9 @@ _MAX_LAYERS = 1024
 
 
 def require_widths(name: str, widths: Sequence[int]) -> None:
-    """Raise a `ConfigError` for widths below 1, or too many layers."""
+    """Raise a `ConfigError` for widths that are no whole numbers >= 1, or too many layers."""
+    if isinstance(widths, str) or not all(type(width) is int for width in widths):
+        raise ConfigError(f"{name} must hold whole numbers, but got {widths!r:.80}")
     if len(widths) > _MAX_LAYERS:
         raise ConfigError(f"{name} must hold {_MAX_LAYERS:,} widths at most, but got {len(widths)}")
     if not 1 <= min(widths, default=1) <= max(widths, default=1) <= MAX_INTEGER:
@@ -20,14 +22,14 @@ def require_widths(name: str, widths: Sequence[int]) -> None:
 
 def require_layers(name: str, count: int) -> None:
     """Raise a `ConfigError` for less than one layer, or too many layers."""
-    if not 1 <= count <= _MAX_LAYERS:
-        raise ConfigError(f"{name} must be between 1 and {_MAX_LAYERS:,}, but got {count}")
+    if type(count) is not int or not 1 <= count <= _MAX_LAYERS:
+        raise ConfigError(f"{name} must be between 1 and {_MAX_LAYERS:,}, but got {count!r}")
 
 
 def require_positive(name: str, value: int) -> None:
     """Raise a `ConfigError` for a value below 1."""
-    if value < 1:
-        raise ConfigError(f"{name} must be >= 1, but got {value}")
+    if type(value) is not int or value < 1:
+        raise ConfigError(f"{name} must be >= 1, but got {value!r}")
 
 
 def require_one_of(name: str, value: str, words: Sequence[str]) -> None:
