@@ -12,7 +12,7 @@ _MAX_LAYERS = 1024
 
 def require_widths(name: str, widths: Sequence[int]) -> None:
     """Raise a `ConfigError` for widths that are no whole numbers >= 1, or too many layers."""
-    if isinstance(widths, str) or not all(type(width) is int for width in widths):
+    if not all(type(width) is int for width in widths):
         raise ConfigError(f"{name} must hold whole numbers, but got {widths!r:.80}")
     if len(widths) > _MAX_LAYERS:
         raise ConfigError(f"{name} must hold {_MAX_LAYERS:,} widths at most, but got {len(widths)}")
