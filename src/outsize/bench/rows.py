@@ -72,20 +72,20 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
         points = []
         for shape in [first, *([] if quick else _growth(first))]:
             say(", ".join(f"{name} {value:,}" for name, value in asdict(shape).items()))
-            points.append(measure_shape(shape, rounds=3 if quick else 31))
+            points.append(measure_shape(shape, rounds=3 if quick else 15, calls=1 if quick else 10))
     finally:
         torch.set_num_threads(before)
     speedups = {name: value for name, value in points[0].items() if name.startswith("speedup_vs")}
     return {"points": points, **speedups}
 
 
-def measure_shape(shape: Shape, *, rounds: int) -> dict[str, Any]:
-    """Time all variants in turns."""
+def measure_shape(shape: Shape, *, rounds: int, calls: int) -> dict[str, Any]:
+    """Time all variants in turns of several steps, as one of them would train alone."""
     torch.set_num_threads(shape.num_threads)
     batches, gradient = make_batches(shape)
     steps = {name: make(shape, batches, gradient) for name, make in _VARIANTS.items()}
     kept = {name: step for name, step in steps.items() if step is not None}
-    timings = time_in_turns(kept, rounds=rounds, calls=1, warmup=3)
+    timings = time_in_turns(kept, rounds=rounds, calls=calls, warmup=3)
     fused, staged = timings["fused"].median_s, timings["staged"].median_s
     peers = [name for name in _PEERS if name in timings]
     return {

@@ -72,8 +72,8 @@ class FusedRows:
                 "fused rows were updated by an earlier backward pass of this step: call the row "
                 f"optimizer's step() after every backward pass; to accumulate, {_WAY_OUT}"
             )
-        found = distinct(ids, self._num_rows)
-        total = sum_lines(gradients, found, bags)
+        found = distinct(ids, self._num_rows, reuse=True)
+        total = sum_lines(gradients, found, bags, reuse=True)
         if not bool(total.sum().isfinite()) and not bool(total.isfinite().all()):
             raise NonFiniteError(
                 f"the gradients of {_num_bad(total)} rows are NaN or infinite; that update was not "

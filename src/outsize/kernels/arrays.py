@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+_held = threading.local()
 
 
 def is_plain(*tensors: Tensor) -> bool:
@@ -27,6 +30,19 @@ def is_plain_float(*tensors: Tensor) -> bool:
     return is_plain(*tensors) and all(
         tensor.dtype == torch.float32 and tensor.is_contiguous() for tensor in tensors
     )
+
+
+def scratch(name: str, num: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """A vector of this thread that the next call with the same name returns again.
+
+    New memory of some megabytes in every step costs more than kernels do: the system hands it out,
+    and takes it back, page by page.
+    """
+    held: Tensor | None = getattr(_held, name, None)
+    if held is None or held.shape[0] < num or held.dtype != dtype:
+        held = torch.empty(max(num, 1) * 5 // 4, dtype=dtype)
+        setattr(_held, name, held)
+    return held[:num]
 
 
 def array(tensor: Tensor) -> Any:

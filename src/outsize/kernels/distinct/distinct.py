@@ -7,12 +7,13 @@ the ids. It also lists the places of every id, by which gradients are summed.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Int32, Int64
 from torch import Tensor
 
-from outsize.kernels.arrays import array, empty, is_plain
+from outsize.kernels.arrays import array, empty, is_plain, scratch
 from outsize.kernels.compiled import compiled, is_worthwhile
 
 LEAST_IDS = 4096
@@ -48,33 +49,39 @@ class Distinct:
     places: Places | None = None
 
 
-def distinct(ids: Int64[Tensor, " n"], bound: int) -> Distinct:
+def distinct(ids: Int64[Tensor, " n"], bound: int, *, reuse: bool = False) -> Distinct:
     """Find the distinct ids of a list.
 
     Args:
         ids: Ids from `0` to `bound - 1`, in any order.
         bound: An upper bound of all ids.
+        reuse: Return tensors that the next such call of this thread overwrites.
     """
     n, bits = ids.shape[0], max(bound - 1, 1).bit_length()
     if bits <= _MOST_BITS and is_worthwhile(n, LEAST_IDS) and n < 1 << 31 and is_plain(ids):
         kernels = compiled("distinct.distinct_numba")
         if kernels is not None:
-            return _by_sorting(kernels, ids.contiguous(), bits)
+            return _by_sorting(kernels, ids.contiguous(), bits, reuse)
     unique, inverse = torch.unique(ids, return_inverse=True)
     return Distinct(unique, inverse)
 
 
-def _by_sorting(kernels: object, ids: Int64[Tensor, " n"], bits: int) -> Distinct:
+def _by_sorting(kernels: Any, ids: Int64[Tensor, " n"], bits: int, reuse: bool) -> Distinct:
     n = ids.shape[0]
     num_digits = -(-bits // _DIGIT_BITS)
     digit_bits = -(-bits // num_digits)
     counts = empty(1 << digit_bits, dtype=torch.int32).view("uint32")
-    words = empty(2, n, dtype=torch.int64).view("uint64")
-    unique, inverse = torch.empty_like(ids), torch.empty_like(ids)
-    order = torch.empty(n, dtype=torch.int32)
-    starts = torch.empty(n + 1, dtype=torch.int32)
-    num = kernels.distinct_ids(  # type: ignore[attr-defined]
-        array(ids), digit_bits, num_digits, counts, words[0], words[1],
+    words = array(scratch("words", 2 * n, torch.int64)).view("uint64")
+    unique = _vector("unique", n, torch.int64, reuse)
+    inverse = _vector("inverse", n, torch.int64, reuse)
+    order = _vector("order", n, torch.int32, reuse)
+    starts = _vector("starts", n + 1, torch.int32, reuse)
+    num = kernels.distinct_ids(
+        array(ids), digit_bits, num_digits, counts, words[:n], words[n:],
         array(unique), array(inverse), array(order), array(starts),
     )  # fmt: skip
     return Distinct(unique[:num], inverse, Places(order, starts[: num + 1]))
+
+
+def _vector(name: str, num: int, dtype: torch.dtype, reuse: bool) -> Tensor:
+    return scratch(name, num, dtype) if reuse else torch.empty(num, dtype=dtype)

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Float32, Int32, Int64
 from torch import Tensor
 
-from outsize.kernels.arrays import array, empty, is_plain_float
+from outsize.kernels.arrays import array, empty, is_plain_float, scratch
 from outsize.kernels.compiled import compiled, is_worthwhile
 from outsize.kernels.distinct.distinct import LEAST_IDS, Distinct, Places
 from outsize.kernels.threads import num_parts, run_parts
@@ -78,7 +78,11 @@ def read_lines(
 
 
 def sum_lines(
-    gradients: Float[Tensor, "lines dim"], found: Distinct, bags: Bags | None = None
+    gradients: Float[Tensor, "lines dim"],
+    found: Distinct,
+    bags: Bags | None = None,
+    *,
+    reuse: bool = False,
 ) -> Float[Tensor, "distinct dim"]:
     """Σ of the gradients of each distinct id; has no gradient.
 
@@ -86,12 +90,13 @@ def sum_lines(
         gradients: One line per id, or per bag.
         found: The distinct ids.
         bags: How ids form bags.
+        reuse: Return a tensor that the next such call of this thread overwrites.
     """
     gradients = gradients.detach().contiguous()
     if found.places is not None and is_plain_float(gradients):
         kernels = _kernels()
         if kernels is not None:
-            return _sum(kernels, gradients, found.places, bags)
+            return _sum(kernels, gradients, found.places, bags, reuse)
     if bags is not None:
         gradients = gradients.index_select(0, bags.lines().to(gradients.device).long())
         gradients = _scaled(gradients, bags)
@@ -142,10 +147,11 @@ def _read(kernels: Any, rows: Tensor, places: Tensor, bags: Bags | None) -> Tens
     return out
 
 
-def _sum(kernels: Any, gradients: Tensor, places: Places, bags: Bags | None) -> Tensor:
+def _sum(kernels: Any, gradients: Tensor, places: Places, bags: Bags | None, reuse: bool) -> Tensor:
     n, dim = places.order.shape[0], gradients.shape[1]
     num_rows, num_blocks = places.starts.shape[0] - 1, -(-n // _BLOCK)
-    total, carried = torch.empty(num_rows, dim), torch.empty(num_blocks, dim)
+    new = scratch("total", num_rows * dim) if reuse else torch.empty(num_rows * dim)
+    total, carried = new.view(num_rows, dim), torch.empty(num_blocks, dim)
     lines = empty(0, dtype=torch.int32) if bags is None else array(bags.lines())
     starts = array(places.starts)
     run_parts(
