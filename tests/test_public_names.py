@@ -16,7 +16,7 @@ DOCUMENTED = [
 ]
 REGISTRIES = re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)
 ALL = dir(outsize)
-PACKAGES = {"data", "metrics", "models", "negatives", "stores", "tables", "training"}
+PACKAGES = {"data", "metrics", "models", "negatives", "nn", "stores", "tables", "training"}
 NAMES = {*ALL} - PACKAGES - {"__version__"}
 
 

@@ -3,6 +3,7 @@ from outsize import data as data
 from outsize import metrics as metrics
 from outsize import models as models
 from outsize import negatives as negatives
+from outsize import nn as nn
 from outsize import stores as stores
 from outsize import tables as tables
 from outsize import training as training
@@ -56,6 +57,7 @@ from outsize.negatives import in_chunks as in_chunks
 from outsize.negatives import load_cache as load_cache
 from outsize.negatives import log_inclusion as log_inclusion
 from outsize.negatives import save_cache as save_cache
+from outsize.nn import compress_ as compress_
 from outsize.optimizers import ROW_OPTIMIZERS as ROW_OPTIMIZERS
 from outsize.optimizers import RowAdagrad as RowAdagrad
 from outsize.optimizers import RowAdam as RowAdam

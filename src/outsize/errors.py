@@ -30,6 +30,10 @@ class IdError(OutsizeError, IndexError):
     """An id is outside the range of its table."""
 
 
+class NoWeightError(OutsizeError, AttributeError):
+    """A compressed table has no matrix with one row per id."""
+
+
 class NonFiniteError(OutsizeError, ArithmeticError):
     """A loss, gradient or weight is NaN or infinite."""
 

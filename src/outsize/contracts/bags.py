@@ -105,7 +105,8 @@ def pool_rows(
     """
     require_poolable(pooling, weights)
     if rows.shape[0] == 0:
-        return rows.new_zeros(offsets.shape[0], rows.shape[1]) + rows.sum()
+        nothing = rows.sum() if weights is None else rows.sum() + weights.sum().to(rows.dtype)
+        return rows.new_zeros(offsets.shape[0], rows.shape[1]) + nothing  # so gradients exist
     positions = torch.arange(rows.shape[0], device=rows.device)
     return F.embedding_bag(
         positions,

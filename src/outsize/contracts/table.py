@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from outsize.contracts.bags import Bag, Codes, pool_rows, require_poolable
+from outsize.contracts.fitting import fit_by_gradient
 from outsize.contracts.ids import IdGuard
 from outsize.contracts.recluster import PlannedRecluster, ReclusterReport
-from outsize.errors import ConfigError
+from outsize.errors import ConfigError, DataError, NonFiniteError
 from outsize.spec import Budget, MemoryUse, Pooling, TableSpec
 
 _MATERIALIZE_ROWS = 1 << 16
@@ -100,6 +101,43 @@ class EmbeddingTable(nn.Module, ABC):
         A method that can recluster implements this. Arguments as for `recluster`.
         """
         return None
+
+    @torch.no_grad()
+    def fit_rows(
+        self,
+        rows: Float[Tensor, "rows width"],
+        counts: Int64[Tensor, " num_rows"] | None = None,
+        *,
+        progress: bool = False,
+    ) -> None:
+        """Set the parameters so that the vectors come as close to given rows as the method can.
+
+        Args:
+            rows: The vector that each id should have, such as a trained `nn.Embedding.weight`.
+            counts: How often each id occurs; frequent ids are fitted more exactly, and ids that
+                never occur do not take part.
+            progress: Show a progress bar on standard error, if the method clusters.
+        """
+        name, shape = f"table {self.spec.name!r}", (self.spec.num_rows, self.spec.dim)
+        if tuple(rows.shape) != shape:
+            raise DataError(
+                f"{name}: expected rows of the shape {shape}, but got {tuple(rows.shape)}"
+            )
+        if not bool(torch.isfinite(rows).all()):
+            raise NonFiniteError(
+                f"{name}: the rows to fit hold NaN or infinity: replace them, or train again"
+            )
+        device = next(self.parameters()).device
+        self._fit(rows.detach().to(device), counts, progress)
+
+    def _fit(
+        self,
+        rows: Float[Tensor, "num_rows dim"],
+        counts: Int64[Tensor, " num_rows"] | None,
+        progress: bool,
+    ) -> None:
+        """Fit rows that are checked and on the table's device; a method may have a better way."""
+        fit_by_gradient(self, rows, counts)
 
     @property
     def codes_version(self) -> int:

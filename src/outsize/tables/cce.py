@@ -39,6 +39,7 @@ from outsize.tables.pointer_table import PointerTable
 from outsize.tables.pointers import hashed_pointers, pack, pointer_type, unpack
 from outsize.tables.reclustering import (
     ITERATIONS,
+    PointsOf,
     fit_codes,
     nearest_pointers,
     plan_recluster,
@@ -205,34 +206,62 @@ class CCETable(PointerTable):
         progress: bool = False,
     ) -> PlannedRecluster:
         def rewrite() -> dict[str, Tensor]:
-            fitted = fit_codes(
-                self.spec,
-                self._points_of,
-                self.num_codes,
-                counts,
-                device=self.weight.device,
-                seed=derive_seed(self.seed, "recluster", int(self.num_clusterings)),
-                iterations=iterations,
-                progress=progress,
-                points_per_id=self._pool,
-            )
-            number = self.num_clusterings + 1
-            return {
-                "weight": self._weight_of(fitted.codes),
-                "pointers": nearest_pointers(
-                    self._points_of, fitted.codes, self.pointers, batch_rows
-                ),
-                "helper_hashes": self._draw_helper(int(number)).to(self.helper_hashes.device),
-                "num_clusterings": number,
-            }
+            return self._clustered(self._points_of, counts, iterations, batch_rows, progress)
 
         return plan_recluster(
             self, self.weight, rewrite, self.num_codes, optimizer, pooled=self.shared
         )
 
+    def _clustered(
+        self,
+        points_of: PointsOf,
+        counts: Int64[Tensor, " num_rows"] | None,
+        iterations: int,
+        batch_rows: int,
+        progress: bool,
+    ) -> dict[str, Tensor]:
+        """The parameters and buffers of this table after clustering the points of all ids."""
+        fitted = fit_codes(
+            self.spec,
+            points_of,
+            self.num_codes,
+            counts,
+            device=self.weight.device,
+            seed=derive_seed(self.seed, "recluster", int(self.num_clusterings)),
+            iterations=iterations,
+            progress=progress,
+            points_per_id=self._pool,
+        )
+        number = self.num_clusterings + 1
+        return {
+            "weight": self._weight_of(fitted.codes),
+            "pointers": nearest_pointers(points_of, fitted.codes, self.pointers, batch_rows),
+            "helper_hashes": self._draw_helper(int(number)).to(self.helper_hashes.device),
+            "num_clusterings": number,
+        }
+
+    def _fit(
+        self,
+        rows: Float[Tensor, "num_rows dim"],
+        counts: Int64[Tensor, " num_rows"] | None,
+        progress: bool,
+    ) -> None:
+        """Cluster the columns of the rows, as `recluster` does with the table's own vectors."""
+
+        def points_of(ids: Int64[Tensor, " n"]) -> Float[Tensor, "groups points width"]:
+            return self._pieces_of(rows.index_select(0, ids).float())
+
+        changed = self._clustered(points_of, counts, ITERATIONS, CHUNK_POINTS, progress)
+        for name, values in changed.items():
+            getattr(self, name).copy_(values)
+        self.renew_version()
+
     def _points_of(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "groups points width"]:
         """The columns of the ids' vectors, as one group of all columns or one group per column."""
-        vectors = self.lookup(ids).float()
+        return self._pieces_of(self.lookup(ids).float())
+
+    def _pieces_of(self, vectors: Float[Tensor, "n dim"]) -> Float[Tensor, "groups points width"]:
+        """Vectors cut into columns, as one group of all columns or one group per column."""
         if self.shared:
             return vectors.view(1, -1, self.spec.dim // self.columns)
         return stack_columns(vectors, self.columns)

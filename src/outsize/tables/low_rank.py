@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
@@ -50,3 +51,18 @@ class LowRankTable(EmbeddingTable):
 
     def lookup(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "n dim"]:  # noqa: D102
         return self.weight.index_select(0, ids) @ self.widen
+
+    def _fit(
+        self,
+        rows: Float[Tensor, "num_rows dim"],
+        counts: Int64[Tensor, " num_rows"] | None,
+        progress: bool,
+    ) -> None:
+        """The best approximation of this rank: rows projected on their principal directions."""
+        exact = rows.double()
+        weighted = exact if counts is None else exact * counts.to(exact).unsqueeze(1)
+        rank = self.widen.shape[0]
+        directions = torch.linalg.eigh(exact.T @ weighted).eigenvectors[:, -rank:]
+        scale = (self.spec.dim / rank) ** 0.5  # as initialized: the matrix preserves the scale
+        self.weight.copy_(exact @ directions / scale)
+        self.widen.copy_(directions.T * scale)

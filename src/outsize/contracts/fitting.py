@@ -1,0 +1,61 @@
+"""Fits the parameters of any table to given rows, by least squares with L-BFGS.
+
+For a table whose vectors are linear in its parameters this approaches the best approximation; for
+others, such as networks, it finds a local one.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+_CHUNK_IDS = 1 << 16
+_HISTORY = 10
+
+
+def fit_by_gradient(
+    table: nn.Module,
+    rows: Float[Tensor, "num_rows dim"],
+    counts: Int64[Tensor, " num_rows"] | None = None,
+    iterations: int = 40,
+) -> None:
+    """Minimize the squared distance between the vectors of a table and given rows.
+
+    Args:
+        table: A module that maps ids to vectors. Parameters in half precision are fitted in
+            float32 and then rounded.
+        rows: The vector that each id should have.
+        counts: Weight of each id; 1 by default.
+        iterations: Maximum number of L-BFGS iterations; each reads all rows at least once.
+    """
+    dtype = next(table.parameters()).dtype
+    if dtype.itemsize < 4:
+        table.float()
+    parameters = [p for p in table.parameters() if p.requires_grad]
+    optimizer = torch.optim.LBFGS(
+        parameters,
+        max_iter=iterations,
+        history_size=_HISTORY,
+        tolerance_grad=0,
+        tolerance_change=0,
+        line_search_fn="strong_wolfe",
+    )
+    weights = torch.ones_like(rows[:, 0]) if counts is None else counts.to(rows)
+    weights = weights.to(parameters[0].dtype)
+    energy = (rows.to(weights.dtype).square().sum(dim=1) @ weights).clamp(min=1e-30)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        total = torch.zeros_like(energy)
+        for ids in torch.arange(rows.shape[0], device=rows.device).split(_CHUNK_IDS):
+            errors = (table(ids) - rows[ids].to(weights.dtype)).square().sum(dim=1)
+            loss = errors @ weights[ids] / energy
+            loss.backward()
+            total += loss.detach()
+        return total
+
+    with torch.enable_grad():
+        optimizer.step(closure)
+    optimizer.zero_grad()
+    table.to(dtype)
