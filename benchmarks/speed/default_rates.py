@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import outsize
-from benchmarks.runner import typed_command
 from outsize.bench.runner import results_page, results_stem, write_results
 from outsize.reporting.environment import environment
 
@@ -44,7 +43,7 @@ def main() -> None:
     arguments = parser.parse_args()
     rows = [row(arguments, data_set, name) for data_set in DATA_SETS for name in SETTINGS]
     facts = environment()
-    command = typed_command("benchmarks.speed.default_rates")
+    command = "python -m benchmarks.speed.default_rates DATA"
     content = {"command": command, "environment": facts, "rows": rows}
     title = "default-rates: embeddings in stores and in tables with default settings"
     page = results_page(title, content, table(rows, arguments.seeds))

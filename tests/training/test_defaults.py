@@ -74,7 +74,7 @@ def test_a_run_with_a_rate_of_its_own_for_tables_resumes(tmp_path):
 
 def test_a_low_rate_for_tables_is_told_with_a_number(capfd, tmp_path):
     outsize.train(make_config("embeddings.kind=tables", "train.steps=1"))
-    assert "0.745 with embeddings.learning_rate = 0.01" in capfd.readouterr().err.replace("\n", " ")
+    assert "0.708 with embeddings.learning_rate = 0.03" in capfd.readouterr().err.replace("\n", " ")
     outsize.train(make_config("train.steps=1"))
     assert "note:" not in capfd.readouterr().err
     outsize.train(make_config("train.steps=1", "model={kind='logistic'}"))

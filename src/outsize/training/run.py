@@ -234,17 +234,17 @@ def _say_what_defaults_cost(callbacks: Callbacks, config: RunConfig) -> None:
     if isinstance(config.model, LogisticConfig) and config.embeddings.dim > 1:
         callbacks.say(
             f"note: logistic sums the {config.embeddings.dim} numbers of a row into one weight, "
-            "and steps as many times as far: set embeddings.dim = 1. On 24,000 loans the test AUC "
-            "was 0.685 with 16 and 0.735 with 1"
+            "and steps as many times as far: set embeddings.dim = 1. On samples of two data sets "
+            "the test AUC was 0.684 and 0.620 with 16, 0.687 and 0.682 with 1"
         )
     wanted = config.embeddings
     is_low = config.optimizer.kind == "adamw" and config.optimizer.learning_rate <= _LOW_RATE
     if isinstance(wanted, TablesConfig) and wanted.learning_rate is None and is_low:
         rate = config.optimizer.learning_rate
         callbacks.say(
-            f"note: tables are trained by [optimizer], adamw with {rate:g}; rows of a store by "
-            "row-wise adagrad with 0.05. On 24,000 loans the test AUC was "
-            "0.665 so, 0.745 with embeddings.learning_rate = 0.01, and 0.745 in a store"
+            f"note: tables are trained by [optimizer], adamw with {rate:g}, which is low for "
+            "embeddings: on samples of two data sets the test AUC was 0.637 and 0.656 so, 0.709 "
+            "and 0.708 with embeddings.learning_rate = 0.03, and 0.706 and 0.700 in a store"
         )
 
 
