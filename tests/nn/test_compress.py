@@ -127,9 +127,9 @@ def test_every_method_stays_within_the_bytes_and_reports_its_error(model, method
 
 
 def test_a_copy_and_a_state_dict_of_a_compressed_model_are_whole(model, trained):
-    outsize.compress_(model, factor=4, min_rows=100, iterations=2)
+    outsize.compress_(model, factor=4, min_rows=100, columns=2)
     other = copy.deepcopy(trained)
-    outsize.compress_(other, factor=4, min_rows=100, seed=9, iterations=2)
+    outsize.compress_(other, factor=4, min_rows=100, seed=9, columns=2)
     other.load_state_dict(model.state_dict())
     inputs, _ = batch(3)
     model.eval(), other.eval()
@@ -339,7 +339,7 @@ def test_the_same_seed_compresses_alike(trained):
         model = copy.deepcopy(trained)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            outsize.compress_(model, factor=4, min_rows=100, seed=seed, iterations=2)
+            outsize.compress_(model, factor=4, min_rows=100, seed=seed, columns=2)
         found.append(model.words(torch.arange(NUM_WORDS)).detach())
     assert torch.equal(found[0], found[1])
     assert not torch.equal(found[0], found[2])

@@ -26,6 +26,15 @@ _MAX_CODES = 256
 _PQ_OPTIONS = ("columns", "codes", "iterations")
 
 
+class _Rows(FullTable):
+    """Given rows as a table, without a copy of them."""
+
+    def __init__(self, spec: TableSpec, rows: Float[Tensor, "num_rows dim"]) -> None:
+        EmbeddingTable.__init__(self, spec)
+        self.sparse = False
+        self.weight = nn.Parameter(rows, requires_grad=False)
+
+
 def require_method(method: str, *, from_rows: bool) -> None:
     """Raise unless a method is known, and `pq` is asked for only where there are trained rows."""
     if method == PQ and not from_rows:
@@ -151,7 +160,5 @@ def _quantized(
         if name not in _PQ_OPTIONS:
             raise ConfigError(f"a pq table has no option {name!r}; it has {', '.join(_PQ_OPTIONS)}")
     columns, codes = pq_size(spec, budget, options.pop("columns", None), options.pop("codes", None))
-    with torch.device("meta"):
-        source = FullTable(spec)
-    source.weight = nn.Parameter(rows, requires_grad=False)  # the rows themselves, not a copy
+    source = _Rows(spec, rows)
     return quantize(source, columns, codes, counts=counts, seed=seed, progress=progress, **options)
