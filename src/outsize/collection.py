@@ -26,7 +26,7 @@ from outsize.contracts.bags import is_sum, joined_bags
 from outsize.contracts.features import FeatureInput as FeatureInput
 from outsize.contracts.fused import FusedRows
 from outsize.errors import ConfigError, DataError, IdError
-from outsize.kernels.distinct.distinct import distinct
+from outsize.kernels.distinct.distinct import distinct, offset_ids
 from outsize.kernels.gather.gather import gather
 from outsize.spec import FeatureSpec, MemoryUse, TableSpec
 from outsize.suggestions import few
@@ -243,9 +243,11 @@ class EmbeddingCollection(nn.Module):
         self, bags: Sequence[Bag], selection: FeatureSelection
     ) -> Float[Tensor, "batch features dim"]:
         assert self.store is not None
-        ids = selection.guard(torch.stack([bag.values for bag in bags], dim=1))
+        ids = torch.stack([bag.values for bag in bags], dim=1)
         offsets = selection.offsets(self.store.layout, ids.device)
-        rows_of = (ids + offsets).flatten()
+        rows_of = offset_ids(ids, selection.guard.prepare(ids.device), offsets)
+        if rows_of is None:
+            rows_of = (selection.guard(ids) + offsets).flatten()
         if (fused := self._fused()) is not None:
             return fused.look_up([rows_of], [None])[0].view(*ids.shape, -1)
         found = distinct(rows_of, self.store.layout.num_rows)

@@ -9,7 +9,6 @@ in the store, with the rows, so `state_dict` holds the settings only.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,6 +22,7 @@ from outsize.contracts import RowStore, RowUpdate
 from outsize.contracts.fused import FusedRows, NoGradients
 from outsize.errors import ConfigError, NonFiniteError
 from outsize.kernels.compiled import is_worthwhile
+from outsize.kernels.gather.gather import is_finite
 from outsize.kernels.rows.updates import AdagradRule, AdamRule, SGDRule, UpdateRule
 
 _LEAST_NUMBERS = 1 << 20  # rows of smaller stores stay in the processor's cache
@@ -128,8 +128,8 @@ class RowOptimizer(Optimizer, ABC):
 
     def _refuse_non_finite(self, update: RowUpdate) -> RowUpdate:
         """Keep non-finite updates from rows: raise on the CPU; on CUDA zero and count them."""
-        if not update.ids.is_cuda and all(math.isfinite(part.sum()) for part in update.gradients):
-            return update  # one pass; a sum that merely overflows is counted exactly below
+        if not update.ids.is_cuda and all(is_finite(part) for part in update.gradients):
+            return update
         bad = torch.cat([~torch.isfinite(part).all(dim=1) for part in update.gradients]).sum()
         known = self._num_bad_rows
         self._num_bad_rows = bad if known is None else known + bad

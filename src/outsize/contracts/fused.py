@@ -17,7 +17,7 @@ from torch import Tensor
 
 from outsize.errors import ConfigError, NonFiniteError
 from outsize.kernels.distinct.distinct import distinct
-from outsize.kernels.gather.gather import Bags, sum_lines
+from outsize.kernels.gather.gather import Bags, is_finite, sum_lines
 
 _WAY_OUT = "make the row optimizer with fused=False"
 
@@ -74,7 +74,7 @@ class FusedRows:
             )
         found = distinct(ids, self._num_rows, reuse=True)
         total = sum_lines(gradients, found, bags, reuse=True)
-        if not bool(total.sum().isfinite()) and not bool(total.isfinite().all()):
+        if not is_finite(total):
             raise NonFiniteError(
                 f"the gradients of {_num_bad(total)} rows are NaN or infinite; that update was not "
                 "applied: lower the learning rate, or look at the batch's inputs"

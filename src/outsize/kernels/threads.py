@@ -1,7 +1,8 @@
 """Threads that run the parts of a kernel in parallel, as many as torch uses.
 
-Any number of threads may run kernels at once: they share the workers. A forked child starts workers
-of its own.
+Any number of threads may run kernels at once: they share the workers. The thread that calls a
+kernel takes parts too, and takes all that no worker has begun: on a busy machine, where a worker
+may not run for a while, nobody waits for it. A forked child starts workers of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +15,44 @@ from typing import Any
 
 import torch
 
-_Job = tuple[Callable[..., Any], tuple[Any, ...], "SimpleQueue[BaseException | None]"]
+
+class _Job:
+    """The parts of one kernel, each of which some thread takes."""
+
+    def __init__(self, function: Callable[..., Any], parts: int, arguments: tuple[Any, ...]):
+        self._function = function
+        self._parts = parts
+        self._arguments = arguments
+        self._next = self._num_done = 0
+        self._error: BaseException | None = None
+        self._changed = threading.Condition()
+
+    def work(self) -> None:
+        """Take and run parts until all have been taken."""
+        while True:
+            with self._changed:
+                part = self._next
+                if part == self._parts:
+                    return
+                self._next += 1
+            error = None
+            try:
+                self._function(part, self._parts, *self._arguments)
+            except BaseException as raised:
+                error = raised
+            with self._changed:
+                self._error = self._error or error
+                self._num_done += 1
+                if self._num_done == self._parts:
+                    self._arguments = ()  # a waiting worker keeps no tensor alive
+                    self._changed.notify_all()
+
+    def finish(self) -> None:
+        """Wait until all parts have run; raises the first error."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._num_done == self._parts)
+        if self._error is not None:
+            raise self._error
 
 
 class _Workers:
@@ -35,13 +73,9 @@ class _Workers:
 
     def _work(self) -> None:
         while True:
-            function, arguments, done = self.jobs.get()
-            try:
-                function(*arguments)
-                done.put(None)
-            except BaseException as error:
-                done.put(error)
-            del function, arguments, done  # a waiting thread keeps no tensor alive
+            job = self.jobs.get()
+            job.work()
+            del job
 
 
 _workers = _Workers()
@@ -64,7 +98,8 @@ def num_parts(work: int, least: int) -> int:
 def run_parts(function: Callable[..., Any], parts: int, *arguments: Any) -> None:
     """Call `function(part, parts, *arguments)` for every part, in parallel; return when all have.
 
-    The parts must not write to the same memory.
+    The parts must not write to the same memory. If a part raises, the others run nevertheless, and
+    the first error is raised.
     """
     if parts == 1:
         function(0, 1, *arguments)
@@ -72,13 +107,8 @@ def run_parts(function: Callable[..., Any], parts: int, *arguments: Any) -> None
     workers = _workers
     if workers.num_threads < parts - 1:
         workers.start(parts - 1)
-    done: SimpleQueue[BaseException | None] = SimpleQueue()
-    for part in range(1, parts):
-        workers.jobs.put((function, (part, parts, *arguments), done))
-    try:
-        function(0, parts, *arguments)
-    finally:
-        errors = [done.get() for _ in range(1, parts)]
-    for error in errors:
-        if error is not None:
-            raise error
+    job = _Job(function, parts, arguments)
+    for _ in range(1, parts):
+        workers.jobs.put(job)
+    job.work()
+    job.finish()

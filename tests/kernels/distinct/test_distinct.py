@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outsize.kernels.distinct.distinct import LEAST_IDS, distinct
+from outsize.kernels.distinct.distinct import LEAST_IDS, distinct, offset_ids
 
 pytest.importorskip("numba")
 BOUNDS = [1, 2, 7, 8192, 8193, 10**6, 2**26 + 1, 2**31 - 1]
@@ -43,3 +43,14 @@ def test_a_slice_of_a_matrix_is_read_with_its_stride():
     matrix = torch.arange(60).view(20, 3) % 11
     found = distinct(matrix[:, 1], 11)
     assert torch.equal(found.ids[found.inverse], matrix[:, 1])
+
+
+def test_offsets_are_added_to_ids_within_their_bounds():
+    ids, bounds = torch.tensor([[1, 0], [0, 4]]), torch.tensor([2, 5])
+    offsets = torch.tensor([10, 20])
+    assert offset_ids(ids, bounds, offsets).tolist() == [11, 20, 10, 24]
+    assert offset_ids(ids[:0], bounds, offsets).tolist() == []
+    for bad in (-1, 2):
+        wrong = ids.clone()
+        wrong[1, 0] = bad
+        assert offset_ids(wrong, bounds, offsets) is None

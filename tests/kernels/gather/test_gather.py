@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from outsize.kernels.distinct.distinct import Distinct, distinct
 from outsize.kernels.gather import gather as module
-from outsize.kernels.gather.gather import Bags, gather, read_lines
+from outsize.kernels.gather.gather import Bags, gather, is_finite, read_lines
 
 pytest.importorskip("numba")
 
@@ -86,3 +86,12 @@ def test_rows_of_any_type_are_copied(dtype):
     places = torch.tensor([3, 3, 49, 0])
     assert torch.equal(read_lines(rows, places), rows[places])
     assert read_lines(rows, places[:0]).shape == (0, 7)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_numbers_that_are_not_finite_are_seen(value):
+    numbers = torch.full((3, 5), 3e38)  # their sum overflows, but each is finite
+    assert is_finite(numbers)
+    assert is_finite(numbers[:0])
+    numbers[2, 4] = value
+    assert not is_finite(numbers)

@@ -66,6 +66,31 @@ def distinct(ids: Int64[Tensor, " n"], bound: int, *, reuse: bool = False) -> Di
     return Distinct(unique, inverse)
 
 
+def offset_ids(
+    ids: Int64[Tensor, "n columns"],
+    bounds: Int64[Tensor, " columns"],
+    offsets: Int64[Tensor, " columns"],
+) -> Int64[Tensor, " _"] | None:
+    """Ids plus the offset of their column, flat, in one pass.
+
+    `None` if an id is out of its column's bounds, or there is no compiled kernel: the caller then
+    checks and adds by torch.
+
+    Args:
+        ids: One column per table.
+        bounds: Number of rows of each table.
+        offsets: What to add to each column.
+    """
+    if not (is_worthwhile(ids.numel(), LEAST_IDS) and is_plain(ids) and ids.dtype == torch.int64):
+        return None
+    kernels = compiled("distinct.distinct_numba")
+    if kernels is None:
+        return None
+    out = torch.empty(ids.numel(), dtype=torch.int64)
+    given = (array(ids.contiguous()), array(bounds), array(offsets))
+    return out if kernels.add_offsets(*given, array(out)) else None
+
+
 def _by_sorting(kernels: Any, ids: Int64[Tensor, " n"], bits: int, reuse: bool) -> Distinct:
     n = ids.shape[0]
     num_digits = -(-bits // _DIGIT_BITS)

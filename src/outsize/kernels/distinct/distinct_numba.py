@@ -62,3 +62,17 @@ def distinct_ids(ids, digit_bits, num_digits, counts, keys, spare, unique, inver
         order[i] = int32(place)
     starts[found + 1] = n
     return found + 1
+
+
+@kernel("boolean(int64[:, ::1], int64[::1], int64[::1], int64[::1])")
+@no_type_check
+def add_offsets(ids, bounds, offsets, out):
+    """Write ids + offsets of their column; returns whether all ids were in 0 … bound − 1."""
+    n, columns = ids.shape
+    is_valid = True
+    for i in range(n):
+        for j in range(columns):
+            value = ids[i, j]
+            is_valid &= uint64(value) < uint64(bounds[j])  # a negative id is a very large one
+            out[i * columns + j] = value + offsets[j]
+    return is_valid

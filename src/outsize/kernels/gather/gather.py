@@ -7,6 +7,7 @@ of threads, and differs from that of torch by the rounding of float32 sums only.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,6 +103,15 @@ def sum_lines(
         gradients = _scaled(gradients, bags)
     total = gradients.new_zeros(found.ids.shape[0], gradients.shape[1])
     return total.index_add_(0, found.inverse, gradients)
+
+
+def is_finite(values: Float[Tensor, "n dim"]) -> bool:
+    """Whether no number is NaN or infinite."""
+    if is_worthwhile(values.shape[0], LEAST_IDS) and is_plain_float(values):
+        kernels = _kernels()
+        if kernels is not None:
+            return bool(kernels.is_finite(array(values).reshape(-1).view("uint32")))
+    return math.isfinite(values.sum()) or bool(values.isfinite().all())
 
 
 class _Gather(torch.autograd.Function):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import no_type_check
 
 import numba
-from numpy import uint64
+from numpy import uint32, uint64
 
 from outsize.kernels.compiled import kernel
 from outsize.kernels.memory_numba import prefetch_row
@@ -150,3 +150,14 @@ def add_carried(starts, num_rows, block, n, out, carried):
         if starts[row] < i * block:
             for j in range(out.shape[1]):
                 out[row, j] += carried[i, j]
+
+
+@kernel("boolean(uint32[::1])")
+@no_type_check
+def is_finite(bits):
+    """Whether no float32 of these bits is NaN or infinite."""
+    exponent = uint32(0x7F800000)
+    num_bad = uint32(0)
+    for i in range(len(bits)):
+        num_bad += uint32((bits[i] & exponent) == exponent)
+    return num_bad == 0
