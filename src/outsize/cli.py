@@ -125,15 +125,24 @@ def export(
     run: Annotated[Path, typer.Argument(help="The folder of a run.", metavar="RUN")],
     out: Annotated[Path, typer.Argument(help="Folder to write; new or empty.", metavar="DIR")],
     step: Step = None,
+    onnx: Annotated[
+        bool, typer.Option("--onnx", help="Also write DIR/model.onnx, of a click model.")
+    ] = False,
     imports: Imports = [],  # noqa: B006
     as_json: AsJson = False,
 ) -> dict[str, Any]:
     """Write the trained model of a run for use without its training."""
+    from outsize.export import load_exported, write_onnx
+    from outsize.export.onnx_file import ONNX, require_onnx
     from outsize.training import export_run
     from outsize.training.metric_names import in_words
 
     import_modules(imports)
+    if onnx:
+        require_onnx()
     summary = export_run(run, out, step)
+    if onnx:
+        summary["onnx"] = write_onnx(load_exported(out), out / ONNX)
     if summary["note"]:
         say(f"note: {summary['note']}")
     if not as_json:
@@ -144,6 +153,8 @@ def export(
         )
         for split, metrics in summary["metrics"].items():
             say(f"{split}  {in_words(metrics)}")
+        if onnx:
+            say(f"ONNX, opset {summary['onnx']['opset']}  →  {summary['onnx']['out']}")
     return summary
 
 
