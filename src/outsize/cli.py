@@ -125,15 +125,24 @@ def export(
     run: Annotated[Path, typer.Argument(help="The folder of a run.", metavar="RUN")],
     out: Annotated[Path, typer.Argument(help="Folder to write; new or empty.", metavar="DIR")],
     step: Step = None,
+    onnx: Annotated[
+        bool, typer.Option("--onnx", help="Also write DIR/model.onnx, of a click model.")
+    ] = False,
     imports: Imports = [],  # noqa: B006
     as_json: AsJson = False,
 ) -> dict[str, Any]:
     """Write the trained model of a run for use without its training."""
+    from outsize.export import load_exported, write_onnx
+    from outsize.export.onnx_file import ONNX, require_onnx
     from outsize.training import export_run
     from outsize.training.metric_names import in_words
 
     import_modules(imports)
+    if onnx:
+        require_onnx()
     summary = export_run(run, out, step)
+    if onnx:
+        summary["onnx"] = write_onnx(load_exported(out), out / ONNX)
     if summary["note"]:
         say(f"note: {summary['note']}")
     if not as_json:
@@ -144,6 +153,8 @@ def export(
         )
         for split, metrics in summary["metrics"].items():
             say(f"{split}  {in_words(metrics)}")
+        if onnx:
+            say(f"ONNX, opset {summary['onnx']['opset']}  →  {summary['onnx']['out']}")
     return summary
 
 
@@ -230,6 +241,27 @@ def evaluate(
     return summary
 
 
+def serve(
+    model: Annotated[Path, typer.Argument(help="The folder of an export.", metavar="DIR")],
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8000,
+    max_rows: Annotated[int, typer.Option(help="Rows per request.")] = 10_000,
+    max_bytes: Annotated[int, typer.Option(help="Bytes per request.")] = 10_000_000,
+    imports: Imports = [],  # noqa: B006
+    as_json: AsJson = False,
+) -> dict[str, Any]:
+    """Serve an exported click model by HTTP: POST /predict takes JSON rows of raw values."""
+    from outsize.export.serving import serve as serve_model
+
+    import_modules(imports)
+
+    def tell(url: str) -> None:
+        say(f"serving {model} on {url}  (Ctrl-C stops)")
+
+    serve_model(model, host, port, max_rows=max_rows, max_bytes=max_bytes, listening=tell)
+    return {"model": str(model), "stopped": True}
+
+
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the tour's runs and report.")] = Path(
         "outsize-demo"
@@ -264,6 +296,7 @@ COMMANDS: dict[str, Callable[..., dict[str, Any]]] = {
     "export": export,
     "predict": predict,
     "evaluate": evaluate,
+    "serve": serve,
     "bench": bench,
 }
 

@@ -3,7 +3,8 @@
 On the CPU a bad id raises at once. On CUDA that would cost one synchronization per look-up (or a
 device assert, after which the process cannot use CUDA). So a bad id reads row 0 and sets a flag;
 `raise_if_bad`, called at the end of a step, reports it before anything is saved. `torch.compile`
-sees the check as one opaque operator. On the meta device ids have no values, and are not checked.
+sees the check as one opaque operator. `torch.export` gets an assertion instead, as its program may
+run where there is no guard. On the meta device ids have no values, and are not checked.
 """
 
 from __future__ import annotations
@@ -22,6 +23,12 @@ from outsize.errors import DataError, IdError
 _NONE = torch.iinfo(torch.int64).min
 _NUMBERS = count()
 _GUARDS: WeakValueDictionary[int, IdGuard] = WeakValueDictionary()
+
+
+def is_exporting() -> bool:
+    """Whether `torch.export` traces this call; torch 2.6 cannot tell."""
+    known: Any = getattr(torch.compiler, "is_exporting", None)
+    return known is not None and bool(known())
 
 
 class IdGuard:
@@ -49,6 +56,8 @@ class IdGuard:
             raise DataError(
                 f"{self._names[0]}: ids must be int64, but got {ids.dtype}: use .long()"
             )
+        if is_exporting():
+            return self._check_exported(ids)
         if torch.compiler.is_compiling():
             checked: Tensor = _check_compiled(ids, self._number)
             return checked
@@ -80,6 +89,14 @@ class IdGuard:
             worst = torch.where(bad, ids, _NONE).amax(dim=0)
             torch.maximum(self._worst, worst, out=self._worst)
         return ids.masked_fill(bad, 0)
+
+    def _check_exported(self, ids: Int64[Tensor, "n columns"]) -> Int64[Tensor, "n columns"]:
+        for column, (name, limit) in enumerate(zip(self._names, self._limits, strict=True)):
+            own = ids[:, column]
+            is_good = ((own >= 0) & (own < limit)).all()
+            message = f"{name}: an id is outside 0 … {limit - 1}"
+            torch.ops.aten._assert_async.msg(is_good, message)
+        return ids
 
     def raise_if_bad(self) -> None:
         """Raise if an id was flagged on CUDA since the last call (one synchronization)."""

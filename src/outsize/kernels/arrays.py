@@ -14,13 +14,13 @@ _held = threading.local()
 def is_plain(*tensors: Tensor) -> bool:
     """Whether kernels can work on these tensors: on the CPU, and not traced or transformed."""
     return (
-        all(
+        not torch.compiler.is_compiling()  # first: torch.compile cannot read the rest
+        and all(
             type(tensor) in (Tensor, nn.Parameter)
             and tensor.device.type == "cpu"
             and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
             for tensor in tensors
         )
-        and not torch.compiler.is_compiling()
         and not torch._C._is_tracing()
     )
 

@@ -102,7 +102,8 @@ class HashEmbeddingTable(EmbeddingTable):
 
     def lookup(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "n dim"]:  # noqa: D102
         buckets = hash_ids(ids, self.hashes[:-1], self.num_buckets)
-        rows = self.weight.index_select(0, buckets.T.flatten()).chunk(buckets.shape[1])
+        found = self.weight.index_select(0, buckets.T.flatten())
+        rows = found.view(buckets.shape[1], *ids.shape, self.spec.dim)
         importance = self.importance.index_select(0, self._importance_rows(ids))
         vectors = importance[:, :1] * rows[0]
         for j, row in enumerate(rows[1:], start=1):

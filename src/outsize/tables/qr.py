@@ -115,7 +115,8 @@ class QRTable(EmbeddingTable):
         for digit, rows in zip(split_digits(ids, self.bases), self.bases, strict=True):
             places.append(digit + start)
             start += rows
-        rows_of = self.weight.index_select(0, torch.cat(places)).chunk(len(places))
+        found = self.weight.index_select(0, torch.cat(places))
+        rows_of = found.view(len(places), *ids.shape, self.spec.dim)
         vectors = rows_of[0]
         for row in rows_of[1:]:
             vectors = vectors * row if self.combine == "multiply" else vectors + row

@@ -93,10 +93,10 @@ def composed(
         signs: Hash functions of the sign of each piece, for one source.
     """
     if not (
-        is_worthwhile(ids.shape[0], _LEAST_IDS)
+        is_plain(ids, *(_tensor(source) for source in sources))  # first: a trace has no fixed sizes
+        and is_worthwhile(ids.shape[0], _LEAST_IDS)
         and weight.numel() < 1 << 31
         and is_plain_float(weight)
-        and is_plain(ids, *(_tensor(source) for source in sources))
         and all(_is_narrow(source) for source in sources)
     ):
         return None
