@@ -70,6 +70,7 @@ def test_runs_log_and_report_what_rows_cost(run_file, tmp_path):
     assert "Rows between ranks" in (tmp_path / "run" / "report.html").read_text()
 
 
+@pytest.mark.slow  # without a cache it is replaced in test_data_parallel
 def test_a_killed_rank_with_a_cache_is_replaced_and_the_run_ends_as_if_it_had_lived(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text(RUN.format(num_train=5_000))

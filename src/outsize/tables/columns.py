@@ -19,6 +19,7 @@ from outsize.kernels.compositional.pieces import (
     Source,
     StoredPointers,
     composed,
+    num_columns,
 )
 from outsize.spec import TableSpec
 
@@ -86,7 +87,7 @@ def composed_columns(
     columns = (
         pointers[0].hashes.shape[0]
         if isinstance(pointers[0], HashedPointers)
-        else pointers[0].num_columns
+        else num_columns(pointers[0])
     )
     widths = column_widths(dim, columns)
     stride = widths[0] if pooled else dim

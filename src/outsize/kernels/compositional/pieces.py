@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int64, Integer
@@ -26,8 +26,7 @@ _MOST_BUCKETS = 1 << 24
 _CHUNKS = 8  # of a batch, whose gradients are summed apart
 
 
-@dataclass(frozen=True)
-class StoredPointers:
+class StoredPointers(NamedTuple):
     """Pointers that a table stores, one per column.
 
     Attributes:
@@ -40,14 +39,14 @@ class StoredPointers:
     first: int = 0
     columns: int | None = None
 
-    @property
-    def num_columns(self) -> int:
-        """Number of columns to use."""
-        return self.pointers.shape[1] - self.first if self.columns is None else self.columns
+
+def num_columns(stored: StoredPointers) -> int:
+    """Number of columns to use."""
+    every = stored.pointers.shape[1] - stored.first
+    return every if stored.columns is None else stored.columns
 
 
-@dataclass(frozen=True)
-class HashedPointers:
+class HashedPointers(NamedTuple):
     """Pointers that are hashes of ids, one function per column.
 
     Attributes:
@@ -59,8 +58,7 @@ class HashedPointers:
     num_buckets: int
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """Where one piece of every column of a vector is.
 
     Piece j begins at `pointer · stride + starts[j]`.
