@@ -18,6 +18,7 @@ from outsize.training.strict_toml import decode, read_toml
 REPOSITORY = Path(__file__).parent.parent
 PAGES = ["README.md", *(str(p.relative_to(REPOSITORY)) for p in REPOSITORY.glob("docs/*.md"))]
 WITH_A_MODULE = ("docs/extending.md",)  # its files belong together: see test_extending.py
+GOES_ON = ("docs/predict.md",)  # each of its Python blocks goes on from the one before
 RUN_FILES = [*REPOSITORY.glob("examples/*.toml"), *REPOSITORY.glob("src/outsize/**/*.toml")]
 SMALL = {
     "synthetic": ["data.num_train=600", "data.num_validation=200", "data.num_test=200",
@@ -40,8 +41,11 @@ def blocks(language):
         if page in WITH_A_MODULE and language != "python":
             continue
         text = (REPOSITORY / page).read_text()
-        for number, match in enumerate(re.finditer(rf"```{language}\n(.*?)```", text, re.DOTALL)):
-            found.append(pytest.param(match[1], id=f"{page}-{number}"))
+        written = re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
+        if page in GOES_ON and language == "python":
+            written = ["\n".join(written)]
+        for number, block in enumerate(written):
+            found.append(pytest.param(block, id=f"{page}-{number}"))
     return found
 
 

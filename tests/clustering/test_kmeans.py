@@ -68,7 +68,7 @@ def run_lloyd(points, centroids, iterations, weights=None, engine="torch"):
         iterations,
         torch.Generator().manual_seed(0),
         lambda some, others: nearest_in_column(some, others, prepare),
-        lambda: None,
+        lambda done: None,
     )[0]
 
 
