@@ -180,14 +180,14 @@ def predict(
 ) -> dict[str, Any]:
     """Score the rows of a file of raw values with an exported model, or find items for them."""
     from outsize.export import load_exported
-    from outsize.export.score_files import score_file
+    from outsize.export.score_files import file_to_read, score_file
     from outsize.export.search_files import search_file
     from outsize.models import RetrievalModel
 
     import_modules(imports)
     if as_json and out is None:
         raise ConfigError("--json prints a summary, so the scores need a file: name it with --out")
-    if out is not None and out.exists() and out.samefile(file):
+    if out is not None and out.exists() and out.samefile(file_to_read(file)):
         raise ConfigError(f"--out {out} is the file that is scored: name another one")
     loaded = load_exported(model)
     if isinstance(loaded, RetrievalModel):

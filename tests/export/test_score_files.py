@@ -24,7 +24,7 @@ def model(trained):
 
 
 @pytest.fixture
-def test_file(tmp_path):
+def raw_file(tmp_path):
     return write_rows(tmp_path / "test.csv", TEST_ROWS, INPUTS)
 
 
@@ -36,10 +36,10 @@ def read(path):
 @pytest.mark.parametrize("out", ["scores.parquet", "scores.csv"])
 @pytest.mark.parametrize("block_bytes", [1 << 22, 600])
 def test_a_file_has_the_scores_of_its_rows(
-    model, test_file, tmp_path, out, block_bytes, monkeypatch
+    model, raw_file, tmp_path, out, block_bytes, monkeypatch
 ):
     monkeypatch.setattr(sources, "_BLOCK_BYTES", block_bytes)  # many chunks, one result
-    found = score_file(model, test_file, tmp_path / out, keep=["city"], quiet=True)
+    found = score_file(model, raw_file, tmp_path / out, keep=["city"], quiet=True)
     scores = read(tmp_path / out)
     expected = model.predict(as_columns(TEST_ROWS))
     assert scores["row"] == list(range(len(TEST_ROWS)))
@@ -69,29 +69,29 @@ def test_every_form_of_file_is_read(model, tmp_path, form, monkeypatch):
     )
 
 
-def test_bad_rows_are_refused_with_their_line_and_nothing_is_left(model, test_file, tmp_path):
-    lines = test_file.read_text().splitlines()
+def test_bad_rows_are_refused_with_their_line_and_nothing_is_left(model, raw_file, tmp_path):
+    lines = raw_file.read_text().splitlines()
     lines[5] = "old" + lines[5][lines[5].index(",") :]
-    test_file.write_text("\n".join(lines))
+    raw_file.write_text("\n".join(lines))
     with pytest.raises(
         DataError, match=r"in 'age' that is not a number \(first: .* line 6: b'old'"
     ):
-        score_file(model, test_file, tmp_path / "scores.csv", quiet=True)
+        score_file(model, raw_file, tmp_path / "scores.csv", quiet=True)
     assert [path.name for path in tmp_path.iterdir()] == ["test.csv"]
 
 
-def test_a_share_of_bad_rows_may_be_skipped(model, test_file, tmp_path):
-    lines = test_file.read_text().splitlines()
+def test_a_share_of_bad_rows_may_be_skipped(model, raw_file, tmp_path):
+    lines = raw_file.read_text().splitlines()
     lines[5] = "old" + lines[5][lines[5].index(",") :]
     lines[9] = "too,few"
-    test_file.write_text("\n".join(lines))
+    raw_file.write_text("\n".join(lines))
     out = tmp_path / "scores.csv"
-    found = score_file(model, test_file, out, max_bad_rows=0.1, quiet=True)
+    found = score_file(model, raw_file, out, max_bad_rows=0.1, quiet=True)
     assert found.num_bad == 2
     assert "wrong number of columns" in found.bad_rows
     assert read(out)["row"] == [row for row in range(len(TEST_ROWS)) if row not in (4, 8)]
     with pytest.raises(DataError, match="2 of 150 rows are malformed"):
-        score_file(model, test_file, out, max_bad_rows=0.01, quiet=True)
+        score_file(model, raw_file, out, max_bad_rows=0.01, quiet=True)
     assert len(read(out)["row"]) == 148  # the earlier scores are untouched
 
 
@@ -109,8 +109,8 @@ def test_a_share_of_bad_rows_may_be_skipped(model, test_file, tmp_path):
         ("test.csv", {"out": "test.csv/scores.csv"}, WriteError, "could not write"),
     ],
 )
-def test_what_cannot_be_scored_is_refused(model, test_file, file, settings, error, message):
-    folder = test_file.parent
+def test_what_cannot_be_scored_is_refused(model, raw_file, file, settings, error, message):
+    folder = raw_file.parent
     (folder / "empty.csv").write_text("")
     (folder / "header.csv").write_text(",".join(INPUTS) + "\n")
     (folder / "narrow.csv").write_text("age,price\n1,2\n")
@@ -162,18 +162,20 @@ def run(*words):
     return left.value.code
 
 
-def test_the_commands_print_scores_or_one_object(trained, test_file, tmp_path, capfd):
+def test_the_commands_print_scores_or_one_object(trained, raw_file, tmp_path, capfd):
     folder, out = trained("store")[2], tmp_path / "scores.parquet"
-    assert run("predict", folder, test_file, "--keep", "city") == 0
+    assert run("predict", folder, raw_file, "--keep", "city") == 0
     lines = list(csv.DictReader(capfd.readouterr().out.splitlines()))
     assert lines[7]["city"] == TEST_ROWS[7]["city"]
     assert len(lines) == len(TEST_ROWS)
-    assert run("predict", folder, test_file, "--out", out, "--json") == 0
+    assert run("predict", folder, raw_file, "--out", out, "--json") == 0
     summary = json.loads(capfd.readouterr().out)
     assert summary["num_rows"] == len(TEST_ROWS)
-    assert run("predict", folder, test_file, "--out", test_file) == 2
+    assert run("predict", folder, raw_file, "--out", raw_file) == 2
     assert "is the file that is scored" in capfd.readouterr().err
-    assert run("predict", folder, test_file, "--json") == 2
+    assert run("predict", folder, tmp_path / "nowhere.csv", "--out", raw_file) == 2
+    assert "nowhere.csv: no such file" in capfd.readouterr().err
+    assert run("predict", folder, raw_file, "--json") == 2
     assert "name it with --out" in capfd.readouterr().err
     labelled = write_rows(tmp_path / "labelled.csv", TEST_ROWS)
     assert run("evaluate", folder, labelled, "--json") == 0
