@@ -83,15 +83,7 @@ def _measure(num_ids: int, batch: int, cap: int, threads: int, rounds: int) -> d
         "threads": threads,
         "cce_vs_sparse": cce / timings[_SPARSE].median_s,
         "cce_vs_dense": cce / timings[_DENSE].median_s,
-        "methods": {
-            name: {
-                "median_ms": timing.median_s * 1e3,
-                "p10_ms": timing.p10_s * 1e3,
-                "p90_ms": timing.p90_s * 1e3,
-                "rounds": timing.rounds,
-            }
-            for name, timing in timings.items()
-        },
+        "methods": {name: timing.in_ms() for name, timing in timings.items()},
     }
 
 

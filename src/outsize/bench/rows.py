@@ -90,15 +90,7 @@ def measure_shape(shape: Shape, *, rounds: int, calls: int) -> dict[str, Any]:
     peers = [name for name in _PEERS if name in timings]
     return {
         **asdict(shape),
-        "variants": {
-            name: {
-                "median_ms": timing.median_s * 1e3,
-                "p10_ms": timing.p10_s * 1e3,
-                "p90_ms": timing.p90_s * 1e3,
-                "rounds": timing.rounds,
-            }
-            for name, timing in timings.items()
-        },
+        "variants": {name: timing.in_ms() for name, timing in timings.items()},
         **{f"speedup_vs_{name}": timings[name].median_s / fused for name in peers},
         **{f"staged_speedup_vs_{name}": timings[name].median_s / staged for name in peers},
     }

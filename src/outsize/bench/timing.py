@@ -26,6 +26,15 @@ class Timing:
     p90_s: float
     rounds: int
 
+    def in_ms(self) -> dict[str, float]:
+        """Median and percentiles in milliseconds, and the number of rounds, for results."""
+        return {
+            "median_ms": self.median_s * 1e3,
+            "p10_ms": self.p10_s * 1e3,
+            "p90_ms": self.p90_s * 1e3,
+            "rounds": self.rounds,
+        }
+
 
 def time_in_turns(
     variants: Mapping[str, Callable[[], object]], *, rounds: int, calls: int, warmup: int = 2

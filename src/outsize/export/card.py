@@ -12,9 +12,9 @@ from torch import Tensor
 
 from outsize.export.tables import ExportedTable
 from outsize.files import write_json, write_text_atomically
+from outsize.reporting.quantities import format_bytes
 
 CARD, README = "card.json", "README.md"
-_UNITS = ("B", "kB", "MB", "GB", "TB")
 _SHOWN_METRICS = ("loss", "auc", "normalized_entropy", "calibration")
 
 
@@ -126,7 +126,7 @@ def _readme(card: Mapping[str, Any]) -> str:
     lines = [f"# {card['model']['kind']} ({card['task']} model)", ""]
     for name, value in card["data"].items():
         lines.append(f"- {name.replace('_', ' ')}: {value}")
-    sizes = ", ".join(f"{name} {_bytes(size)}" for name, size in card["file_bytes"].items())
+    sizes = ", ".join(f"{name} {format_bytes(size)}" for name, size in card["file_bytes"].items())
     lines += [f"- files: {sizes}", f"- written by outsize {card['versions']['outsize']}", ""]
     lines += _metric_lines(card)
     lines += ["## Inputs", "", "| column | type | encoding |", "|---|---|---|"]
@@ -145,7 +145,7 @@ def _readme(card: Mapping[str, Any]) -> str:
     for table in card["tables"]:
         lines.append(
             f"| {_cell(table['name'])} | {table['method']} | {table['num_rows']:,} | "
-            f"{table['dim']} | {_bytes(table['bytes'])} |"
+            f"{table['dim']} | {format_bytes(table['bytes'])} |"
         )
     lines += ["", "## Use", "", "```python", "import outsize", ""]
     lines += ['model = outsize.load_exported("DIR")']
@@ -175,11 +175,3 @@ def _number(value: float | None) -> str:
 
 def _cell(text: Any) -> str:
     return " ".join(str(text).split()).replace("|", "\\|")
-
-
-def _bytes(size: float) -> str:
-    for unit in _UNITS[:-1]:
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} {_UNITS[-1]}"
