@@ -21,17 +21,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.het.staleness import MODES, run_text, steady_step_s
+from benchmarks.het.staleness_runs import MODES, steady_step_s, synthetic_run
 from benchmarks.runner import typed_command
 from outsize.bench.runner import results_page, write_results
 from outsize.reporting.environment import environment
 from outsize.training.run_folder import RunFolder
+from outsize.training.strict_toml import encode, to_toml
 
 _HOSTS = ("outsize-a", "outsize-b")
 _LINKS = ("outsize-va", "outsize-vb")
 _ADDRESSES = ("10.91.0.1", "10.91.0.2")
 _PORT = 29_517
-_SHOWN = ("synchronous", "synchronous, int8", "s = 100", "read 100, write 10, int8")
+_SHOWN = (
+    "synchronous", "synchronous, bfloat16", "synchronous, int8",
+    "s = 10, int8", "read 100, write 10", "read 100, write 10, int8",
+)  # fmt: skip
 
 
 def main() -> None:
@@ -67,17 +71,16 @@ def main() -> None:
 def train(mode: str, out: Path, given: argparse.Namespace) -> None:
     """Train one mode, with a launcher on each host."""
     run = out.parent / f"{out.name}.toml"
-    run.write_text(
-        run_text(
-            MODES[mode],
-            num_ranks=2 * given.ranks,
-            batch_size=given.batch,
-            steps=given.steps,
-            skew=1.05,
-            dim=given.dim,
-            log_every=max(10, given.steps // 20),
-        )
+    config = synthetic_run(
+        MODES[mode],
+        num_ranks=2 * given.ranks,
+        batch_size=given.batch,
+        steps=given.steps,
+        skew=1.05,
+        dim=given.dim,
+        log_every=max(10, given.steps // 20),
     )
+    run.write_text(to_toml(encode(config)))
     launchers = []
     for node, (host, link) in enumerate(zip(_HOSTS, _LINKS, strict=True)):
         words = [

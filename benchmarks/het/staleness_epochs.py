@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.het.staleness import ZIPF, default_ranks, describe, train_cells
+from benchmarks.het.staleness_runs import ZIPF, default_ranks, describe, train_cells
 from benchmarks.runner import run_command
 from outsize.bench import Benchmark
 
