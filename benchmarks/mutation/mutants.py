@@ -147,7 +147,7 @@ def _changed(node: ast.expr | ast.stmt) -> Iterator[ast.expr | ast.stmt]:
             if not isinstance(test, ast.Compare | ast.BoolOp | ast.UnaryOp):
                 changed.test = ast.UnaryOp(ast.Not(), test)
                 yield changed
-        case ast.Expr(value=ast.Call()) | ast.AugAssign():
+        case ast.Expr(value=ast.Call()):
             yield ast.Pass()
         case _:
             pass

@@ -118,7 +118,7 @@ def run_mutants(
                 return row
         tree = copies.get()
         try:
-            row = _run(mutant, tests_for(mutant, covered), tree)
+            row = _run(mutant, chosen_tests(mutant, covered), tree)
         finally:
             copies.put(tree)
         write_text_atomically(kept, json.dumps(row))
@@ -129,7 +129,7 @@ def run_mutants(
         return list(pool.map(run_one, sample))
 
 
-def tests_for(mutant: Mutant, covered: Sequence[Mapping[str, Any]]) -> list[tuple[str, float]]:
+def chosen_tests(mutant: Mutant, covered: Sequence[Mapping[str, Any]]) -> list[tuple[str, float]]:
     """Tests that execute a line of the mutant, with their seconds; the fastest first."""
     lines = set(range(mutant.lines[0], mutant.lines[1] + 1))
     found = [
