@@ -31,6 +31,7 @@ ABOUT = "bytes, AUC and time of training with bounded staleness, against synchro
 RECOMMENDED = ("s = 10, int8", "read 100, write 10, int8")
 _WIRES = ("synchronous", "synchronous, bfloat16", "synchronous, int8")
 _BOUNDED = (*_WIRES, "s = 10", "read 100, write 10", *RECOMMENDED)
+_REAL = (*_WIRES, "s = 2, int8", *RECOMMENDED)
 _ALL = (*_BOUNDED, "s = 100", "s = inf")
 _CHECKPOINT_EVERY = 100
 
@@ -57,7 +58,7 @@ def cells_of(
     for data_set in REAL_DATA if data is not None else ():
         shared = {"data_set": data_set, "folder": str(data), "batch_size": 512}
         shared["num_ranks"] = sizes["num_ranks"]
-        settings += [{"mode": mode, **shared} for mode in _BOUNDED]
+        settings += [{"mode": mode, **shared} for mode in _REAL]
         settings += [{"mode": m, **shared, "checkpoint_every": every} for m in RECOMMENDED]
     return [{**cell, "seed": seed} for cell in settings for seed in range(seeds)]
 

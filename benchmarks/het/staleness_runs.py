@@ -62,6 +62,7 @@ MODES: dict[str, Mode] = {
     "synchronous, bfloat16": Mode(wire="bfloat16"),
     "synchronous, int8": Mode(wire="int8"),
     "s = 0": Mode(read=0),
+    "s = 2, int8": Mode(read=2, wire="int8"),
     "s = 10": Mode(read=10),
     "s = 10, int8": Mode(read=10, wire="int8"),
     "s = 100": Mode(read=100),

@@ -10,7 +10,7 @@ the processor's cache.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -214,7 +214,7 @@ def _cell(seconds: float, floor: float) -> str:
     return f"{seconds * 1e3:.2f} ({seconds / floor:.2f})"
 
 
-def _line(size: tuple[int, int, int], dtype: str, cells: list[str]) -> str:
+def _line(size: Sequence[int], dtype: str, cells: list[str]) -> str:
     queries, items, dim = size
     return f"| {queries:,} | {items:,} | {dim} | {dtype} | {' | '.join(cells)} |"
 
