@@ -151,3 +151,18 @@ def test_a_file_of_queries_has_the_items_of_each(trained, model, tmp_path, capfd
         main(["predict", str(trained[2]), str(path), "--out", str(out)])
     assert left.value.code == 2
     assert "row 3: 'u99'" in capfd.readouterr().err
+
+
+def test_a_quantized_model_has_its_own_metrics_and_items(trained, tmp_path):
+    result, task, plain, _ = trained
+    summary = export_run(result.out, tmp_path / "small", quantize="int8")
+    before = summary["quantization"]["metrics_before"]
+    assert before["test"] == pytest.approx(result.test, rel=1e-6)
+    assert summary["metrics"]["test"]["loss"] != before["test"]["loss"]
+    assert summary["metrics"]["test"]["loss"] == pytest.approx(before["test"]["loss"], abs=0.01)
+    model = outsize.load_exported(tmp_path / "small")
+    with torch.no_grad():
+        items = model.encode_items(task.data.items.take(torch.arange(30)))
+    torch.testing.assert_close(model.searcher.vectors, items)
+    with pytest.raises(ConfigError, match="export its run with --quantize"):
+        export_run(plain, tmp_path / "other", quantize="int8")

@@ -198,6 +198,16 @@ def load_weights(
         raise _does_not_fit(folder, checkpoint)
 
 
+def beta_of(config: RunConfig, checkpoint: Path) -> float:
+    """The inverse temperature of a retrieval run: as configured, or as learned by a checkpoint."""
+    assert config.negatives is not None
+    weights = load_checkpoint(checkpoint)["model"]
+    learned = [weight for name, weight in weights.items() if name.startswith("negatives.")]
+    if config.negatives.learn_beta and len(learned) == 1 and learned[0].numel() == 1:
+        return float(learned[0].float().exp())
+    return float(config.negatives.beta)
+
+
 def _does_not_fit(folder: RunFolder, checkpoint: Path, fact: str = "") -> CheckpointError:
     return CheckpointError(
         f"checkpoint {checkpoint} does not fit {folder.config_file}{fact}: "
