@@ -201,6 +201,14 @@ def predict(
         typer.Option(metavar="COLUMN", help="Copy a column of FILE to the scores. Repeatable."),
     ] = [],  # noqa: B006
     top: Annotated[int, typer.Option(help="Items per query, for a two-tower model.")] = 10,
+    exclude: Annotated[
+        list[Path],
+        typer.Option(
+            metavar="PAIRS",
+            help="For a two-tower model, leave out what queries have seen: a file of pairs. "
+            "Repeatable.",
+        ),
+    ] = [],  # noqa: B006
     max_bad_rows: Annotated[
         float, typer.Option(help="The largest share of malformed rows that is skipped.")
     ] = 0.0,
@@ -222,13 +230,19 @@ def predict(
     if isinstance(loaded, RetrievalModel):
         if keep:
             raise ConfigError("--keep is for click models: join the items by row")
-        found = search_file(loaded, file, out, k=top, max_bad_rows=max_bad_rows, quiet=as_json)
+        found = search_file(
+            loaded, file, out, k=top, exclude=exclude, max_bad_rows=max_bad_rows, quiet=as_json
+        )
         name = "mean score of the best item"
     else:
+        if exclude:
+            raise ConfigError("--exclude is for two-tower models: leave it out")
         found = score_file(loaded, file, out, keep=keep, max_bad_rows=max_bad_rows, quiet=as_json)
         name = "mean probability"
     if found.bad_rows:
         say(f"skipped malformed rows: {found.bad_rows}")
+    if found.note:
+        say(f"note: {found.note}")
     if not as_json and out is not None:
         say(f"{found.num_rows:,} rows, {name} {found.mean:.5f}  →  {out}")
     return {
@@ -247,6 +261,14 @@ def evaluate(
         Path, typer.Argument(help="A labelled CSV, TSV or Parquet file.", metavar="FILE")
     ],
     step: Step = None,
+    exclude: Annotated[
+        list[Path],
+        typer.Option(
+            metavar="PAIRS",
+            help="For a two-tower model, leave out of rankings what queries have seen: a file of "
+            "pairs. Repeatable. Default: a run's own pairs.",
+        ),
+    ] = [],  # noqa: B006
     max_bad_rows: Annotated[
         float | None,
         typer.Option(help="The largest share of malformed rows that is skipped. As in training."),
@@ -259,7 +281,9 @@ def evaluate(
     from outsize.training.metric_names import in_words
 
     import_modules(imports)
-    summary = evaluate_model(model, file, step, max_bad_rows=max_bad_rows, quiet=as_json)
+    summary = evaluate_model(
+        model, file, step, exclude=exclude, max_bad_rows=max_bad_rows, quiet=as_json
+    )
     if summary["note"]:
         say(f"note: {summary['note']}")
     if not as_json:

@@ -35,6 +35,7 @@ _CONFIG = {
     "features": [{"name": str}],
     "tables": [_TABLE],
     "encoding": Absent(OneOf(None, Each(object))),
+    "pairs": Absent(OneOf(None, Each(object))),
     "batch_size": Absent(Whole(1)),
     "training": Absent(Each(object)),
     "files": {WEIGHTS: FILE_FACTS},

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from outsize.data import DATA
+from outsize.data import DATA, RetrievalData
 from outsize.data.click_data import SPLITS
 from outsize.errors import ConfigError
 from outsize.export import require_free, write_exported
@@ -24,8 +25,8 @@ from outsize.export.retrieval import write_exported_retrieval
 from outsize.models import ClickModelConfig, RetrievalModelConfig, TwoTower
 from outsize.registries import name_of
 from outsize.suggestions import few
-from outsize.training.build import build_retrieval_data, build_retrieval_model
 from outsize.training.config import RunConfig
+from outsize.training.evaluate_pairs import cold_keys, pair_facts
 from outsize.training.quantization_loss import (
     ITEMS_PER_CHUNK,
     measure_click_models,
@@ -36,9 +37,8 @@ from outsize.training.run_folder import RunFolder
 from outsize.training.run_weights import (
     ChosenCheckpoint,
     beta_of,
-    choose_checkpoint,
     load_click_model,
-    load_weights,
+    load_two_tower,
     open_run,
 )
 
@@ -131,30 +131,17 @@ def _export_retrieval(
 ) -> tuple[dict[str, Any], dict[str, Any], str]:
     assert isinstance(config.model, RetrievalModelConfig)
     assert config.retrieval is not None
-    chosen = choose_checkpoint(folder, step)
-    data = build_retrieval_data(config)
-    model = build_retrieval_model(config, data)
-    if not isinstance(model, TwoTower):
-        raise ConfigError(
-            f"{folder.path} holds a {type(model).__name__}, but of retrieval models only two "
-            "towers can be exported"
-        )
-    load_weights(folder, config, model.eval(), chosen.folder)
-    training = _training(chosen)
+    model, data, chosen = load_two_tower(folder, config, step)
+    training, beta = _training(chosen), beta_of(config, chosen.folder)
     if how is not None:
-        beta, wanted = beta_of(config, chosen.folder), config.retrieval
+        wanted = config.retrieval
         quantized, changes = quantize_two_tower(model, config.model, how)
         before, after = (
             measure_retrieval_model(one, data, beta, wanted) for one in (model, quantized)
         )
         facts = quantization_facts(how, changes, before)
         model, training = quantized, {**training, "metrics": after, "quantization": facts}
-    vectors = encode_corpus(
-        lambda rows: model.encode_items(data.items.take(rows)),
-        data.items.num_rows,
-        ITEMS_PER_CHUNK,
-        torch.device("cpu"),
-    )
+    vectors = encode_items(model, data)
     names = data.items.names
     sizes = {f"{split}_pairs": data.num_pairs(split) for split in SPLITS}
     sizes |= {"queries": data.queries.num_rows, "items": data.items.num_rows}
@@ -167,8 +154,20 @@ def _export_retrieval(
         training,
         encoder=data.queries.encoder,
         data=_data_facts(config, sizes, data.fingerprint),
+        pairs=pair_facts(config, beta),
+        cold=cold_keys(data),
     )
     return written, training, chosen.note
+
+
+def encode_items(model: TwoTower, data: RetrievalData) -> Tensor:
+    """The vectors of all items of a run."""
+    return encode_corpus(
+        lambda rows: model.encode_items(data.items.take(rows)),
+        data.items.num_rows,
+        ITEMS_PER_CHUNK,
+        torch.device("cpu"),
+    )
 
 
 def _data_facts(config: RunConfig, sizes: Mapping[str, int], fingerprint: str) -> dict[str, Any]:

@@ -9,13 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from outsize.checkpoint import list_checkpoints, load_checkpoint, read_plain_state, step_of
-from outsize.data import ClickData
+from outsize.data import ClickData, RetrievalData
 from outsize.errors import CheckpointError, ConfigError
 from outsize.json_files import Each, OneOf, SchemaError, Whole, check
-from outsize.models import ClickModel, RetrievalModel
+from outsize.models import ClickModel, RetrievalModel, TwoTower
 from outsize.stores.row_files import load_rows
 from outsize.suggestions import few
-from outsize.training.build import build_click_data, build_model, build_row_optimizer
+from outsize.training.build import (
+    build_click_data,
+    build_model,
+    build_retrieval_data,
+    build_retrieval_model,
+    build_row_optimizer,
+)
 from outsize.training.config import RunConfig
 from outsize.training.loop_state import dense_state, load_dense_state
 from outsize.training.metric_names import Metrics
@@ -171,6 +177,22 @@ def load_click_model(folder: RunFolder, step: int | None = None) -> RunModel:
     model = build_model(config, data)
     load_weights(folder, config, model, chosen.folder)
     return RunModel(model, config, data, chosen)
+
+
+def load_two_tower(
+    folder: RunFolder, config: RunConfig, step: int | None = None
+) -> tuple[TwoTower, RetrievalData, ChosenCheckpoint]:
+    """The two-tower model of a run in evaluation mode, its data, and the checkpoint it is from."""
+    chosen = choose_checkpoint(folder, step)
+    data = build_retrieval_data(config)
+    model = build_retrieval_model(config, data)
+    if not isinstance(model, TwoTower):
+        raise ConfigError(
+            f"{folder.path} holds a {type(model).__name__}, but of retrieval models only two "
+            "towers can be exported or evaluated on files"
+        )
+    load_weights(folder, config, model.eval(), chosen.folder)
+    return model, data, chosen
 
 
 def load_weights(
