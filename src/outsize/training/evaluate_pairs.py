@@ -44,7 +44,8 @@ def cold_keys(data: RetrievalData) -> NDArray[np.uint64] | None:
     if data.queries.names is None:
         return None
     is_cold = data.known("validation").counts() == 0
-    return text_keys(data.queries.names)[is_cold.numpy()]
+    keys: NDArray[np.uint64] = text_keys(data.queries.names)[is_cold.numpy()]
+    return keys
 
 
 def seen_in_run(data: RetrievalData) -> SeenItems:
