@@ -46,7 +46,7 @@ _REPOSITORY = Path(__file__).parents[2]
 def run(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
     """Train and export the models, serve them, and ask them in turns."""
     sizes = (10, 100, 1_000, 2_000) if quick else (10, 100, 1_000, 10_000, 20_000, 20_000, 50, 500)
-    repeats, requests = (2, 16) if quick else (7, 160)
+    repeats, requests = (2, 16) if quick else (5, 120)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
