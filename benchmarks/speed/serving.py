@@ -23,6 +23,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -91,12 +92,12 @@ def make_exports(folder: Path, sizes: Sequence[int], num_rows: int) -> dict[str,
             "train": {"batch_size": 1024, "epochs": 1},
         }  # fmt: skip
         config = decode(RunConfig, tree, "serving")
-        result = outsize.train(config, folder / name, quiet=True)
+        outsize.train(config, folder / name, quiet=True)
         exports[name] = folder / f"{name}-exported"
-        export_run(result.out, exports[name])
+        export_run(folder / name, exports[name])
         if name == "full":
             exports["int8"] = folder / "int8-exported"
-            export_run(result.out, exports["int8"], quantize="int8")
+            export_run(folder / name, exports["int8"], quantize="int8")
     return {name: exports[name] for name in ("full", "cce", "int8")}
 
 
@@ -144,7 +145,7 @@ def in_process(
 
         variants: dict[str, Callable[[], Any]] = {PLAIN: forward}
         for name, model in models.items():
-            variants[name] = lambda model=model, columns=columns: model.predict(columns)
+            variants[name] = partial(model.predict, columns)
         calls = 1 if num_rows > 64 else 20
         for name, timing in time_in_turns(variants, rounds=rounds, calls=calls).items():
             spread = [num_rows / timing.p90_s, num_rows / timing.p10_s]
