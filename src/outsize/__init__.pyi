@@ -90,6 +90,7 @@ from outsize.tables import DHETable as DHETable
 from outsize.tables import FullTable as FullTable
 from outsize.tables import HashEmbeddingTable as HashEmbeddingTable
 from outsize.tables import HashTable as HashTable
+from outsize.tables import Int8Table as Int8Table
 from outsize.tables import LowRankTable as LowRankTable
 from outsize.tables import PointerDiagnosis as PointerDiagnosis
 from outsize.tables import QRTable as QRTable

@@ -122,36 +122,65 @@ def compare(
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="The folder of a run.", metavar="RUN")],
+    run: Annotated[
+        Path,
+        typer.Argument(help="The folder of a run; with --quantize, or an export.", metavar="RUN"),
+    ],
     out: Annotated[Path, typer.Argument(help="Folder to write; new or empty.", metavar="DIR")],
     step: Step = None,
     onnx: Annotated[
         bool, typer.Option("--onnx", help="Also write DIR/model.onnx, of a click model.")
     ] = False,
+    quantize: Annotated[
+        str | None,
+        typer.Option(metavar="int8|pq", help="Quantize the tables, and measure what it costs."),
+    ] = None,
+    columns: Annotated[
+        int | None, typer.Option(help="pq: columns per vector. Default: one for 2 numbers.")
+    ] = None,
+    codes: Annotated[int | None, typer.Option(help="pq: codes per column. Default: 256.")] = None,
+    max_bytes: Annotated[
+        int | None, typer.Option(help="pq: bytes of all tables together, instead of --codes.")
+    ] = None,
+    min_rows: Annotated[
+        int, typer.Option(help="pq: tables with fewer rows stay as they are.")
+    ] = 1_000,
     imports: Imports = [],  # noqa: B006
     as_json: AsJson = False,
 ) -> dict[str, Any]:
     """Write the trained model of a run for use without its training."""
     from outsize.export import load_exported, write_onnx
     from outsize.export.onnx_file import ONNX, require_onnx
+    from outsize.export.quantization import Quantization
     from outsize.training import export_run
     from outsize.training.metric_names import in_words
+    from outsize.training.quantization_loss import loss_table, unchanged_lines
 
     import_modules(imports)
     if onnx:
         require_onnx()
-    summary = export_run(run, out, step)
+    how = None
+    if quantize is not None:
+        how = Quantization(quantize, columns, codes, max_bytes, min_rows)
+    elif (columns, codes, max_bytes) != (None, None, None):
+        raise ConfigError(
+            "--columns, --codes and --max-bytes are settings of --quantize pq: add it"
+        )
+    summary = export_run(run, out, step, quantize=how, quiet=as_json)
     if onnx:
         summary["onnx"] = write_onnx(load_exported(out), out / ONNX)
     if summary["note"]:
         say(f"note: {summary['note']}")
     if not as_json:
         which = "the best step" if summary["is_best"] else "step"
-        say(
-            f"{summary['model']} of {which} {summary['step']:,}, "
-            f"{summary['num_parameters']:,} parameters  →  {out}"
-        )
-        for split, metrics in summary["metrics"].items():
+        of_step = "" if summary["step"] is None else f" of {which} {summary['step']:,}"
+        say(f"{summary['model']}{of_step}, {summary['num_parameters']:,} parameters  →  {out}")
+        if how is not None:
+            for line in loss_table(summary["quantization"], summary["metrics"]):
+                say(line)
+            for line in unchanged_lines(summary["quantization"]):
+                say(line)
+        for split, metrics in () if how is not None else summary["metrics"].items():
             say(f"{split}  {in_words(metrics)}")
         if onnx:
             say(f"ONNX, opset {summary['onnx']['opset']}  →  {summary['onnx']['out']}")
@@ -172,6 +201,14 @@ def predict(
         typer.Option(metavar="COLUMN", help="Copy a column of FILE to the scores. Repeatable."),
     ] = [],  # noqa: B006
     top: Annotated[int, typer.Option(help="Items per query, for a two-tower model.")] = 10,
+    exclude: Annotated[
+        list[Path],
+        typer.Option(
+            metavar="PAIRS",
+            help="For a two-tower model, leave out what queries have seen: a file of pairs. "
+            "Repeatable.",
+        ),
+    ] = [],  # noqa: B006
     max_bad_rows: Annotated[
         float, typer.Option(help="The largest share of malformed rows that is skipped.")
     ] = 0.0,
@@ -193,13 +230,19 @@ def predict(
     if isinstance(loaded, RetrievalModel):
         if keep:
             raise ConfigError("--keep is for click models: join the items by row")
-        found = search_file(loaded, file, out, k=top, max_bad_rows=max_bad_rows, quiet=as_json)
+        found = search_file(
+            loaded, file, out, k=top, exclude=exclude, max_bad_rows=max_bad_rows, quiet=as_json
+        )
         name = "mean score of the best item"
     else:
+        if exclude:
+            raise ConfigError("--exclude is for two-tower models: leave it out")
         found = score_file(loaded, file, out, keep=keep, max_bad_rows=max_bad_rows, quiet=as_json)
         name = "mean probability"
     if found.bad_rows:
         say(f"skipped malformed rows: {found.bad_rows}")
+    if found.note:
+        say(f"note: {found.note}")
     if not as_json and out is not None:
         say(f"{found.num_rows:,} rows, {name} {found.mean:.5f}  →  {out}")
     return {
@@ -218,6 +261,14 @@ def evaluate(
         Path, typer.Argument(help="A labelled CSV, TSV or Parquet file.", metavar="FILE")
     ],
     step: Step = None,
+    exclude: Annotated[
+        list[Path],
+        typer.Option(
+            metavar="PAIRS",
+            help="For a two-tower model, leave out of rankings what queries have seen: a file of "
+            "pairs. Repeatable. Default: a run's own pairs.",
+        ),
+    ] = [],  # noqa: B006
     max_bad_rows: Annotated[
         float | None,
         typer.Option(help="The largest share of malformed rows that is skipped. As in training."),
@@ -230,7 +281,9 @@ def evaluate(
     from outsize.training.metric_names import in_words
 
     import_modules(imports)
-    summary = evaluate_model(model, file, step, max_bad_rows=max_bad_rows, quiet=as_json)
+    summary = evaluate_model(
+        model, file, step, exclude=exclude, max_bad_rows=max_bad_rows, quiet=as_json
+    )
     if summary["note"]:
         say(f"note: {summary['note']}")
     if not as_json:

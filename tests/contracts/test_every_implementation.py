@@ -4,7 +4,7 @@ import pytest
 
 from outsize.optimizers import ROW_OPTIMIZERS
 from outsize.stores import STORES
-from outsize.tables import TABLES, build_table, quantize
+from outsize.tables import TABLES, Int8Table, build_table, quantize
 from outsize.testing import OPTIMIZER_CHECKS, STORE_CHECKS, TABLE_CHECKS
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes_if_compiling")
@@ -24,6 +24,18 @@ def test_every_table_keeps_the_contract(method, check):
 def test_a_quantized_table_keeps_the_contract(check):
     def make(spec, seed=0):
         return quantize(build_table("full", spec, seed=seed), codes=spec.num_rows // 8)
+
+    check(make)
+
+
+@pytest.mark.parametrize(
+    "check",
+    [check for check in TABLE_CHECKS if check.__name__ != "parameters_learn"],  # rows are fixed
+    ids=lambda check: check.__name__,
+)
+def test_an_int8_table_keeps_the_contract(check):
+    def make(spec, seed=0):
+        return Int8Table.from_table(build_table("full", spec, seed=seed))
 
     check(make)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from raw_logs import TEST_ROWS, as_columns
-from test_tracing import make_model, make_table
+from test_tracing import ROWS, make_model, make_table
 
 import outsize
 from outsize.cli import main
@@ -17,6 +17,7 @@ from outsize.errors import ConfigError
 from outsize.export import onnx_file, write_onnx
 
 pytest.importorskip("onnxscript")
+onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 
@@ -64,9 +65,17 @@ def test_the_batch_size_is_free_and_named(exported):
 
 
 def test_tables_of_several_methods_run_without_dense_features(tmp_path):
-    _, model = make_model(["full", "robe", "qr", "hash", "quantized"], num_dense=0)
+    methods = ["full", "robe", "qr", "hash", "quantized", "int8"]
+    _, model = make_model(methods, num_dense=0)
     summary = write_onnx(model, tmp_path / "model.onnx")
-    assert summary["inputs"] == ["full", "robe", "qr", "hash", "quantized"]
+    assert summary["inputs"] == methods
+    kinds = onnx.TensorProto
+    held = [
+        (t.data_type, tuple(t.dims)) for t in onnx.load(tmp_path / "model.onnx").graph.initializer
+    ]
+    assert (kinds.INT8, (ROWS["int8"], 8)) in held
+    assert (kinds.UINT8, (ROWS["quantized"], 2)) in held
+    assert (kinds.FLOAT, (ROWS["int8"], 8)) not in held
     draw = torch.Generator().manual_seed(0)
     for size in (1, 200):
         ids = {name: torch.randint(40, (size,), generator=draw) for name in summary["inputs"]}

@@ -6,13 +6,17 @@ import random
 import shutil
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
 import outsize
 from outsize.cli import main
+from outsize.data.encoding.text_keys import text_keys
 from outsize.errors import ConfigError, DataError, ExportError
 from outsize.training.config import RunConfig
+from outsize.training.evaluate import evaluate
+from outsize.training.evaluate_pairs import evaluate_pairs
 from outsize.training.export_run import export_run
 from outsize.training.run_folder import RunFolder
 from outsize.training.run_weights import choose_checkpoint, load_weights
@@ -25,7 +29,7 @@ TREE = {
         "item_features": ["genres"], "numeric": ["age"], "multi_valued": ["genres"],
     },
     "model": {"kind": "two-tower", "dim": 8, "hidden": [8]},
-    "negatives": {"kind": "in-batch"},
+    "negatives": {"kind": "in-batch", "learn_beta": True},
     "embeddings": {"dim": 4},
     "train": {"batch_size": 64, "epochs": 2},
 }  # fmt: skip
@@ -151,3 +155,133 @@ def test_a_file_of_queries_has_the_items_of_each(trained, model, tmp_path, capfd
         main(["predict", str(trained[2]), str(path), "--out", str(out)])
     assert left.value.code == 2
     assert "row 3: 'u99'" in capfd.readouterr().err
+
+
+def test_a_quantized_model_has_its_own_metrics_and_items(trained, tmp_path):
+    result, task, plain, _ = trained
+    summary = export_run(result.out, tmp_path / "small", quantize="int8")
+    before = summary["quantization"]["metrics_before"]
+    assert before["test"] == pytest.approx(result.test, rel=1e-6)
+    assert summary["metrics"]["test"]["loss"] != before["test"]["loss"]
+    assert summary["metrics"]["test"]["loss"] == pytest.approx(before["test"]["loss"], abs=0.01)
+    model = outsize.load_exported(tmp_path / "small")
+    with torch.no_grad():
+        items = model.encode_items(task.data.items.take(torch.arange(30)))
+    torch.testing.assert_close(model.searcher.vectors, items)
+    with pytest.raises(ConfigError, match="export its run with --quantize"):
+        export_run(plain, tmp_path / "other", quantize="int8")
+
+
+def pairs_file(task, path, *splits):
+    """Raw rows of the pairs of splits, with the columns of the query tower."""
+    users, films = (side.names.to_pylist() for side in (task.data.queries, task.data.items))
+    lines = ["film,user,age,town"]
+    for split in splits:
+        for user, film in zip(*(part.tolist() for part in task.data._pairs[split]), strict=True):
+            number = int(users[user][1:])
+            town = f"town {number % 5}" if number % 7 else ""
+            lines.append(f"{films[film]},{users[user]},{20 + number},{town}")
+    path.write_text("\n".join(lines))
+    return path
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_a_file_of_held_out_pairs_has_the_metrics_of_the_run(trained, tmp_path, split):
+    result, task, folder, _ = trained
+    file = pairs_file(task, tmp_path / "pairs.csv", split)
+    known = ["train"] if split == "validation" else ["train", "validation"]
+    seen = [pairs_file(task, tmp_path / f"{name}.csv", name) for name in known]
+    expected = result.test if split == "test" else result.best
+    wanted = {name: value for name, value in expected.items() if name != "step"}
+    found = [evaluate(model, file, exclude=seen, quiet=True) for model in (result.out, folder)]
+    if split == "test":
+        found.append(evaluate(result.out, file, quiet=True))  # what its test leaves out
+    for summary in found:
+        assert summary["metrics"] == pytest.approx(wanted, rel=1e-5)
+        assert summary["step"] == result.best["step"]
+        assert summary["num_rows"] == task.data.num_pairs(split)
+        assert summary["note"] == ""
+
+
+def test_pairs_of_cold_queries_and_in_other_orders_change_nothing(trained, tmp_path, monkeypatch):
+    _, task, folder, _ = trained
+    file = pairs_file(task, tmp_path / "pairs.csv", "test")
+    expected = evaluate(folder, file, quiet=True)
+    assert "--exclude" in expected["note"]
+    header, *lines = file.read_text().splitlines()
+    monkeypatch.setattr("outsize.data.encoding.sources._BLOCK_BYTES", 64)
+    file.write_text("\n".join([header, *reversed(lines), *lines[:5]]))
+    found = evaluate(folder, file, quiet=True)
+    assert found["metrics"] == pytest.approx(expected["metrics"], rel=1e-5)
+    model = outsize.load_exported(folder)
+    model.searcher.cold = text_keys(pa.array(["u1"]))
+    config = json.loads((folder / "config.json").read_text())
+    without = evaluate_pairs(model, file, config["pairs"], quiet=True)
+    assert without["num_queries"] == found["metrics"]["num_queries"] - 1
+
+
+def test_pairs_that_cannot_be_evaluated_are_refused_in_one_line(trained, tmp_path, capfd):
+    result, task, folder, _ = trained
+    file = tmp_path / "pairs.csv"
+    file.write_text("film,user,age,town\nfilm 1,u1,21,\nfilm 99,u1,21,\n,u1,21,\nfilm 2,u99,1,\n")
+    with pytest.raises(SystemExit) as left:
+        main(["evaluate", str(folder), str(file)])
+    assert left.value.code == 2
+    message = " ".join(capfd.readouterr().err.split())
+    assert "a value of 'film' that the training data does not have" in message
+    assert "--max-bad-rows" in message
+    summary = evaluate(folder, file, max_bad_rows=0.8, quiet=True)
+    assert (summary["num_rows"], summary["num_bad"]) == (1, 3)
+    train = pairs_file(task, tmp_path / "train.csv", "train")
+    with pytest.raises(DataError, match="every pair is known already"):
+        evaluate(result.out, train, quiet=True)
+
+
+def test_excluded_items_are_not_found(model):
+    rows = {"user": ["u1", "u2"], "age": [21, 22], "town": ["town 1", "town 2"]}
+    plain = model.search(rows, k=30)
+    exclude = [plain.items[0][:3], None]
+    found = model.search(rows, k=5, exclude=exclude)
+    assert found.items == [plain.items[0][3:8], plain.items[1][:5]]
+    np.testing.assert_allclose(found.scores[0], plain.scores[0, 3:8], rtol=0, atol=1e-6)
+    nothing = model.search(rows, k=2, exclude=plain.items)
+    assert nothing.items == [[], []]
+    assert np.isneginf(nothing.scores).all()
+
+
+def test_ids_to_exclude_that_are_of_no_item_are_a_warning(model):
+    rows = {"user": ["u1"], "age": [21], "town": ["town 1"]}
+    with pytest.warns(UserWarning, match="2 of the ids to exclude are of no item .* '7'; they"):
+        found = model.search(rows, k=3, exclude=[[7, "film x"]])
+    assert found.items == model.search(rows, k=3).items
+
+
+@pytest.mark.parametrize(
+    ("exclude", "message"),
+    [
+        ([["film 1"]], "exclude has 1 lists, but there are more than 1 rows"),
+        ([[], [], []], "exclude has 3 lists, but there are only 2 rows"),
+        (["film 1", "film 2"], "a list of item ids for each row"),
+        (5, "a list of item ids for each row"),
+    ],
+)
+def test_lists_that_do_not_fit_the_rows_are_refused(model, exclude, message):
+    rows = {"user": ["u1", "u2"], "age": [21, 22], "town": ["", ""]}
+    with pytest.raises(DataError, match=message):
+        model.search(rows, exclude=exclude)
+
+
+def test_the_command_leaves_out_what_a_file_says_was_seen(trained, model, tmp_path, capfd):
+    folder, path, seen = trained[2], tmp_path / "users.csv", tmp_path / "seen.csv"
+    path.write_text("town,user,age\ntown 1,u1,21\n,u7,27\n")
+    best = model.search({"user": ["u1", "u7"], "age": [21, 27], "town": ["town 1", None]}, k=9)
+    rows = [f"u1,{item}" for item in best.items[0][:4]] + ["u1,new film", f"u9,{best.items[1][0]}"]
+    seen.write_text("\n".join(["user,film", *rows]))
+    out = tmp_path / "items.csv"
+    with pytest.raises(SystemExit) as left:
+        main(["predict", str(folder), str(path), "--out", str(out), "--top", "3",
+              "--exclude", str(seen)])  # fmt: skip
+    assert left.value.code == 0
+    assert "note: 1 of the ids to exclude" in " ".join(capfd.readouterr().err.split())
+    lines = list(csv.DictReader(out.read_text().splitlines()))
+    assert [line["item"] for line in lines] == [*best.items[0][4:7], *best.items[1][:3]]

@@ -1,5 +1,6 @@
 """The HTTP endpoint: a real server, asked by the standard library's client."""
 
+import contextlib
 import http.client
 import json
 import re
@@ -23,10 +24,10 @@ uvicorn = pytest.importorskip("uvicorn")
 ROWS = [{name: row[name] or None for name in INPUTS} for row in TEST_ROWS]
 
 
-@pytest.fixture(scope="module")
-def server(trained):
+@contextlib.contextmanager
+def running(folder, **limits):
     """A server of a model; its port."""
-    app = serving.make_app(trained("compressed")[2], max_rows=200, max_bytes=100_000)
+    app = serving.make_app(folder, **limits)
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -37,6 +38,13 @@ def server(trained):
     thread.join(20)
     assert not thread.is_alive()
     assert "outsize-scorer" not in {thread.name for thread in threading.enumerate()}
+
+
+@pytest.fixture(scope="module")
+def server(trained):
+    """The port of a server."""
+    with running(trained("compressed")[2], max_rows=200, max_bytes=100_000) as port:
+        yield port
 
 
 def ask(port, method, path, content=None, body=None, headers=None):

@@ -12,13 +12,15 @@ from outsize.export import trace, write_exported
 from outsize.models import CLICK_MODELS
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")  # sizes of a trace are no integers
-ROWS = {name: 40 + 7 * place for place, name in enumerate([*outsize.TABLES, "quantized"])}
+ROWS = {name: 40 + 7 * place for place, name in enumerate([*outsize.TABLES, "quantized", "int8"])}
 
 
 def make_table(method):
     spec = outsize.TableSpec(method, ROWS[method], 8)
     if method == "quantized":
         return outsize.quantize(outsize.FullTable(spec, seed=2), columns=2, codes=8)
+    if method == "int8":
+        return outsize.Int8Table.from_table(outsize.FullTable(spec, seed=2))
     if method == "full":
         return outsize.FullTable(spec, seed=2)
     return outsize.build_tables(method, [spec], max_params=170, seed=2)[method]
@@ -68,7 +70,7 @@ def assert_same(program, model, bags=(), sizes=(1, 7, 300)):
 
 def test_tables_of_every_method_are_traced_with_no_difference(tmp_path):
     model = reloaded(*make_model(ROWS), tmp_path / "model")
-    assert len(model.embeddings.tables) == len(outsize.TABLES) + 1
+    assert len(model.embeddings.tables) == len(outsize.TABLES) + 2
     program = trace(model)
     assert_same(saved_and_loaded(program), model)
     used = {str(node.target) for node in program.graph.nodes if node.op == "call_function"}

@@ -10,7 +10,16 @@ data, stores or optimizers; the first raw rows import the encoding of data.
 from outsize.export.format import FORMAT, require_free
 from outsize.export.load import load_exported
 from outsize.export.onnx_file import write_onnx
+from outsize.export.quantization import Quantization
 from outsize.export.tracing import trace
 from outsize.export.write import write_exported
 
-__all__ = ["FORMAT", "load_exported", "require_free", "trace", "write_exported", "write_onnx"]
+__all__ = [
+    "FORMAT",
+    "Quantization",
+    "load_exported",
+    "require_free",
+    "trace",
+    "write_exported",
+    "write_onnx",
+]

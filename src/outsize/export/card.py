@@ -60,6 +60,7 @@ def make_card(
         ],
         "step": training.get("step"),
         "is_best_step": training.get("is_best"),
+        "quantization": training.get("quantization"),
         "tables": [
             {**table.facts, "bytes": table.num_bytes, "num_parameters": table.num_parameters}
             for table in tables
@@ -129,6 +130,7 @@ def _readme(card: Mapping[str, Any]) -> str:
     sizes = ", ".join(f"{name} {format_bytes(size)}" for name, size in card["file_bytes"].items())
     lines += [f"- files: {sizes}", f"- written by outsize {card['versions']['outsize']}", ""]
     lines += _metric_lines(card)
+    lines += _quantization_lines(card)
     lines += ["## Inputs", "", "| column | type | encoding |", "|---|---|---|"]
     for fact in card["features"]:
         how = fact.get("transform") or f"{fact.get('ids', 'ids')}, {fact.get('num_ids', 0):,} ids"
@@ -159,14 +161,36 @@ def _metric_lines(card: Mapping[str, Any]) -> list[str]:
     if not card["metrics"]:
         return ["No metrics were measured on these weights: `outsize evaluate DIR FILE` does.", ""]
     best = " (the best validation)" if card["is_best_step"] else ""
-    known = dict.fromkeys(n for m in card["metrics"] for n in m if n not in ("split", "step"))
+    title = f"## Metrics of step {card['step']:,}{best}" if card["step"] else "## Metrics"
+    return [title, "", *_metric_table(card["metrics"]), ""]
+
+
+def _metric_table(measured: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A Markdown table of metrics, a line per split."""
+    known = dict.fromkeys(n for m in measured for n in m if n not in ("split", "step"))
     names = [name for name in known if name in _SHOWN_METRICS or "@" in name]
-    lines = [f"## Metrics of step {card['step']:,}{best}" if card["step"] else "## Metrics", ""]
-    lines += [f"| split | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
-    for metrics in card["metrics"]:
+    lines = [f"| split | {' | '.join(names)} |", "|---" * (len(names) + 1) + "|"]
+    for metrics in measured:
         values = " | ".join(_number(metrics.get(name)) for name in names)
         lines.append(f"| {metrics['split']} | {values} |")
-    return [*lines, ""]
+    return lines
+
+
+def _quantization_lines(card: Mapping[str, Any]) -> list[str]:
+    """What a quantized model was before."""
+    facts = card["quantization"]
+    if not facts:
+        return []
+    sizes = [format_bytes(facts[name]) for name in ("table_bytes_before", "table_bytes")]
+    lines = [
+        f"The tables were quantized after training ({facts['method']}): {sizes[0]} before, "
+        f"{sizes[1]} now.",
+        "",
+    ]
+    if facts["metrics_before"]:
+        before = [{"split": split, **values} for split, values in facts["metrics_before"].items()]
+        lines += ["Metrics before:", "", *_metric_table(before), ""]
+    return lines
 
 
 def _number(value: float | None) -> str:

@@ -1,12 +1,14 @@
 """The folder of an exported model: its `config.json`, its versions, and what is wrong with it.
 
 Format 1 held click models with full tables only. Format 2 adds tables in their compressed form, the
-encoding of raw values, retrieval models and a card. Both are read; format 2 is written.
+encoding of raw values, retrieval models and a card. Format 3 adds tables of 8-bit rows. All are
+read; format 3 is written where there are such tables, and format 2 otherwise, which older versions
+read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,8 @@ from outsize.errors import ConfigError, ExportError
 from outsize.files import flaw_of, reason_of
 from outsize.json_files import FILE_FACTS, Absent, Each, OneOf, SchemaError, Whole, check, read_json
 
-FORMAT = 2
-READABLE = (1, 2)
+FORMAT = 3
+READABLE = (1, 2, 3)
 CONFIG, WEIGHTS, VOCABULARIES = "config.json", "model.safetensors", "vocabularies.safetensors"
 _TABLE = {
     "name": str,
@@ -33,6 +35,7 @@ _CONFIG = {
     "features": [{"name": str}],
     "tables": [_TABLE],
     "encoding": Absent(OneOf(None, Each(object))),
+    "pairs": Absent(OneOf(None, Each(object))),
     "batch_size": Absent(Whole(1)),
     "training": Absent(Each(object)),
     "files": {WEIGHTS: FILE_FACTS},
@@ -45,7 +48,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         config: dict[str, Any] = read_json(folder / CONFIG, {"format": OneOf(int, str)})
         found = config["format"]
         if found not in READABLE:
-            formats = " and ".join(map(str, READABLE))
+            formats = f"{', '.join(map(str, READABLE[:-1]))} and {READABLE[-1]}"
             raise ExportError(
                 f"{folder} has export format {found}, but this version reads formats {formats}: "
                 f"load it with outsize {config.get('outsize')}, or a later version"
@@ -64,6 +67,11 @@ def read_config(folder: Path) -> dict[str, Any]:
     except SchemaError as error:
         raise unreadable(folder, f"{CONFIG} is not one that an export writes: {error}") from None
     return config
+
+
+def format_of(tables: Sequence[Mapping[str, Any]]) -> int:
+    """The oldest format that can hold tables, given what `config.json` says of them."""
+    return FORMAT if any(facts["method"] == "int8" for facts in tables) else 2
 
 
 def holds_export(folder: Path) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -118,8 +119,9 @@ class RowScorer:
         from outsize.data.encoding.row_encoder import regroup
 
         was_training = model.training
-        device = next(iter([*model.parameters(), *model.buffers()])).device
-        model.eval()
+        device = next(chain(model.parameters(), model.buffers())).device
+        if any(module.training for module in model.modules()):  # setting it takes longer
+            model.eval()
         try:
             for rows in regroup(parts, self.batch_size):
                 batch = self.encoder.batch(rows).to(device)
@@ -128,7 +130,8 @@ class RowScorer:
                 yield logits, batch.labels.cpu()
             model.embeddings.raise_if_bad_ids()
         finally:
-            model.train(was_training)
+            if was_training:
+                model.train()
 
 
 def serving_recipe(recipe: Recipe, labelled: bool = False) -> Recipe:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -17,17 +18,19 @@ from torch import Tensor
 
 from outsize.errors import ConfigError, DataError, OutsizeError
 from outsize.export.format import CONFIG, VOCABULARIES, WEIGHTS, one_line, unreadable
+from outsize.export.pairs import ItemNames, PairFiles, listed_items, unknown_items
 from outsize.export.tables import exported_tables
 from outsize.export.weights import opened
 from outsize.export.write import BATCH_SIZE, dense_state, table_state, write_folder
 from outsize.json_files import SchemaError
+from outsize.kernels.ragged import Ragged
 from outsize.models import RETRIEVAL_MODELS, RetrievalModel, RetrievalModelConfig, TwoTower
 from outsize.registries import name_of
 
 if TYPE_CHECKING:
     from outsize.data.entity_encoder import EntityEncoder
 
-ITEMS = "items.safetensors"
+ITEMS, COLD = "items.safetensors", "queries.cold"
 _QUERIES_PER_CHUNK = 1024
 
 
@@ -54,6 +57,8 @@ def write_exported_retrieval(
     *,
     encoder: EntityEncoder | None = None,
     data: Mapping[str, Any] | None = None,
+    pairs: Mapping[str, Any] | None = None,
+    cold: NDArray[np.uint64] | None = None,
 ) -> dict[str, Any]:
     """Write a two-tower model with its items to a folder, atomically.
 
@@ -67,12 +72,17 @@ def write_exported_retrieval(
         encoder: How raw values of queries become features; without it, the loaded model searches
             with features only.
         data: Facts about the training data for the card, as plain values.
+        pairs: How files of pairs are read (see `PairFiles`), with the "metrics" that are measured
+            on them and the inverse temperature "beta"; without it, no file can be evaluated.
+        cold: Keys of queries without a training pair, which are not evaluated.
     """
     tables = exported_tables(model.embeddings)
     facts: dict[str, Any] | None = None
     tensors: dict[str, Tensor] = {}
     if encoder is not None:
         facts, tensors = encoder.only(model.query_features).state()
+        if cold is not None and len(cold):
+            tensors[COLD] = torch.from_numpy(cold.view(np.int64))
     content = {
         "task": "retrieval",
         "model": {"kind": name_of(RETRIEVAL_MODELS, config), **dataclasses.asdict(config)},  # type: ignore[call-overload]
@@ -84,6 +94,7 @@ def write_exported_retrieval(
         "features": [dataclasses.asdict(feature) for feature in model.embeddings.features],
         "tables": [table.facts for table in tables],
         "encoding": facts,
+        "pairs": None if pairs is None else dict(pairs),
         "batch_size": BATCH_SIZE,
         "training": dict(training or {}),
     }
@@ -123,6 +134,8 @@ class ItemSearcher:
         vectors: The vectors of all items.
         names: Their raw ids.
         encoder: How raw values become features of queries, if known.
+        pairs: How files of pairs are read, if known.
+        cold: Keys of queries that are not evaluated.
     """
 
     def __init__(
@@ -130,10 +143,22 @@ class ItemSearcher:
         vectors: Float32[Tensor, "num_items dim"],
         names: Sequence[str],
         encoder: EntityEncoder | None,
+        pairs: PairFiles | None = None,
+        cold: NDArray[np.uint64] | None = None,
     ) -> None:
         self.vectors = vectors
         self.names = names
         self.encoder = encoder
+        self.pairs = pairs
+        self.cold = np.zeros(0, np.uint64) if cold is None else cold
+        self._rows_of: ItemNames | None = None
+
+    @property
+    def items(self) -> ItemNames:
+        """Raw ids of items → their rows."""
+        if self._rows_of is None:
+            self._rows_of = ItemNames(self.names)
+        return self._rows_of
 
     @classmethod
     def of_folder(cls, folder: Path, config: Mapping[str, Any]) -> ItemSearcher:
@@ -145,12 +170,17 @@ class ItemSearcher:
             names = _from_bytes(file.get_tensor("names"), file.get_tensor("ends"))
         if len(names) != len(vectors):
             raise unreadable(folder, f"{ITEMS} names {len(names):,} of {len(vectors):,} items")
-        encoder = None
+        encoder, cold, pairs = None, None, None
         if config.get("encoding") is not None:
-            encoder = _load_encoder(folder, config["encoding"])
-        return cls(vectors, names, encoder)
+            encoder, cold = _load_encoder(folder, config["encoding"])
+        if config.get("pairs") is not None:
+            try:
+                pairs = PairFiles.from_facts(config["pairs"])
+            except SchemaError as error:
+                raise unreadable(folder, f"pairs in {CONFIG}: {error}") from None
+        return cls(vectors, names, encoder, pairs, cold)
 
-    def search(self, model: RetrievalModel, rows: Any, k: int) -> FoundItems:
+    def search(self, model: RetrievalModel, rows: Any, k: int, exclude: Any = None) -> FoundItems:
         """The best items for rows of raw values; see `RetrievalModel.search`."""
         from outsize.data.encoding.bad_rows import BadRows
         from outsize.data.encoding.frames import frame_chunks
@@ -164,6 +194,12 @@ class ItemSearcher:
         if k < 1:
             raise ConfigError(f"k must be >= 1, but got {k}")
         recipe = self.encoder.recipe()
+        lists = None
+        if exclude is not None:
+            lists, num_unknown, example = listed_items(exclude, self.items)
+            if num_unknown:
+                warnings.warn(unknown_items(num_unknown, example), stacklevel=3)
+        first = 0
         items: list[list[str]] = []
         scores: list[NDArray[np.float32]] = [np.zeros((0, k), np.float32)]
         for chunk in frame_chunks(rows, wanted_columns(recipe)):
@@ -175,16 +211,31 @@ class ItemSearcher:
                 raise DataError(
                     f"{bad.total:,} rows (counted from 0) cannot be searched for: {where} is {kind}"
                 )
-            found, logits = self.search_features(model, features, k)
+            part = None if lists is None else _lines(lists, first, chunk.num_rows)
+            first += chunk.num_rows
+            found, logits = self.search_features(model, features, k, part)
             items += [[self.names[row] for row in line if row >= 0] for line in found.tolist()]
             scores.append(logits.numpy())
+        if lists is not None and lists.num_lines != first:
+            raise _other_length(lists.num_lines, first)
         return FoundItems(items, np.concatenate(scores))
 
     @torch.no_grad()
     def search_features(
-        self, model: RetrievalModel, features: Mapping[str, Tensor], k: int
+        self,
+        model: RetrievalModel,
+        features: Mapping[str, Tensor],
+        k: int,
+        excluded: Ragged | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """The rows and scores of the best items for encoded queries; −1 where there are no more."""
+        """The rows and scores of the best items for encoded queries; −1 where there are no more.
+
+        Args:
+            model: The model.
+            features: The features of the queries.
+            k: Items per query.
+            excluded: Rows of items to leave out, a list per query.
+        """
         from outsize.kernels.softmax.best_items import top_items
         from outsize.kernels.softmax.draws import ScoredItems
 
@@ -196,7 +247,11 @@ class ItemSearcher:
             model.train(was_training)
         scored = ScoredItems(self.vectors, None, torch.zeros(len(self.vectors)))
         num = min(k, len(self.vectors))
-        parts = [top_items(part, scored, num) for part in queries.split(_QUERIES_PER_CHUNK)]
+        parts = []
+        for first in range(0, max(1, len(queries)), _QUERIES_PER_CHUNK):
+            last = first + _QUERIES_PER_CHUNK
+            out = None if excluded is None else excluded.part(first, last)
+            parts.append(top_items(queries[first:last], scored, num, out))
         rows = torch.cat([rows for rows, _ in parts])
         scores = torch.cat([scores for _, scores in parts])
         missing = (0, k - num)
@@ -206,13 +261,32 @@ class ItemSearcher:
         )
 
 
-def _load_encoder(folder: Path, facts: Mapping[str, Any]) -> EntityEncoder:
+def _lines(lists: Ragged, first: int, num_rows: int) -> Ragged:
+    """The lists of some rows, all of which must have one."""
+    if first + num_rows > lists.num_lines:
+        raise _other_length(lists.num_lines, first + num_rows)
+    return lists.part(first, first + num_rows)
+
+
+def _other_length(num_lists: int, num_rows: int) -> DataError:
+    which = "more than" if num_rows > num_lists else "only"
+    return DataError(
+        f"exclude has {num_lists:,} lists, but there are {which} {min(num_rows, num_lists):,} rows"
+    )
+
+
+def _load_encoder(
+    folder: Path, facts: Mapping[str, Any]
+) -> tuple[EntityEncoder, NDArray[np.uint64] | None]:
+    """The encoder of queries, and the keys of those that are not evaluated."""
     from outsize.data.entity_encoder import EntityEncoder
 
     with opened(folder, VOCABULARIES) as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     try:
-        return EntityEncoder.from_state(facts, tensors)
+        cold = tensors.pop(COLD, None)
+        keys = None if cold is None else cold.numpy().view(np.uint64)
+        return EntityEncoder.from_state(facts, tensors), keys
     except (SchemaError, OutsizeError, KeyError, TypeError, ValueError) as error:
         raise unreadable(folder, f"the encoding in {CONFIG}: {one_line(error)}") from None
 

@@ -33,12 +33,14 @@ class FileScores:
         num_bad: Malformed rows, which were skipped.
         bad_rows: These in words; empty where there are none.
         mean: The mean probability, or the mean score of the best item.
+        note: What else a user should know, in one line; mostly empty.
     """
 
     num_rows: int
     num_bad: int
     bad_rows: str
     mean: float
+    note: str = ""
 
 
 def score_file(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from outsize.errors import ConfigError, DataError
+from outsize.export.pairs import query_keys, read_seen, require_pair_files
 from outsize.export.retrieval import ItemSearcher
 from outsize.export.score_files import FileScores, cannot_score, file_progress, file_to_read
 from outsize.export.score_output import ScoreOutput
@@ -21,6 +24,7 @@ def search_file(
     out: Path | None,
     *,
     k: int = 10,
+    exclude: Sequence[Path] = (),
     max_bad_rows: float = 0.0,
     quiet: bool = False,
 ) -> FileScores:
@@ -34,6 +38,8 @@ def search_file(
         path: The file; text may be compressed by gzip.
         out: A `.parquet` or `.csv` file, written atomically; `None` for CSV on standard output.
         k: Items per query.
+        exclude: Files of pairs; the items that a query has in them are left out for it. The column
+            of the query must then be in `path`.
         max_bad_rows: The largest share of rows that is skipped because they are malformed, or ask
             for a query that the training data does not have; more is an error.
         quiet: Show no progress.
@@ -50,6 +56,12 @@ def search_file(
         )
     encoder, file, bad = searcher.encoder, file_to_read(Path(path)), BadRows()
     recipe = encoder.recipe()
+    seen, pairs = None, None
+    if exclude:
+        pairs = require_pair_files(searcher.pairs)
+        columns = dict.fromkeys((pairs.query, *recipe.categorical))
+        recipe = replace(recipe, categorical=tuple(columns))
+        seen = read_seen(exclude, pairs, searcher.items)
     header = 0 if file.suffix in (".parquet", ".pq") else 1
     num_rows, total = 0, 0.0
     with ScoreOutput(out) as output, file_progress(file, "search", quiet) as advance:
@@ -62,16 +74,21 @@ def search_file(
                 raise cannot_score(bad)
             numbers = numbers[is_known] - 1 - header
             if len(numbers):
-                found, scores = searcher.search_features(model, features, k)
+                own = None
+                if seen is not None and pairs is not None:
+                    own = seen.of(query_keys(rows, pairs.query)[is_known])
+                found, scores = searcher.search_features(model, features, k, own)
                 output.write(*_lines(searcher, numbers, found.numpy(), scores.numpy()))
-                total += float(scores[:, 0].sum())
+                best = scores[:, 0]
+                total += float(best[best.isfinite()].sum())  # some may have no items left
             num_rows += len(numbers)
             advance("", chunk.num_bytes)
         if bad.total > max_bad_rows * bad.num_rows:
             raise cannot_score(bad)
         if not num_rows:
             raise DataError(f"{path}: there is no row of data")
-    return FileScores(num_rows, bad.total, bad.describe() if bad.total else "", total / num_rows)
+    words, note = bad.describe() if bad.total else "", "" if seen is None else seen.note()
+    return FileScores(num_rows, bad.total, words, total / num_rows, note)
 
 
 def _lines(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,10 @@ from outsize.contracts import EmbeddingTable
 from outsize.errors import ConfigError
 from outsize.export.format import disagree
 from outsize.spec import Init, TableSpec
-from outsize.tables import TABLES, QuantizedTable
+from outsize.tables import TABLES, Int8Table, QuantizedTable
 
 PREFIX = "embeddings.tables."
-_CHUNK_ROWS = 1 << 16
+CHUNK_ROWS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -45,21 +45,28 @@ class ExportedTable:
 
 def table_kinds() -> dict[str, type[EmbeddingTable]]:
     """The methods an exported table may have."""
-    return {**TABLES, "quantized": QuantizedTable}
+    return {**TABLES, "quantized": QuantizedTable, "int8": Int8Table}
 
 
 @torch.no_grad()
 def exported_tables(embeddings: EmbeddingCollection) -> list[ExportedTable]:
     """The tables that features point to, in the order of the features."""
-    names = dict.fromkeys(feature.table for feature in embeddings.features)
+    names = exported_names(embeddings)
     if embeddings.store is None:
         assert embeddings.tables is not None
         found = {name: embeddings.tables[name] for name in names}
-        return [_from_table(name, table) for name, table in found.items()]  # type: ignore[arg-type]
-    return [_full(name, _rows_of_store(embeddings, name)) for name in names]
+        return [exported_table(name, table) for name, table in found.items()]  # type: ignore[arg-type]
+    return [_full(name, _all_rows_of_store(embeddings, name)) for name in names]
 
 
-def _from_table(name: str, table: EmbeddingTable) -> ExportedTable:
+def exported_names(embeddings: EmbeddingCollection) -> list[str]:
+    """Names of the tables that features point to, in the order of the features."""
+    return list(dict.fromkeys(feature.table for feature in embeddings.features))
+
+
+@torch.no_grad()
+def exported_table(name: str, table: EmbeddingTable) -> ExportedTable:
+    """A table as it is written."""
     method = next((key for key, kind in table_kinds().items() if type(table) is kind), None)
     settings = None if method is None else table.settings()
     if settings is None:
@@ -94,13 +101,19 @@ def _describe(name: str, method: str, spec: TableSpec, dtype: torch.dtype) -> di
     }
 
 
-def _rows_of_store(embeddings: EmbeddingCollection, table: str) -> Tensor:
-    """All rows of a table, as a model in evaluation mode reads them."""
-    store, ids = embeddings.store, torch.arange(embeddings.specs[table].num_rows)
+def rows_of_store(
+    embeddings: EmbeddingCollection, table: str
+) -> tuple[Callable[[Tensor], Tensor], torch.device]:
+    """A function that reads rows of a table as a model in evaluation mode does, and its device."""
+    store = embeddings.store
     assert store is not None
-    device = next(store.buffers()).device
-    pieces = [store.read(piece.to(device), table).float() for piece in ids.split(_CHUNK_ROWS)]
-    return torch.cat(pieces)
+    return lambda ids: store.read(ids, table).float(), next(store.buffers()).device
+
+
+def _all_rows_of_store(embeddings: EmbeddingCollection, table: str) -> Tensor:
+    read, device = rows_of_store(embeddings, table)
+    ids = torch.arange(embeddings.specs[table].num_rows, device=device)
+    return torch.cat([read(piece) for piece in ids.split(CHUNK_ROWS)])
 
 
 def build_exported_table(facts: Mapping[str, Any], file: Any, folder: Path) -> EmbeddingTable:
@@ -129,8 +142,9 @@ def build_exported_table(facts: Mapping[str, Any], file: Any, folder: Path) -> E
 def _require_rows(facts: Mapping[str, Any], file: Any, folder: Path) -> None:
     """Compare what a table holds per row with its size, before anything of that size is made."""
     names = set(file.keys())
-    if facts["method"] == "full":
-        name = f"{PREFIX}{facts['name']}.weight"
+    if facts["method"] in ("full", "int8"):
+        own = "weight" if facts["method"] == "full" else "rows"
+        name = f"{PREFIX}{facts['name']}.{own}"
         if name not in names or file.get_slice(name).get_shape() != [
             facts["num_rows"],
             facts["dim"],

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from outsize.errors import ExportError
 from outsize.export.card import write_card
-from outsize.export.format import CONFIG, FORMAT, VOCABULARIES, WEIGHTS, require_free
+from outsize.export.format import CONFIG, VOCABULARIES, WEIGHTS, format_of, require_free
 from outsize.export.tables import PREFIX, ExportedTable, exported_tables
 from outsize.export.weights import require_finite
 from outsize.files import reason_of, whole_folder, write_json, write_tensors
@@ -127,7 +127,8 @@ def write_folder(
             written = {
                 name: write_tensors(partial / name, tensors) for name, tensors in files.items()
             }
-            config = {"format": FORMAT, "outsize": __version__, **content, "files": written}
+            version = {"format": format_of(content["tables"]), "outsize": __version__}
+            config = {**version, **content, "files": written}
             write_json(partial / CONFIG, config)
             write_card(partial, config, tables, dense, data)
     except OSError as error:

@@ -16,7 +16,7 @@ from outsize.errors import ConfigError
 class Searcher(Protocol):
     """Searches items for rows of raw values; an exported model brings its own."""
 
-    def search(self, model: RetrievalModel, rows: Any, k: int) -> Any:
+    def search(self, model: RetrievalModel, rows: Any, k: int, exclude: Any = None) -> Any:
         """See `RetrievalModel.search`."""
 
 
@@ -47,13 +47,15 @@ class RetrievalModel(nn.Module, ABC):
         """Encode queries and items in one call, for training."""
         return self.encode_queries(queries), self.encode_items(items)
 
-    def search(self, rows: Any, k: int = 10) -> Any:
+    def search(self, rows: Any, k: int = 10, exclude: Any = None) -> Any:
         """The best items for queries of raw values, exactly, over all items of the training data.
 
         Args:
             rows: The columns of the query tower, in any of the forms that `ClickModel.predict`
                 takes. A query that is identified by its id must occur in the training data.
             k: Items per query.
+            exclude: Raw ids of items to leave out, a list for each row, such as what a user has
+                seen. Ids that are of no item are a warning.
 
         Returns:
             `.items`, lists of raw item ids, best first, and `.scores`, `(num_queries, k)`.
@@ -63,7 +65,7 @@ class RetrievalModel(nn.Module, ABC):
                 "this model has no items to search: export its run, and load it with "
                 "outsize.load_exported"
             )
-        return self.searcher.search(self, rows, k)
+        return self.searcher.search(self, rows, k, exclude)
 
 
 class RetrievalModelConfig(ABC):

@@ -15,6 +15,7 @@ from outsize.tables.diagnosis import PointerDiagnosis, diagnose_pointers
 from outsize.tables.full import FullTable
 from outsize.tables.hash import HashTable
 from outsize.tables.hash_embedding import HashEmbeddingTable
+from outsize.tables.int8 import Int8Table
 from outsize.tables.low_rank import LowRankTable
 from outsize.tables.qr import QRTable
 from outsize.tables.quantize import QuantizedTable, quantize
@@ -31,6 +32,7 @@ __all__ = [
     "FullTable",
     "HashEmbeddingTable",
     "HashTable",
+    "Int8Table",
     "LowRankTable",
     "PointerDiagnosis",
     "QRTable",

@@ -2,17 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from outsize.data import RetrievalData
 from outsize.errors import ConfigError
 from outsize.export import load_exported
 from outsize.export.format import holds_export, read_config
+from outsize.export.pairs import PairFiles, SeenItems
 from outsize.export.predicting import RowScorer
+from outsize.export.retrieval import ItemSearcher
 from outsize.export.score_files import evaluate_file
-from outsize.models import ClickModel, ClickModelConfig
+from outsize.models import ClickModel, ClickModelConfig, RetrievalModel, TwoTower
+from outsize.training.config import RunConfig
+from outsize.training.evaluate_pairs import cold_keys, evaluate_pairs, pair_facts, seen_in_run
+from outsize.training.export_run import encode_items
 from outsize.training.run_folder import RunFolder
-from outsize.training.run_weights import finite, load_click_model
+from outsize.training.run_weights import beta_of, finite, load_click_model, load_two_tower
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """A model to evaluate.
+
+    Attributes:
+        model: The model; it can score raw rows, or search items.
+        step: The step of its weights.
+        note: A note on them.
+        pairs: For a retrieval model, what is measured on files of pairs.
+        seen: For the one of a run, the pairs that its test leaves out of rankings.
+    """
+
+    model: ClickModel | RetrievalModel
+    step: int | None
+    note: str = ""
+    pairs: dict[str, Any] | None = None
+    seen: SeenItems | None = None
 
 
 def evaluate(
@@ -20,6 +47,7 @@ def evaluate(
     file: str | Path,
     step: int | None = None,
     *,
+    exclude: Sequence[str | Path] = (),
     max_bad_rows: float | None = None,
     quiet: bool = False,
 ) -> dict[str, Any]:
@@ -27,8 +55,11 @@ def evaluate(
 
     Args:
         model: The folder of a run, whose data must still be there, or of an export.
-        file: A CSV, TSV or Parquet file with the columns and the label of the training data.
+        file: A CSV, TSV or Parquet file with the columns and the label of the training data; for a
+            two-tower model, of pairs.
         step: For a run, take the checkpoint of this step instead of the best validation's.
+        exclude: For a two-tower model, files of pairs whose items are left out of rankings; by
+            default a run's training and validation pairs, and nothing for an export.
         max_bad_rows: The largest share of malformed rows that is skipped; by default as in
             training.
         quiet: Show no progress.
@@ -37,34 +68,39 @@ def evaluate(
         "metrics", the "step" of the weights they are of, "num_rows" and "num_bad" of the file, and
         a "note" where the weights are not those of a run's best validation.
     """
-    loaded, found_step, note = _load(Path(model), step)
-    metrics = evaluate_file(loaded, file, max_bad_rows=max_bad_rows, quiet=quiet)
+    loaded = _load(Path(model), step)
+    notes = [loaded.note]
+    if isinstance(loaded.model, RetrievalModel):
+        metrics = evaluate_pairs(
+            loaded.model, file, loaded.pairs, seen=loaded.seen,
+            exclude=[Path(path) for path in exclude], max_bad_rows=max_bad_rows, quiet=quiet,
+        )  # fmt: skip
+        notes.append(metrics.pop("note"))
+        if not exclude and loaded.seen is None:
+            notes.append("an export has no pairs that queries know already: name files of them "
+                         "with --exclude to leave these out of rankings")  # fmt: skip
+    else:
+        if exclude:
+            raise ConfigError("--exclude is for two-tower models: leave it out")
+        metrics = evaluate_file(loaded.model, file, max_bad_rows=max_bad_rows, quiet=quiet)
     counts = {name: metrics.pop(name) for name in ("num_rows", "num_bad")}
     return {
         "model": str(model),
         "file": str(file),
-        "step": found_step,
+        "step": loaded.step,
         "metrics": finite(metrics),
         **counts,
-        "note": note,
+        "note": "; ".join(note for note in notes if note),
     }
 
 
-def _load(folder: Path, step: int | None) -> tuple[ClickModel, int | None, str]:
-    """A model that can score raw rows, the step of its weights, and a note on it."""
+def _load(folder: Path, step: int | None) -> _Loaded:
+    """A model that can be measured on a file."""
     run = RunFolder(folder)
     if run.holds_run():
         config = run.config()
-        if not isinstance(config.model, ClickModelConfig):
-            raise ConfigError(f"{folder} holds a {config.task} model: only click models are "
-                              "evaluated on files")  # fmt: skip
-        found = load_click_model(run, step)
-        encoder = found.data.row_encoder()
-        if encoder is None:
-            raise ConfigError(f"{folder} was trained on data that has no raw values, so no file "
-                              "can be evaluated")  # fmt: skip
-        found.model.predictor = RowScorer(lambda: encoder, config.train.eval_batch_size)
-        return found.model, found.chosen.step, found.chosen.note
+        load = _load_click if isinstance(config.model, ClickModelConfig) else _load_retrieval
+        return load(run, config, step)
     if not holds_export(folder):
         raise ConfigError(
             f"{folder} holds neither a run nor an export: there is no config.toml and no "
@@ -73,8 +109,42 @@ def _load(folder: Path, step: int | None) -> tuple[ClickModel, int | None, str]:
     if step is not None:
         raise ConfigError("--step chooses a checkpoint of a run, but an export has one set of "
                           "weights: leave it out")  # fmt: skip
-    found_config = read_config(folder)
-    if found_config.get("task", "click") != "click":
-        raise ConfigError(f"{folder} holds a {found_config['task']} model: only click models are "
-                          "evaluated on files")  # fmt: skip
-    return load_exported(folder), found_config.get("training", {}).get("step"), ""
+    found = read_config(folder)
+    return _Loaded(
+        load_exported(folder), found.get("training", {}).get("step"), pairs=found.get("pairs")
+    )
+
+
+def _load_click(run: RunFolder, config: RunConfig, step: int | None) -> _Loaded:
+    found = load_click_model(run, step)
+    encoder = found.data.row_encoder()
+    if encoder is None:
+        raise _no_raw_values(run)
+    found.model.predictor = RowScorer(lambda: encoder, config.train.eval_batch_size)
+    return _Loaded(found.model, found.chosen.step, found.chosen.note)
+
+
+def _load_retrieval(run: RunFolder, config: RunConfig, step: int | None) -> _Loaded:
+    model, data, chosen = load_two_tower(run, config, step)
+    facts = pair_facts(config, beta_of(config, chosen.folder))
+    if facts is None or data.queries.encoder is None:
+        raise _no_raw_values(run)
+    model.searcher = _searcher(model, data, facts)
+    return _Loaded(model, chosen.step, chosen.note, facts, seen_in_run(data))
+
+
+def _searcher(model: TwoTower, data: RetrievalData, facts: dict[str, Any]) -> ItemSearcher:
+    assert data.queries.encoder is not None
+    return ItemSearcher(
+        encode_items(model, data),
+        data.items.names.to_pylist(),
+        data.queries.encoder.only(model.query_features),
+        PairFiles.from_facts(facts),
+        cold_keys(data),
+    )
+
+
+def _no_raw_values(run: RunFolder) -> ConfigError:
+    return ConfigError(
+        f"{run.path} was trained on data that has no raw values, so no file can be evaluated"
+    )

@@ -7,50 +7,83 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from outsize.data import DATA
+from outsize.data import DATA, RetrievalData
 from outsize.data.click_data import SPLITS
 from outsize.errors import ConfigError
 from outsize.export import require_free, write_exported
+from outsize.export.format import holds_export
+from outsize.export.quantization import (
+    Quantization,
+    quantization_facts,
+    quantize_click_model,
+    quantize_two_tower,
+)
+from outsize.export.quantize_folder import quantize_folder
 from outsize.export.retrieval import write_exported_retrieval
 from outsize.models import ClickModelConfig, RetrievalModelConfig, TwoTower
 from outsize.registries import name_of
 from outsize.suggestions import few
-from outsize.training.build import build_retrieval_data, build_retrieval_model
 from outsize.training.config import RunConfig
+from outsize.training.evaluate_pairs import cold_keys, pair_facts
+from outsize.training.quantization_loss import (
+    ITEMS_PER_CHUNK,
+    measure_click_models,
+    measure_retrieval_model,
+)
 from outsize.training.retrieval_evaluation import encode_corpus
 from outsize.training.run_folder import RunFolder
 from outsize.training.run_weights import (
     ChosenCheckpoint,
-    choose_checkpoint,
+    beta_of,
     load_click_model,
-    load_weights,
+    load_two_tower,
     open_run,
 )
 
-_ITEMS_PER_CHUNK = 8192  # as in evaluation
 
-
-def export_run(run: str | Path, out: str | Path, step: int | None = None) -> dict[str, Any]:
+def export_run(
+    run: str | Path,
+    out: str | Path,
+    step: int | None = None,
+    *,
+    quantize: str | Quantization | None = None,
+    quiet: bool = True,
+) -> dict[str, Any]:
     """Write the model of a run's best checkpoint for `outsize.load_exported`.
 
+    With `quantize`, its tables are quantized, and both models are measured on the validation and
+    the test split; the card has the metrics of the quantized one.
+
     Args:
-        run: The folder of the run; it is only read, and may still be training.
+        run: The folder of the run; it is only read, and may still be training. With `quantize`
+            also an export of a click model, on which nothing can be measured: a note says so.
         out: The folder to write; new, or empty.
         step: Take the checkpoint of this step instead of the best validation's.
+        quantize: "int8" for rows of 8-bit integers, "pq" for product quantization, or a
+            `Quantization` with settings.
+        quiet: Show no progress.
 
     Returns:
         What was written: folder, kind of the model, step, the metrics measured on these weights,
-        parameters and bytes; and a note where they are not those of the best validation.
+        parameters and bytes; a note where they are not those of the best validation; and with
+        `quantize`, under "quantization", bytes and metrics before, and what became of each table.
     """
+    how = Quantization(quantize) if isinstance(quantize, str) else quantize
+    if holds_export(Path(run)) and not RunFolder(Path(run)).holds_run():
+        if how is None or step is not None:
+            raise ConfigError(
+                f"{run} holds an export, not a run: it can be quantized (--quantize), but has no "
+                "steps to choose from"
+            )
+        return quantize_folder(run, out, how)
     folder, out = open_run(run), Path(out)
     require_free(out)
     config = folder.config()
-    if isinstance(config.model, ClickModelConfig):
-        written, chosen = _export_click(folder, config, out, step)
-    else:
-        written, chosen = _export_retrieval(folder, config, out, step)
-    return {**written, **_training(chosen), "note": chosen.note}
+    export = _export_click if isinstance(config.model, ClickModelConfig) else _export_retrieval
+    written, training, note = export(folder, config, out, step, how, quiet)
+    return {**written, **training, "note": note}
 
 
 def _training(chosen: ChosenCheckpoint) -> dict[str, Any]:
@@ -58,42 +91,57 @@ def _training(chosen: ChosenCheckpoint) -> dict[str, Any]:
 
 
 def _export_click(
-    folder: RunFolder, config: RunConfig, out: Path, step: int | None
-) -> tuple[dict[str, Any], ChosenCheckpoint]:
+    folder: RunFolder,
+    config: RunConfig,
+    out: Path,
+    step: int | None,
+    how: Quantization | None,
+    quiet: bool,
+) -> tuple[dict[str, Any], dict[str, Any], str]:
     assert isinstance(config.model, ClickModelConfig)
     loaded = load_click_model(folder, step)
+    model, training = loaded.model, _training(loaded.chosen)
+    if how is not None:
+        quantized, changes = quantize_click_model(model, config.model, how)
+        before, after = measure_click_models(
+            [model, quantized], loaded.data, config.train.eval_batch_size, quiet
+        )
+        facts = quantization_facts(how, changes, before)
+        model, training = quantized, {**training, "metrics": after, "quantization": facts}
     sizes = {f"{split}_examples": loaded.data.num_examples(split) for split in SPLITS}
     written = write_exported(
         out,
-        loaded.model,
+        model,
         config.model,
-        _training(loaded.chosen),
+        training,
         encoder=loaded.data.row_encoder(),
         batch_size=config.train.eval_batch_size,
         data=_data_facts(config, sizes, loaded.data.fingerprint),
     )
-    return written, loaded.chosen
+    return written, training, loaded.chosen.note
 
 
 def _export_retrieval(
-    folder: RunFolder, config: RunConfig, out: Path, step: int | None
-) -> tuple[dict[str, Any], ChosenCheckpoint]:
+    folder: RunFolder,
+    config: RunConfig,
+    out: Path,
+    step: int | None,
+    how: Quantization | None,
+    quiet: bool,
+) -> tuple[dict[str, Any], dict[str, Any], str]:
     assert isinstance(config.model, RetrievalModelConfig)
-    chosen = choose_checkpoint(folder, step)
-    data = build_retrieval_data(config)
-    model = build_retrieval_model(config, data)
-    if not isinstance(model, TwoTower):
-        raise ConfigError(
-            f"{folder.path} holds a {type(model).__name__}, but of retrieval models only two "
-            "towers can be exported"
+    assert config.retrieval is not None
+    model, data, chosen = load_two_tower(folder, config, step)
+    training, beta = _training(chosen), beta_of(config, chosen.folder)
+    if how is not None:
+        wanted = config.retrieval
+        quantized, changes = quantize_two_tower(model, config.model, how)
+        before, after = (
+            measure_retrieval_model(one, data, beta, wanted) for one in (model, quantized)
         )
-    load_weights(folder, config, model.eval(), chosen.folder)
-    vectors = encode_corpus(
-        lambda rows: model.encode_items(data.items.take(rows)),
-        data.items.num_rows,
-        _ITEMS_PER_CHUNK,
-        torch.device("cpu"),
-    )
+        facts = quantization_facts(how, changes, before)
+        model, training = quantized, {**training, "metrics": after, "quantization": facts}
+    vectors = encode_items(model, data)
     names = data.items.names
     sizes = {f"{split}_pairs": data.num_pairs(split) for split in SPLITS}
     sizes |= {"queries": data.queries.num_rows, "items": data.items.num_rows}
@@ -103,11 +151,23 @@ def _export_retrieval(
         config.model,
         vectors,
         [str(row) for row in range(len(vectors))] if names is None else names.to_pylist(),
-        _training(chosen),
+        training,
         encoder=data.queries.encoder,
         data=_data_facts(config, sizes, data.fingerprint),
+        pairs=pair_facts(config, beta),
+        cold=cold_keys(data),
     )
-    return written, chosen
+    return written, training, chosen.note
+
+
+def encode_items(model: TwoTower, data: RetrievalData) -> Tensor:
+    """The vectors of all items of a run."""
+    return encode_corpus(
+        lambda rows: model.encode_items(data.items.take(rows)),
+        data.items.num_rows,
+        ITEMS_PER_CHUNK,
+        torch.device("cpu"),
+    )
 
 
 def _data_facts(config: RunConfig, sizes: Mapping[str, int], fingerprint: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from outsize.data import RetrievalData
 from outsize.data.click_data import Split
+from outsize.data.item_lists import ItemLists
 from outsize.kernels.softmax.best_items import top_items
 from outsize.kernels.softmax.draws import ScoredItems, draw_from_softmax
 from outsize.metrics import RankingMetrics
@@ -44,7 +45,6 @@ def encode_corpus(
     return torch.cat(gather_rows(torch.cat(parts)))[:num_items].contiguous()
 
 
-@torch.no_grad()
 def evaluate_retrieval(
     data: RetrievalData,
     split: Split,
@@ -54,10 +54,9 @@ def evaluate_retrieval(
     metrics: RankingMetrics,
     chunk_size: int,
 ) -> Metrics:
-    """Rank all items for each query that has relevant items; entered by all ranks.
+    """Rank all items for each query of a split that has relevant items; entered by all ranks.
 
-    What is known of a query (see `RetrievalData.known`) is left out of its ranking. "loss" is the
-    mean over held-out pairs of −log p⁺ in the softmax over all items but those known or held out.
+    What is known of a query (see `RetrievalData.known`) is left out of its ranking.
 
     Args:
         data: The data.
@@ -69,6 +68,33 @@ def evaluate_retrieval(
         chunk_size: Queries at a time.
     """
     relevant, known = data.relevant(split), data.known(split)
+    return rank_relevant(relevant, known, encode_queries, items, beta, metrics, chunk_size)
+
+
+@torch.no_grad()
+def rank_relevant(
+    relevant: ItemLists,
+    known: ItemLists,
+    encode_queries: Encode,
+    items: Float32[Tensor, "num_items dim"],
+    beta: Float[Tensor, ""],
+    metrics: RankingMetrics,
+    chunk_size: int,
+) -> Metrics:
+    """Rank all items for each query that has relevant items; entered by all ranks.
+
+    "loss" is the mean over relevant pairs of −log p⁺ in the softmax over all items but those known
+    or relevant.
+
+    Args:
+        relevant: The relevant items of each query.
+        known: The items to leave out of each query's ranking.
+        encode_queries: As for `evaluate_retrieval`, like the arguments after it.
+        items: All items, encoded.
+        beta: Inverse temperature of the softmax.
+        metrics: What to measure, without anything in it yet.
+        chunk_size: Queries at a time.
+    """
     asked = relevant.counts().nonzero().flatten()
     scored = ScoredItems(items, None, torch.zeros(items.shape[0], device=items.device))
     generator = torch.Generator(items.device)  # nothing is drawn

@@ -9,13 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from outsize.checkpoint import list_checkpoints, load_checkpoint, read_plain_state, step_of
-from outsize.data import ClickData
+from outsize.data import ClickData, RetrievalData
 from outsize.errors import CheckpointError, ConfigError
 from outsize.json_files import Each, OneOf, SchemaError, Whole, check
-from outsize.models import ClickModel, RetrievalModel
+from outsize.models import ClickModel, RetrievalModel, TwoTower
 from outsize.stores.row_files import load_rows
 from outsize.suggestions import few
-from outsize.training.build import build_click_data, build_model, build_row_optimizer
+from outsize.training.build import (
+    build_click_data,
+    build_model,
+    build_retrieval_data,
+    build_retrieval_model,
+    build_row_optimizer,
+)
 from outsize.training.config import RunConfig
 from outsize.training.loop_state import dense_state, load_dense_state
 from outsize.training.metric_names import Metrics
@@ -173,6 +179,22 @@ def load_click_model(folder: RunFolder, step: int | None = None) -> RunModel:
     return RunModel(model, config, data, chosen)
 
 
+def load_two_tower(
+    folder: RunFolder, config: RunConfig, step: int | None = None
+) -> tuple[TwoTower, RetrievalData, ChosenCheckpoint]:
+    """The two-tower model of a run in evaluation mode, its data, and the checkpoint it is from."""
+    chosen = choose_checkpoint(folder, step)
+    data = build_retrieval_data(config)
+    model = build_retrieval_model(config, data)
+    if not isinstance(model, TwoTower):
+        raise ConfigError(
+            f"{folder.path} holds a {type(model).__name__}, but of retrieval models only two "
+            "towers can be exported or evaluated on files"
+        )
+    load_weights(folder, config, model.eval(), chosen.folder)
+    return model, data, chosen
+
+
 def load_weights(
     folder: RunFolder, config: RunConfig, model: ClickModel | RetrievalModel, checkpoint: Path
 ) -> None:
@@ -196,6 +218,16 @@ def load_weights(
         raise _does_not_fit(folder, checkpoint, f" ({' '.join(str(error).split())})") from None
     if any(new.values()):
         raise _does_not_fit(folder, checkpoint)
+
+
+def beta_of(config: RunConfig, checkpoint: Path) -> float:
+    """The inverse temperature of a retrieval run: as configured, or as learned by a checkpoint."""
+    assert config.negatives is not None
+    weights = load_checkpoint(checkpoint)["model"]
+    learned = [weight for name, weight in weights.items() if name.startswith("negatives.")]
+    if config.negatives.learn_beta and len(learned) == 1 and learned[0].numel() == 1:
+        return float(learned[0].float().exp())
+    return float(config.negatives.beta)
 
 
 def _does_not_fit(folder: RunFolder, checkpoint: Path, fact: str = "") -> CheckpointError:

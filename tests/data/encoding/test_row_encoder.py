@@ -131,3 +131,18 @@ def test_rows_are_regrouped_without_a_change(log, size):
 
 def test_no_rows_make_no_groups():
     assert list(regroup([], 5)) == []
+
+
+def test_few_rows_are_encoded_as_many_are(tmp_path, monkeypatch):
+    write_log(tmp_path / "log.csv")
+    config = make_config(tmp_path / "log.csv", cache=str(tmp_path / "cache"))
+    encoder = config.build().row_encoder()
+    found = []
+    for few_rows, few_values in ((1024, 64), (0, 0)):
+        monkeypatch.setattr("outsize.data.encoding.row_encoder._FEW_ROWS", few_rows)
+        monkeypatch.setattr("outsize.data.encoding.rows._FEW_VALUES", few_values)
+        (rows,) = read_rows([tmp_path / "log.csv"], encoder.recipe, BadRows())
+        found.append(encoder.encode(rows))
+    assert np.array_equal(found[0].ids, found[1].ids)
+    assert np.array_equal(found[0].dense, found[1].dense)
+    assert len(np.unique(found[0].ids)) > 20

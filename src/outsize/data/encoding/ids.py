@@ -108,7 +108,10 @@ class VocabularyIds(IdEncoder):
         self.num_ids = len(keys) + 1
 
     def ids_of(self, values: Column) -> NDArray[np.int64]:  # noqa: D102
-        keys = text_keys(values)
+        return self.ids_of_keys(text_keys(values))
+
+    def ids_of_keys(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """The id of each value, given its key."""
         if not len(self._keys):
             return np.zeros(len(keys), np.int64)
         order = np.argsort(keys)  # sequential instead of random access to the vocabulary
@@ -132,8 +135,12 @@ class HashedIds(IdEncoder):
         self.num_ids = num_buckets + 1
 
     def ids_of(self, values: Column) -> NDArray[np.int64]:  # noqa: D102
-        keys = torch.from_numpy(text_keys(values).view(np.int64))
-        buckets: NDArray[np.int64] = hash_ids(keys, self.hashes, self._num_buckets)[:, 0].numpy()
+        return self.ids_of_keys(text_keys(values))
+
+    def ids_of_keys(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """The id of each value, given its key."""
+        words = torch.from_numpy(keys.view(np.int64))
+        buckets: NDArray[np.int64] = hash_ids(words, self.hashes, self._num_buckets)[:, 0].numpy()
         return buckets + 1
 
 

@@ -27,10 +27,11 @@ from outsize.data.encoding.ids import (
 )
 from outsize.data.encoding.moments import Moments
 from outsize.data.encoding.recipe import Recipe, feature_name
-from outsize.data.encoding.text_keys import Column
+from outsize.data.encoding.text_keys import Column, text_keys
 
 Found = Callable[[str, NDArray[np.int64], Column], None]
 """Told of the ids of a column's distinct values: column, ids, values."""
+_FEW_ROWS = 1024
 
 
 @dataclass(frozen=True)
@@ -115,9 +116,10 @@ class RowEncoder:
         """
         recipe = self.recipe
         ids = np.empty((len(rows), len(recipe.categorical)), id_type)
+        keys = self._keys_of(rows) if len(rows) <= _FEW_ROWS else {}
         for place, name in enumerate(recipe.categorical):
             text = rows.texts[name]
-            ids[:, place] = row_ids(text, self._ids_of(name, text.values, found))
+            ids[:, place] = row_ids(text, self._ids_of(name, text.values, found, keys.get(name)))
         bags = {}
         for name in recipe.multi_valued:
             split = Bags.split(rows.texts[name], recipe.separator, recipe.max_length)
@@ -137,8 +139,31 @@ class RowEncoder:
         labels = torch.from_numpy(rows.labels.astype(np.float32))
         return ClickBatch(torch.from_numpy(rows.dense), ids, labels)
 
-    def _ids_of(self, name: str, values: Column, found: Found | None) -> NDArray[np.int64]:
-        ids = self.encoders[name].ids_of(values)
+    def _keys_of(self, rows: Rows) -> dict[str, NDArray[np.uint64]]:
+        """The keys of all columns that have any, in one call: for few rows, calls are the cost."""
+        import pyarrow as pa
+
+        keyed = (VocabularyIds, HashedIds)
+        names = [n for n in self.recipe.categorical if isinstance(self.encoders[n], keyed)]
+        if not names:
+            return {}
+        columns = [rows.texts[name].values for name in names]
+        keys = text_keys(pa.concat_arrays(columns))
+        edges = np.cumsum([len(column) for column in columns])[:-1]
+        return dict(zip(names, np.split(keys, edges), strict=True))
+
+    def _ids_of(
+        self,
+        name: str,
+        values: Column,
+        found: Found | None,
+        keys: NDArray[np.uint64] | None = None,
+    ) -> NDArray[np.int64]:
+        encoder = self.encoders[name]
+        if keys is not None and isinstance(encoder, VocabularyIds | HashedIds):
+            ids = encoder.ids_of_keys(keys)
+        else:
+            ids = encoder.ids_of(values)
         if found is not None:
             found(name, ids, values)
         return ids

@@ -20,6 +20,7 @@ from outsize.data.encoding.unreadable import UNREADABLE
 from outsize.errors import DataError
 
 _LARGEST = float(np.finfo(np.float32).max)
+_FEW_VALUES = 64
 
 
 def read_rows(files: list[Path], recipe: Recipe, bad: BadRows) -> Iterator[Rows]:
@@ -215,13 +216,24 @@ def to_text(column: Column, separator: str = "|") -> tuple[CodedText, NDArray[np
         if not pa.types.is_large_binary(values.type):
             raise
         values = pa.array([_text(value) for value in values.to_pylist()], pa.large_string())
-    marked = pc.match_substring(values, UNREADABLE).to_numpy(zero_copy_only=False).astype(bool)
+    marked, empty = _marked_and_empty(values)
     if marked.any():
         wrong = np.append(marked, False)[codes]
-    empty = pc.equal(values, "").to_numpy(zero_copy_only=False).astype(bool)
     if empty.any():
         codes = np.where(np.append(empty, False)[codes], -1, codes)
     return CodedText(codes, values), wrong
+
+
+def _marked_and_empty(values: Column) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Masks of texts that were marked as unreadable, and of empty ones."""
+    import pyarrow.compute as pc
+
+    if len(values) <= _FEW_VALUES:  # calls of pyarrow would take longer
+        texts = values.to_pylist()
+        marked = np.array([UNREADABLE in (text or "") for text in texts], bool)
+        return marked, np.array([text == "" for text in texts], bool)
+    marked = pc.match_substring(values, UNREADABLE).to_numpy(zero_copy_only=False).astype(bool)
+    return marked, pc.equal(values, "").to_numpy(zero_copy_only=False).astype(bool)
 
 
 def _without_nulls(lists: Column) -> Column:

@@ -1,0 +1,125 @@
+"""Measuring a two-tower model on a labelled file of pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from outsize.data import RetrievalData
+from outsize.data.encoding.text_keys import text_keys
+from outsize.data.interactions import InteractionsConfig
+from outsize.data.item_lists import ItemLists
+from outsize.errors import ConfigError, DataError
+from outsize.export.labelled_pairs import LabelledPairs, read_pairs
+from outsize.export.pairs import PairFiles, SeenItems, read_seen, require_pair_files
+from outsize.export.retrieval import ItemSearcher
+from outsize.export.score_files import cannot_score, file_progress, file_to_read
+from outsize.metrics import RankingMetrics
+from outsize.models import RetrievalModel
+from outsize.training.config import RunConfig
+from outsize.training.quantization_loss import QUERIES_PER_CHUNK
+from outsize.training.retrieval_evaluation import rank_relevant
+
+_CUTS = ("recall_at", "ndcg_at", "mrr_at", "hit_at")
+
+
+def pair_facts(config: RunConfig, beta: float) -> dict[str, Any] | None:
+    """How files of pairs of a run are read and what is measured on them; `None` if it has none."""
+    if not isinstance(config.data, InteractionsConfig):
+        return None
+    assert config.retrieval is not None
+    cuts = {name: list(getattr(config.retrieval, name)) for name in _CUTS}
+    facts = asdict(PairFiles.of(config.data))
+    return {**facts, "columns": list(facts["columns"]), "metrics": cuts, "beta": beta}
+
+
+def cold_keys(data: RetrievalData) -> NDArray[np.uint64] | None:
+    """The keys of queries without a training pair, where queries have raw ids."""
+    if data.queries.names is None:
+        return None
+    is_cold = data.known("validation").counts() == 0
+    keys: NDArray[np.uint64] = text_keys(data.queries.names)[is_cold.numpy()]
+    return keys
+
+
+def seen_in_run(data: RetrievalData) -> SeenItems:
+    """What the test of a run leaves out of rankings: training and validation pairs."""
+    queries, items = data.known("test").pairs()
+    return SeenItems(text_keys(data.queries.names)[queries.numpy()], items.numpy())
+
+
+def evaluate_pairs(
+    model: RetrievalModel,
+    file: str | Path,
+    facts: Mapping[str, Any] | None,
+    *,
+    seen: SeenItems | None = None,
+    exclude: Sequence[Path] = (),
+    max_bad_rows: float | None = None,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """The ranking metrics of a model on a file of pairs, as in the evaluation of a run.
+
+    Known pairs are not relevant, and their items are left out of the ranking of their query; cold
+    queries are not evaluated. Held in memory are two numbers per pair and the features of each
+    query, and never all scores.
+
+    Args:
+        model: A model with its items.
+        file: A CSV, TSV or Parquet file with the columns of the query tower and of the item.
+        facts: What `pair_facts` returned.
+        seen: The known pairs.
+        exclude: Files of known pairs, instead of `seen`.
+        max_bad_rows: The largest share of malformed rows that is skipped; by default as in
+            training.
+        quiet: Show no progress.
+    """
+    searcher, path = model.searcher, file_to_read(Path(file))
+    assert isinstance(searcher, ItemSearcher)
+    files = require_pair_files(searcher.pairs)
+    if facts is None or "metrics" not in facts or searcher.encoder is None:
+        raise ConfigError("this model does not know what to measure: export its run again")
+    if exclude:
+        seen = read_seen(exclude, files, searcher.items)
+    with file_progress(path, "read", quiet) as advance:
+        pairs = read_pairs(path, files, searcher.encoder, searcher.items, advance)
+    most = files.max_bad_rows if max_bad_rows is None else max_bad_rows
+    if pairs.bad.total > most * pairs.bad.num_rows:
+        raise cannot_score(pairs.bad)
+    relevant, known = _lists(pairs, seen, searcher.cold)
+    if not len(relevant.values):
+        raise DataError(
+            f"{path}: no query can be evaluated: there is no pair, every pair is known already, or "
+            "the training data has no pair of its queries"
+        )
+    metrics = rank_relevant(
+        relevant,
+        known,
+        lambda rows: model.encode_queries({n: v[rows] for n, v in pairs.features.items()}),
+        searcher.vectors,
+        torch.tensor(facts["beta"]),
+        RankingMetrics(**{name: facts["metrics"][name] for name in _CUTS}),
+        QUERIES_PER_CHUNK,
+    )
+    note = "" if seen is None else seen.note()
+    return {**metrics, "num_rows": len(pairs.items), "num_bad": pairs.bad.total, "note": note}
+
+
+def _lists(
+    pairs: LabelledPairs, seen: SeenItems | None, cold: NDArray[np.uint64]
+) -> tuple[ItemLists, ItemLists]:
+    """The relevant and the known items of each query of a file."""
+    num_queries, none = len(pairs.keys), torch.zeros(0, dtype=torch.int64)
+    known = ItemLists(none, none, num_queries)
+    if seen is not None:
+        found = seen.of(pairs.keys)
+        known = ItemLists(found.lines(), found.values, num_queries)
+    is_cold = torch.from_numpy(np.isin(pairs.keys, cold))
+    new = ~is_cold[pairs.queries] & ~known.contains(pairs.queries, pairs.items)
+    return ItemLists(pairs.queries[new], pairs.items[new], num_queries), known

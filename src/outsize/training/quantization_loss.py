@@ -1,0 +1,111 @@
+"""What quantizing a trained model costs: metrics of the held-out splits before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from outsize.data import ClickData, RetrievalData
+from outsize.data.click_data import SPLITS, Split
+from outsize.metrics import ClickMetrics
+from outsize.models import ClickModel, RetrievalModel
+from outsize.reporting.quantities import format_bytes
+from outsize.training.metric_names import Metrics, number_of, quality_names
+from outsize.training.retrieval_config import RetrievalConfig
+from outsize.training.retrieval_evaluation import encode_corpus, evaluate_retrieval
+from outsize.training.run_weights import finite
+
+ITEMS_PER_CHUNK, QUERIES_PER_CHUNK = 8192, 1024  # as in evaluation
+MetricsBySplit = dict[str, Metrics]
+
+
+@torch.no_grad()
+def measure_click_models(
+    models: Sequence[ClickModel], data: ClickData, batch_size: int, quiet: bool = True
+) -> list[MetricsBySplit]:
+    """The metrics of models on the validation and the test split, read once for all of them."""
+    found: list[MetricsBySplit] = [{} for _ in models]
+    for model in models:
+        model.eval()
+    held_out: tuple[Split, ...] = SPLITS[1:]
+    total = sum(data.num_batches(split, batch_size) for split in held_out)
+    with _progress(total, quiet) as advance:
+        for split in held_out:
+            metrics = [ClickMetrics() for _ in models]
+            for batch in data.batches(split, batch_size):
+                for model, own in zip(models, metrics, strict=True):
+                    own.add(model(batch.dense, batch.ids), batch.labels)
+                advance()
+            for own_metrics, own in zip(found, metrics, strict=True):
+                own_metrics[split] = finite(own.result())
+    return found
+
+
+@torch.no_grad()
+def measure_retrieval_model(
+    model: RetrievalModel, data: RetrievalData, beta: float, wanted: RetrievalConfig
+) -> MetricsBySplit:
+    """The metrics of a retrieval model on the validation and the test split."""
+    items = encode_corpus(
+        lambda rows: model.encode_items(data.items.take(rows)),
+        data.items.num_rows,
+        ITEMS_PER_CHUNK,
+        torch.device("cpu"),
+    )
+    found: MetricsBySplit = {}
+    for split in SPLITS[1:]:
+        metrics = evaluate_retrieval(
+            data,
+            split,
+            lambda rows: model.encode_queries(data.queries.take(rows)),
+            items,
+            torch.tensor(beta),
+            wanted.metrics(),
+            QUERIES_PER_CHUNK,
+        )
+        found[split] = finite(metrics)
+    return found
+
+
+def loss_table(facts: Mapping[str, Any], metrics: Mapping[str, Metrics]) -> list[str]:
+    """Bytes and metrics before and after quantization, as lines of text."""
+    before = facts["metrics_before"]
+    first: Metrics = next(iter({**before, **metrics}.values()), {})
+    names = ["loss", *quality_names(first)]
+    header = ["weights", "tables", *(["split", *names] if first else [])]
+    rows = [header]
+    for label, size, measured in (
+        ("before", facts["table_bytes_before"], before),
+        (facts["method"], facts["table_bytes"], metrics),
+    ):
+        splits = measured or {"": {}}
+        for split, values in splits.items():
+            numbers = [split, *(number_of(values.get(name)) for name in names)] if split else []
+            rows.append([label, format_bytes(size), *numbers])
+    widths = [max(len(row[i]) for row in rows if i < len(row)) for i in range(len(header))]
+    lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False))
+             for row in rows]  # fmt: skip
+    return [line.rstrip() for line in lines]
+
+
+def unchanged_lines(facts: Mapping[str, Any]) -> list[str]:
+    """The tables that stay as they are, one line for each reason."""
+    by_reason: dict[str, list[str]] = {}
+    for table in facts["tables"]:
+        if table["reason"]:
+            by_reason.setdefault(table["reason"], []).append(table["name"])
+    return [f"{', '.join(names)}: unchanged ({why})" for why, names in by_reason.items()]
+
+
+@contextmanager
+def _progress(total: int, quiet: bool) -> Iterator[Any]:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    with Progress(console=console, disable=quiet or not console.is_terminal) as bar:
+        task = bar.add_task("evaluate", total=total)
+        yield lambda: bar.advance(task)
