@@ -203,6 +203,3 @@ def damage(path: Path, others: list[Path], draw: random.Random) -> str:
         path.write_bytes(other.read_bytes())
         way = f"replaced by {other.parent.name}/{other.name}"
     return way
-
-
-

@@ -187,9 +187,7 @@ def _kill_export(trial: Trial, describe: Callable[[str], None]) -> None:
 
 def _kill_predict(trial: Trial, describe: Callable[[str], None]) -> None:
     base = _kill_command(trial, describe, "predict", "scores.parquet")
-    same = (base / "scores.parquet").read_bytes() == (
-        trial.folder / "scores.parquet"
-    ).read_bytes()
+    same = (base / "scores.parquet").read_bytes() == (trial.folder / "scores.parquet").read_bytes()
     require(same, "the scores differ")
 
 
