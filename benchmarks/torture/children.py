@@ -101,10 +101,11 @@ class Child:
 
     Args:
         words: The command, without the program's name.
-        folder: Its working folder; what it prints goes to files in it.
+        folder: Its working folder.
         env: Variables of the environment besides those of this process.
         limits: What it may use.
         work: What it does in place of the command, which is then only its name.
+        printed: A folder for what it prints; by default its working folder.
     """
 
     def __init__(
@@ -114,12 +115,13 @@ class Child:
         env: Mapping[str, str] | None = None,
         limits: Limits | None = None,
         work: Callable[[], object] | None = None,
+        printed: Path | None = None,
     ) -> None:
         self.words = tuple(map(str, words))
         self._work = work
         self.code: int | None = None
         number = time.monotonic_ns()
-        self._printed = [folder / f".{stream}-{number}" for stream in ("out", "err")]
+        self._printed = [(printed or folder) / f".{stream}-{number}" for stream in ("out", "err")]
         sys.stdout.flush()
         sys.stderr.flush()
         self.pid = os.fork()
@@ -195,10 +197,16 @@ class Ranks:
         words: The command.
         folder: Its working folder.
         limits: What each rank may use.
+        printed: As for `Child`.
     """
 
     def __init__(
-        self, num_ranks: int, words: Sequence[object], folder: Path, limits: Limits | None = None
+        self,
+        num_ranks: int,
+        words: Sequence[object],
+        folder: Path,
+        limits: Limits | None = None,
+        printed: Path | None = None,
     ) -> None:
         self._meeting, port = _host_meeting() if num_ranks > 1 else (None, 0)
         names = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(num_ranks),
@@ -206,7 +214,7 @@ class Ranks:
         self.ranks: list[Child] = []
         for rank in range(num_ranks):
             own = {"RANK": str(rank), "LOCAL_RANK": str(rank), **names} if num_ranks > 1 else {}
-            self.ranks.append(Child(words, folder, own, limits))
+            self.ranks.append(Child(words, folder, own, limits, printed=printed))
 
     def done(self, seconds: float = HANG_S) -> list[Done]:
         """How each rank ended; if one fails, the others have `seconds` to end by themselves."""

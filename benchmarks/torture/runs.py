@@ -159,7 +159,7 @@ def _without_times(line: Mapping[str, Any]) -> dict[str, Any]:
 
 def _is_time(key: str, value: Any) -> bool:
     """Whether a value is a duration, or something per second, which no two runs share."""
-    return key.endswith("_s") and not isinstance(value, torch.Tensor)
+    return key.endswith(("_s", "seconds")) and not isinstance(value, torch.Tensor)
 
 
 def summary_of(out: str) -> dict[str, Any]:

@@ -1,0 +1,107 @@
+"""Commands that read a trained run: what each reads and writes, and whether it did so as before."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.torture.children import call
+from benchmarks.torture.runs import TABULAR, write_clicks, write_run
+from benchmarks.torture.trial import require
+
+_GRID = ("--tables", "hash,cce", "--budgets", "64", "--seeds", "1", "--workers", "0")
+_DATED = ("README.md", "card.json")
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of the base.
+
+    Attributes:
+        words: The command.
+        out: What it writes.
+        reads: What it reads.
+        require_same: Fails the trial unless two outputs are the same.
+    """
+
+    words: tuple[str, ...]
+    out: str
+    reads: tuple[str, ...]
+    require_same: Callable[[Path, Path], None]
+
+
+def _same_bytes(one: Path, other: Path) -> None:
+    require(one.read_bytes() == other.read_bytes(), f"{one.name} differs")
+
+
+def _same_export(one: Path, other: Path) -> None:
+    for path in other.iterdir():
+        if path.name not in _DATED:
+            _same_bytes(one / path.name, path)
+
+
+def _same_grid(one: Path, other: Path) -> None:
+    for path in (other / "cells").glob("*/result.json"):
+        mine, theirs = (
+            json.loads(found.read_text()) for found in (one / path.relative_to(other), path)
+        )
+        for metrics in ("validation", "test"):
+            require(mine.get(metrics) == theirs.get(metrics), f"{path.parent.name} differs")
+
+
+_DATA = ("clicks.csv", ".outsize-cache", "run.toml")
+COMMANDS = {
+    "export": Command(("export", "run", "exported"), "exported", (*_DATA, "run"), _same_export),
+    "predict": Command(
+        ("predict", "exported", "clicks.csv", "--out", "scores.parquet"),
+        "scores.parquet", ("clicks.csv", "exported"), _same_bytes,
+    ),
+    "predict to CSV": Command(
+        ("predict", "exported", "clicks.csv", "--out", "scores.csv", "--keep", "user"),
+        "scores.csv", ("clicks.csv", "exported"), _same_bytes,
+    ),
+    "compare": Command(
+        ("compare", "run.toml", *_GRID, "--out", "grid", "--set", "train.steps=6"),
+        "grid", _DATA, _same_grid,
+    ),
+}  # fmt: skip
+
+
+def make_base(folder: Path) -> None:
+    """A run on a click log, and what the commands make of it."""
+    write_clicks(folder / "clicks.csv", 1_500)
+    write_run(folder / "run.toml", TABULAR)
+    call(folder, "train", "run.toml", "--out", "run", "--json").must_end_well()
+    for name, command in COMMANDS.items():
+        started = time.monotonic()
+        call(folder, *command.words).must_end_well()
+        (folder / f"{name}-seconds").write_text(str(time.monotonic() - started))
+
+
+def copy_inputs(name: str, base: Path, folder: Path) -> None:
+    """Copy what a command reads."""
+    for part in COMMANDS[name].reads:
+        source = base / part
+        if source.is_dir():
+            shutil.copytree(source, folder / part)
+        else:
+            shutil.copy2(source, folder / part)
+
+
+def finish(name: str, folder: Path) -> None:
+    """Repeat a command that was disturbed, unless it had done all of its work."""
+    command = COMMANDS[name]
+    if name == "compare" or not (folder / command.out).exists():
+        call(folder, *command.words).must_end_well()
+
+
+def require_same(name: str, folder: Path, base: Path) -> None:
+    """Fail the trial unless a command wrote what it wrote in the base, and nothing else."""
+    left = [path.name for path in folder.rglob("*partial*")]
+    require(not left, f"left behind: {left}")
+    out = COMMANDS[name].out
+    COMMANDS[name].require_same(folder / out, base / out)
