@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from benchmarks.torture import damage, full_disk, kills
+from benchmarks.torture import damage, full_disk, kills, mutations
 from benchmarks.torture.trial import Trial
 
 RunTrial = Callable[[Trial, Callable[[str], None]], tuple[str, str]]
@@ -14,4 +14,5 @@ KINDS: dict[str, RunTrial] = {
     "kills": kills.run,
     "damage": damage.run,
     "full-disk": full_disk.run,
+    "mutations": mutations.run,
 }
