@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from benchmarks.torture import damage, full_disk, kills, mutations
+from benchmarks.torture import damage, full_disk, histories, kills, mutations
 from benchmarks.torture.trial import Trial
 
 RunTrial = Callable[[Trial, Callable[[str], None]], tuple[str, str]]
@@ -15,4 +15,5 @@ KINDS: dict[str, RunTrial] = {
     "damage": damage.run,
     "full-disk": full_disk.run,
     "mutations": mutations.run,
+    "histories": histories.run,
 }
