@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import sys
 import tempfile
@@ -11,21 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
-    os.environ.setdefault(_name, "1")  # before torch starts threads: processes are forked from here
-
-import matplotlib
-import matplotlib.pyplot
-import pyarrow.csv
-import pyarrow.parquet
-import torch._dynamo
-import torch.nn.parallel
+import torch
 
 import benchmarks.torture
-import outsize.cli
-import outsize.compare
-import outsize.training.run
-import outsize.training.tasks.retrieval  # noqa: F401  imported once, for all that are forked
 from benchmarks.runner import typed_command
 from benchmarks.torture.campaign import Campaign, as_dicts, in_turns
 from benchmarks.torture.kinds import KINDS
@@ -34,6 +23,19 @@ from outsize.bench.runner import results_page, say_to_console, write_results
 from outsize.reporting.environment import environment
 
 STEM = "torture-cpu"  # every trial runs on the CPU
+
+
+_PRELOADED = ("torch._dynamo", "torch.nn.parallel", "pyarrow.csv", "pyarrow.parquet",
+              "matplotlib.pyplot", "outsize.cli", "outsize.compare", "outsize.training.run",
+              "outsize.training.tasks.retrieval")  # fmt: skip
+
+
+def _warm_up() -> None:
+    """Import once what all forked processes need; no threads, which a fork would lose."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    torch.set_num_threads(1)
+    for name in _PRELOADED:
+        importlib.import_module(name)
 
 
 def summarize(ended: Sequence[Ended]) -> list[dict[str, Any]]:
@@ -83,7 +85,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help=f"folder for {STEM}.md and .json")
     parser.add_argument("--keep", type=Path, help="empty folder in which to keep what failed")
     given = parser.parse_args(words)
-    torch.set_num_threads(1)
+    _warm_up()
     kinds = given.only or list(KINDS)
     numbers = in_turns(kinds, given.trials)
     if given.trial is not None:

@@ -209,8 +209,13 @@ class Ranks:
         printed: Path | None = None,
     ) -> None:
         self._meeting, port = _host_meeting() if num_ranks > 1 else (None, 0)
-        names = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(num_ranks),
-                 "LOCAL_WORLD_SIZE": str(num_ranks), "TORCHELASTIC_USE_AGENT_STORE": "True"}  # fmt: skip
+        names = {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "WORLD_SIZE": str(num_ranks),
+            "LOCAL_WORLD_SIZE": str(num_ranks),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+        }
         self.ranks: list[Child] = []
         for rank in range(num_ranks):
             own = {"RANK": str(rank), "LOCAL_RANK": str(rank), **names} if num_ranks > 1 else {}

@@ -12,6 +12,7 @@ from pathlib import Path
 from benchmarks.torture.children import call
 from benchmarks.torture.runs import TABULAR, write_clicks, write_run
 from benchmarks.torture.trial import require
+from outsize.checkpoint import list_checkpoints
 
 _GRID = ("--tables", "hash,cce", "--budgets", "64", "--seeds", "1", "--workers", "0")
 _DATED = ("README.md", "card.json")
@@ -38,13 +39,15 @@ def _same_bytes(one: Path, other: Path) -> None:
     require(one.read_bytes() == other.read_bytes(), f"{one.name} differs")
 
 
-def _same_export(one: Path, other: Path) -> None:
+def same_export(one: Path, other: Path) -> None:
+    """Fail the trial unless two exports are the same but for their dates."""
     for path in other.iterdir():
         if path.name not in _DATED:
             _same_bytes(one / path.name, path)
 
 
-def _same_grid(one: Path, other: Path) -> None:
+def same_grid(one: Path, other: Path) -> None:
+    """Fail the trial unless two comparisons measured the same."""
     for path in (other / "cells").glob("*/result.json"):
         mine, theirs = (
             json.loads(found.read_text()) for found in (one / path.relative_to(other), path)
@@ -55,7 +58,7 @@ def _same_grid(one: Path, other: Path) -> None:
 
 _DATA = ("clicks.csv", ".outsize-cache", "run.toml")
 COMMANDS = {
-    "export": Command(("export", "run", "exported"), "exported", (*_DATA, "run"), _same_export),
+    "export": Command(("export", "run", "exported"), "exported", (*_DATA, "run"), same_export),
     "predict": Command(
         ("predict", "exported", "clicks.csv", "--out", "scores.parquet"),
         "scores.parquet", ("clicks.csv", "exported"), _same_bytes,
@@ -66,13 +69,13 @@ COMMANDS = {
     ),
     "compare": Command(
         ("compare", "run.toml", *_GRID, "--out", "grid", "--set", "train.steps=6"),
-        "grid", _DATA, _same_grid,
+        "grid", _DATA, same_grid,
     ),
 }  # fmt: skip
 
 
 def make_base(folder: Path) -> None:
-    """A run on a click log, and what the commands make of it."""
+    """A run on a click log, what the commands make of it, and the same run half-way."""
     write_clicks(folder / "clicks.csv", 1_500)
     write_run(folder / "run.toml", TABULAR)
     call(folder, "train", "run.toml", "--out", "run", "--json").must_end_well()
@@ -80,6 +83,15 @@ def make_base(folder: Path) -> None:
         started = time.monotonic()
         call(folder, *command.words).must_end_well()
         (folder / f"{name}-seconds").write_text(str(time.monotonic() - started))
+    make_stopped(folder)
+
+
+def make_stopped(folder: Path) -> None:
+    """Copy a run as it was after two checkpoints, and export it."""
+    shutil.copytree(folder / "run", folder / "stopped")
+    for later in list_checkpoints(folder / "stopped" / "checkpoint")[2:]:
+        shutil.rmtree(later)
+    call(folder, "export", "stopped", "exported-stopped").must_end_well()
 
 
 def copy_inputs(name: str, base: Path, folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import shutil
 from collections.abc import Callable
@@ -12,58 +11,41 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from benchmarks.torture.children import Done, call, call_function
-from benchmarks.torture.runs import (
-    PAIRS,
-    TABULAR,
-    contents,
-    first_difference,
-    write_clicks,
-    write_pairs,
-    write_run,
+from benchmarks.torture.commands import (
+    COMMANDS,
+    make_base,
+    make_stopped,
+    same_export,
+    same_grid,
 )
+from benchmarks.torture.runs import PAIRS, contents, first_difference, write_pairs, write_run
 from benchmarks.torture.trial import REFUSED, SURVIVED, Trial, require
-from outsize.checkpoint import list_checkpoints
 from outsize.contracts import RowStore
-
 from outsize.kernels.rows.updates import AdagradRule
 from outsize.spec import TableSpec
 from outsize.stores import LocalStore
 from outsize.stores.row_files import load_rows, save_rows
 
-_GRID = ("compare", "run.toml", "--tables", "hash,cce", "--budgets", "64", "--seeds", "1",
-         "--workers", "0", "--out", "grid", "--set", "train.steps=6")  # fmt: skip
 _TABLE = TableSpec("ad", num_rows=200, dim=4)
-_UNREAD = ("README.md", "card.json", "report.html", ".lock")
-"""Files that no command reads; what is in them may be anything."""
-
-
-def make_clicks(folder: Path) -> None:
-    """A click run, the same run half-way, its exports, a comparison, and rows of a store."""
-    write_clicks(folder / "clicks.csv", 1_500)
-    write_run(folder / "run.toml", TABULAR)
-    call(folder, "train", "run.toml", "--out", "run", "--json").must_end_well()
-    _make_rest(folder, "clicks.csv", "scores.parquet")
-    call(folder, *_GRID).must_end_well()
-    call_function(folder, "save_rows", lambda: save_rows(_trained_store(), folder / "rows"))
-    call_function(folder, "load_rows", lambda: _load_rows(folder)).must_end_well()
 
 
 def make_pairs(folder: Path) -> None:
-    """A retrieval run, the same run half-way, and its exports."""
+    """A retrieval run, its export, what it finds, and the same run half-way."""
     write_pairs(folder / "pairs.csv")
     write_run(folder / "run.toml", PAIRS)
-    call(folder, "train", "run.toml", "--out", "run", "--json").must_end_well()
     (folder / "users.csv").write_text("user\n" + "".join(f"u{i}\n" for i in range(20)))
-    _make_rest(folder, "users.csv", "scores.parquet")
-
-
-def _make_rest(folder: Path, file: str, scores: str) -> None:
-    shutil.copytree(folder / "run", folder / "stopped")
-    for later in list_checkpoints(folder / "stopped" / "checkpoint")[2:]:
-        shutil.rmtree(later)
+    call(folder, "train", "run.toml", "--out", "run", "--json").must_end_well()
     call(folder, "export", "run", "exported").must_end_well()
-    call(folder, "export", "stopped", "exported-stopped").must_end_well()
-    call(folder, "predict", "exported", file, "--out", scores).must_end_well()
+    words = ("predict", "exported", "users.csv", "--out", "scores.parquet")
+    call(folder, *words).must_end_well()
+    make_stopped(folder)
+
+
+def make_rows(folder: Path) -> None:
+    """Rows of a store, as `save_rows` writes them, and what `load_rows` makes of them."""
+    save = call_function(folder, "save_rows", lambda: save_rows(_trained_store(), folder / "rows"))
+    save.must_end_well()
+    call_function(folder, "load_rows", lambda: _load_rows(folder)).must_end_well()
 
 
 def _trained_store() -> RowStore:
@@ -95,15 +77,9 @@ def _resume(folder: Path, base: Path) -> Done:
 def _export(folder: Path, base: Path) -> Done:
     done = call(folder, "export", "stopped", "again").must_end_well_or_in_a_line()
     if done.code == 0:
-        _require_same_export(folder / "again", base / "exported-stopped")
+        same_export(folder / "again", base / "exported-stopped")
     require(done.code == 0 or not (folder / "again").exists(), "half an export was left behind")
     return done
-
-
-def _require_same_export(one: Path, other: Path) -> None:
-    for path in other.iterdir():
-        same = (one / path.name).read_bytes() == path.read_bytes()
-        require(same or path.name in _UNREAD, f"exported without a word, {path.name} differs")
 
 
 def _predict(folder: Path, base: Path) -> Done:
@@ -127,15 +103,9 @@ def _train(folder: Path, base: Path) -> Done:
 
 
 def _compare(folder: Path, base: Path) -> Done:
-    done = call(folder, *_GRID).must_end_well_or_in_a_line()
+    done = call(folder, *COMMANDS["compare"].words).must_end_well_or_in_a_line()
     if done.code == 0:
-        for path in (base / "grid" / "cells").glob("*/result.json"):
-            mine, theirs = (
-                json.loads(found.read_text()) for found in (folder / path.relative_to(base), path)
-            )
-            for metrics in ("validation", "test"):
-                same = mine.get(metrics) == theirs.get(metrics)
-                require(same, f"{path.parent.name} has other metrics without a word")
+        same_grid(folder / "grid", base / "grid")
     return done
 
 
@@ -159,10 +129,13 @@ READERS: dict[str, tuple[Callable[[Path, Path], Done], ...]] = {
 """Who reads the files of a folder."""
 
 
+BASES = {"commands": make_base, "pairs": make_pairs, "rows": make_rows}
+
+
 def run(trial: Trial, describe: Callable[[str], None]) -> tuple[str, str]:
     """Damage one file, let one command read it, and compare its results with the undamaged."""
-    name, make = trial.draw.choice([("clicks", make_clicks), ("pairs", make_pairs)])
-    base = trial.base(f"damage-{name}", make)
+    name = trial.draw.choice(["commands", "commands", "pairs", "rows"])
+    base = trial.base(name, BASES[name])
     shutil.copytree(base, trial.folder, dirs_exist_ok=True)
     area = trial.draw.choice([area for area in READERS if (base / area).exists()])
     files = sorted(path for path in (trial.folder / area).rglob("*") if path.is_file())

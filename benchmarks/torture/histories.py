@@ -112,9 +112,7 @@ class _History:
 
     def rows(self) -> list[Tensor]:
         """The rows of each rank."""
-        return [
-            _choose_rows(self._draw, self._setting.num_rows) for _ in range(self._setting.size)
-        ]
+        return [_choose_rows(self._draw, self._setting.num_rows) for _ in range(self._setting.size)]
 
     def flag(self) -> bool:
         return self._draw.random() < 0.5
@@ -241,7 +239,10 @@ def _check_sums(ranks: RankGroup, setting: Setting, num_steps: int) -> None:
             require(bool((error <= allowed).all()), f"off by {float((error - allowed).max())}")
     store.flush()
     error = (store.read(everything).double() - total).abs().amax(1)
-    require(bool((error <= _NOISE + _SHARES_LOST[setting.wire] * weight).all()), f"off by {float(error.max())}")
+    require(
+        bool((error <= _NOISE + _SHARES_LOST[setting.wire] * weight).all()),
+        f"off by {float(error.max())}",
+    )
 
 
 def _check_bits(ranks: RankGroup, setting: Setting, num_steps: int) -> None:

@@ -27,6 +27,8 @@ _SMALL = {"num_train": 400, "num_validation": 100, "num_test": 100, "largest_voc
           "count": 1}  # fmt: skip
 _LIMITS = Limits(more_bytes=3 << 30)
 _MOST_CHARACTERS = 1000
+_EDITS = ("value", "value", "typo", "unknown key", "no section", "section twice", "line twice",
+          "odd text", "cut", "no utf-8", "line lost", "lines swapped")  # fmt: skip
 _ODD_TEXTS = ("\x00", "\u2028", "\ufeff", "é", "漢", "\U0001f600", '"', "'''", "[[", "]", "#", "=",
               "\\", "nan", "-inf", "1e999", "{}", "\r", "\t", "~")  # fmt: skip
 
@@ -99,8 +101,7 @@ def edit_text(content: bytes, draw: random.Random) -> tuple[bytes, str]:
     lines = text.splitlines(keepends=True) or [""]
     values = [i for i, line in enumerate(lines) if " = " in line]
     heads = [i for i, line in enumerate(lines) if line.startswith("[")]
-    way = draw.choice(["value", "value", "typo", "unknown key", "no section", "section twice",
-                       "line twice", "odd text", "cut", "no utf-8", "line lost", "lines swapped"])  # fmt: skip
+    way = draw.choice(_EDITS)
     place = draw.randrange(len(lines))
     if way in ("value", "typo") and values:
         place = draw.choice(values)

@@ -59,7 +59,6 @@ def go_on(words: list[str], folder: Path) -> list[str]:
     return [*words, "--resume"] if (folder / "run" / "config.toml").exists() else words
 
 
-
 def reference_of(trial: Trial, name: str, num_ranks: int) -> Path:
     """A folder with the undisturbed run of a scenario, and the seconds it took."""
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from benchmarks.torture.odd_values import bases, cases, write_files
 
 RUNNER = Path(__file__).parent / "odd_value_runs.py"
