@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.torture.children import call
 from benchmarks.torture.runs import TABULAR, write_clicks, write_run
-from benchmarks.torture.trial import require
+from benchmarks.torture.trial import Trial, require
 from outsize.checkpoint import list_checkpoints
 
 _GRID = ("--tables", "hash,cce", "--budgets", "64", "--seeds", "1", "--workers", "0")
@@ -74,16 +74,41 @@ COMMANDS = {
 }  # fmt: skip
 
 
-def make_base(folder: Path) -> None:
-    """A run on a click log, what the commands make of it, and the same run half-way."""
-    write_clicks(folder / "clicks.csv", 1_500)
-    write_run(folder / "run.toml", TABULAR)
-    call(folder, "train", "run.toml", "--out", "run", "--json").must_end_well()
-    for name, command in COMMANDS.items():
+def trained(trial: Trial) -> Path:
+    """A folder with a run on a click log, and its export."""
+
+    def make(folder: Path) -> None:
+        write_clicks(folder / "clicks.csv", 1_500)
+        write_run(folder / "run.toml", TABULAR)
+        call(folder, "train", "run.toml", "--out", "run", "--json").must_end_well()
+        call(folder, "export", "run", "exported").must_end_well()
+
+    return trial.base("trained", make)
+
+
+def done_by(trial: Trial, name: str) -> Path:
+    """A folder with what a command reads and writes, and the seconds it took."""
+    base = trained(trial)
+
+    def make(folder: Path) -> None:
+        copy_inputs(name, base, folder)
         started = time.monotonic()
-        call(folder, *command.words).must_end_well()
-        (folder / f"{name}-seconds").write_text(str(time.monotonic() - started))
-    make_stopped(folder)
+        call(folder, *COMMANDS[name].words).must_end_well()
+        (folder / "seconds").write_text(str(time.monotonic() - started))
+
+    return trial.base(f"done-{name.replace(' ', '-')}", make)
+
+
+def stopped(trial: Trial) -> Path:
+    """A folder with the run, and the same run half-way with its export."""
+    base = trained(trial)
+
+    def make(folder: Path) -> None:
+        for part in (*_DATA, "run"):
+            copy(base / part, folder / part)
+        make_stopped(folder)
+
+    return trial.base("stopped", make)
 
 
 def make_stopped(folder: Path) -> None:
@@ -94,14 +119,18 @@ def make_stopped(folder: Path) -> None:
     call(folder, "export", "stopped", "exported-stopped").must_end_well()
 
 
+def copy(source: Path, target: Path) -> None:
+    """Copy a file or a folder, with the times of files."""
+    if source.is_dir():
+        shutil.copytree(source, target)
+    else:
+        shutil.copy2(source, target)
+
+
 def copy_inputs(name: str, base: Path, folder: Path) -> None:
     """Copy what a command reads."""
     for part in COMMANDS[name].reads:
-        source = base / part
-        if source.is_dir():
-            shutil.copytree(source, folder / part)
-        else:
-            shutil.copy2(source, folder / part)
+        copy(base / part, folder / part)
 
 
 def finish(name: str, folder: Path) -> None:

@@ -13,10 +13,11 @@ from safetensors.torch import load_file, save_file
 from benchmarks.torture.children import Done, call, call_function
 from benchmarks.torture.commands import (
     COMMANDS,
-    make_base,
+    done_by,
     make_stopped,
     same_export,
     same_grid,
+    stopped,
 )
 from benchmarks.torture.runs import PAIRS, contents, first_difference, write_pairs, write_run
 from benchmarks.torture.trial import REFUSED, SURVIVED, Trial, require
@@ -119,28 +120,35 @@ def _load(folder: Path, base: Path) -> Done:
     return done
 
 
-READERS: dict[str, tuple[Callable[[Path, Path], Done], ...]] = {
-    "stopped": (_resume, _resume, _export),
-    ".outsize-cache": (_train, _export),
-    "exported": (_predict,),
-    "grid": (_compare,),
-    "rows": (_load,),
-}
-"""Who reads the files of a folder."""
+READERS: dict[str, tuple[tuple[str, Callable[[Path, Path], Done]], ...]] = {
+    "stopped": (("stopped", _resume), ("stopped", _resume), ("stopped", _export),
+                (".outsize-cache", _train), (".outsize-cache", _export)),
+    "predict": (("exported", _predict),),
+    "compare": (("grid", _compare),),
+    "pairs": (("stopped", _resume), ("stopped", _export), (".outsize-cache", _train),
+              ("exported", _predict)),
+    "rows": (("rows", _load),),
+}  # fmt: skip
+"""The folders that are damaged and who reads them, by base."""
 
 
-BASES = {"commands": make_base, "pairs": make_pairs, "rows": make_rows}
+def _base(trial: Trial, name: str) -> Path:
+    if name in COMMANDS:
+        return done_by(trial, name)
+    if name == "stopped":
+        return stopped(trial)
+    return trial.base(name, make_pairs if name == "pairs" else make_rows)
 
 
 def run(trial: Trial, describe: Callable[[str], None]) -> tuple[str, str]:
     """Damage one file, let one command read it, and compare its results with the undamaged."""
-    name = trial.draw.choice(["commands", "commands", "pairs", "rows"])
-    base = trial.base(name, BASES[name])
+    name = trial.draw.choice(["stopped", "stopped", "stopped", "predict", "compare", "pairs",
+                              "pairs", "rows"])  # fmt: skip
+    base = _base(trial, name)
     shutil.copytree(base, trial.folder, dirs_exist_ok=True)
-    area = trial.draw.choice([area for area in READERS if (base / area).exists()])
+    area, reader = trial.draw.choice(READERS[name])
     files = sorted(path for path in (trial.folder / area).rglob("*") if path.is_file())
     path = trial.draw.choice(files)
-    reader = trial.draw.choice(READERS[area])
     way = damage(path, files, trial.draw)
     describe(f"{name}: {path.relative_to(trial.folder)} {way}, then {reader.__name__[1:]}")
     done = reader(trial.folder, base)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.torture.children import Done, Limits, Ranks
-from benchmarks.torture.commands import COMMANDS, copy_inputs, finish, make_base, require_same
+from benchmarks.torture.commands import COMMANDS, copy_inputs, done_by, finish, require_same
 from benchmarks.torture.runs import require_equal
 from benchmarks.torture.scenarios import SCENARIOS, go_on, prepare, reference_of
 from benchmarks.torture.small_disk import SmallDisk
@@ -74,8 +74,8 @@ def _train(
 def _run_command(
     trial: Trial, describe: Callable[[str], None], folder: Path, fill: Fill, disk: SmallDisk | None
 ) -> str:
-    base = trial.base("commands", make_base)
     name = trial.draw.choice(list(COMMANDS))
+    base = done_by(trial, name)
     describe(name)
     copy_inputs(name, base, folder)
     out = base / COMMANDS[name].out

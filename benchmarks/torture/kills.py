@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.torture.children import Child, Done, Ranks
-from benchmarks.torture.commands import COMMANDS, copy_inputs, finish, make_base, require_same
+from benchmarks.torture.commands import COMMANDS, copy_inputs, done_by, finish, require_same
 from benchmarks.torture.runs import require_equal
 from benchmarks.torture.scenarios import SCENARIOS, go_on, prepare, reference_of
 from benchmarks.torture.trial import SURVIVED, Trial, require
@@ -84,10 +84,10 @@ def _require_a_line(done: Done) -> None:
 
 def _kill_command(trial: Trial, describe: Callable[[str], None]) -> None:
     """Kill a command once or twice in a copy of the base, then let it finish."""
-    base = trial.base("commands", make_base)
     name = trial.draw.choice(list(COMMANDS))
+    base = done_by(trial, name)
     copy_inputs(name, base, trial.folder)
-    seconds = float((base / f"{name}-seconds").read_text())
+    seconds = float((base / "seconds").read_text())
     for _ in range(trial.draw.choice([1, 2])):
         moment = trial.draw.uniform(0.0, 1.0) * seconds
         describe(f"{name} killed after {moment:.2f} s")

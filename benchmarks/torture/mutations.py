@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.torture.children import Done, Limits, call
-from benchmarks.torture.commands import make_base
+from benchmarks.torture.commands import trained
 from benchmarks.torture.data_edits import edit_table
 from benchmarks.torture.odd_values import ODD_VALUES, as_toml, bases, cases, write_files
 from benchmarks.torture.runs import PAIRS, TABULAR, write_clicks, write_pairs
@@ -165,7 +165,7 @@ def _edit_data(trial: Trial, describe: Callable[[str], None]) -> Done:
 
 def _edit_data_of_export(trial: Trial, describe: Callable[[str], None]) -> Done:
     """Score or evaluate a data file with random edits."""
-    base = trial.base("commands", make_base)
+    base = trained(trial)
     shutil.copytree(base / "exported", trial.folder / "exported")
     write_clicks(trial.folder / "clicks.csv", 300, seed=1)
     written = edit_table(trial.folder / "clicks.csv", trial.draw, describe)
