@@ -78,7 +78,7 @@ def main(words: Sequence[str] | None = None) -> int:
     )  # fmt: skip
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=9.0, help="no trial starts after these")
-    parser.add_argument("--trials", type=int, default=120, help="at most so many of each kind")
+    parser.add_argument("--trials", type=int, default=1000, help="at most so many of each kind")
     parser.add_argument("--only", choices=KINDS, action="append", help="this kind; repeatable")
     parser.add_argument("--trial", type=int, help="the trial with this number alone")
     parser.add_argument("--jobs", type=int, default=2, help="trials at a time")

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.torture.kinds import KINDS
+from benchmarks.torture.kinds import KINDS, PER_TURN
 from benchmarks.torture.trial import (
     FAILED,
     OUTCOMES,
@@ -166,7 +166,12 @@ def _end_group(pid: int) -> None:
 
 def in_turns(kinds: Sequence[str], count: int) -> list[tuple[str, int]]:
     """Kind and number of `count` trials of each kind, the kinds taking turns."""
-    return [(kind, number) for number in range(count) for kind in kinds]
+    found: list[tuple[str, int]] = []
+    for turn in range(count):
+        for kind in kinds:
+            size = PER_TURN.get(kind, 1)
+            found += [(kind, n) for n in range(turn * size, (turn + 1) * size) if n < count]
+    return found
 
 
 def as_dicts(ended: Sequence[Ended]) -> list[dict[str, object]]:

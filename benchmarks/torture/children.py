@@ -208,7 +208,10 @@ class Ranks:
         limits: Limits | None = None,
         printed: Path | None = None,
     ) -> None:
-        self._meeting, port = _host_meeting() if num_ranks > 1 else (None, 0)
+        self._meeting: int | None = None
+        port = 0
+        if num_ranks > 1:
+            self._meeting, port = _host_meeting()
         names = {
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(port),
@@ -250,10 +253,10 @@ def _host_meeting() -> tuple[int, int]:
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
-        import torch.distributed as dist
+        from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
         os.close(reading)
-        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         os.write(writing, str(store.port).encode())
         os.close(writing)
         signal.pause()

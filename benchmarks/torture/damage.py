@@ -125,8 +125,7 @@ READERS: dict[str, tuple[tuple[str, Callable[[Path, Path], Done]], ...]] = {
                 (".outsize-cache", _train), (".outsize-cache", _export)),
     "predict": (("exported", _predict),),
     "compare": (("grid", _compare),),
-    "pairs": (("stopped", _resume), ("stopped", _export), (".outsize-cache", _train),
-              ("exported", _predict)),
+    "pairs": (("stopped", _resume), ("stopped", _export), ("exported", _predict)),
     "rows": (("rows", _load),),
 }  # fmt: skip
 """The folders that are damaged and who reads them, by base."""

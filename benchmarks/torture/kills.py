@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.torture.children import Child, Done, Ranks
@@ -13,7 +15,19 @@ from benchmarks.torture.runs import require_equal
 from benchmarks.torture.scenarios import SCENARIOS, go_on, prepare, reference_of
 from benchmarks.torture.trial import SURVIVED, Trial, require
 
+_POLL_S = 0.005
 _LAUNCHER_S = 1.0  # how long after a rank has failed a launcher ends the others
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When to kill: so many seconds after the log has so many lines."""
+
+    after_lines: int = 0
+    after_s: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.after_lines} lines + {self.after_s:.2f} s"
 
 
 def run(trial: Trial, describe: Callable[[str], None]) -> tuple[str, str]:
@@ -36,10 +50,19 @@ def _kill_training(trial: Trial, describe: Callable[[str], None]) -> None:
     reference = reference_of(trial, name, num_ranks)
     seconds = float((reference / "seconds").read_text())
     words = prepare(trial.folder, scenario)
+    num_lines = _num_lines(reference / "run" / "metrics.jsonl")
+    log = trial.folder / "run" / "metrics.jsonl"
     for _ in range(trial.draw.choice([1, 1, 2, 3])):
-        moment = trial.draw.uniform(0.0, 1.0) * seconds
         victim = trial.draw.choice([None, *range(num_ranks)]) if num_ranks > 1 else None
-        describe(f"{'all' if victim is None else f'rank {victim}'} killed after {moment:.2f} s")
+        who = "all" if victim is None else f"rank {victim}"
+        share = trial.draw.uniform(0.0, 1.0)
+        if trial.draw.random() < 0.4:
+            moment = Moment(after_s=share * seconds)
+        else:  # while it trains, which is the smaller part of so short a run
+            written = _num_lines(log)
+            lines = written + math.ceil(share * (num_lines - written))
+            moment = Moment(after_lines=lines, after_s=trial.draw.uniform(0.0, 0.1))
+        describe(f"{who} killed at {moment}")
         _kill_once(num_ranks, go_on(words, trial.folder), trial.folder, moment, victim)
     for done in Ranks(num_ranks, go_on(words, trial.folder), trial.folder).done(120):
         done.must_end_well()
@@ -47,13 +70,15 @@ def _kill_training(trial: Trial, describe: Callable[[str], None]) -> None:
 
 
 def _kill_once(
-    num_ranks: int, words: list[str], folder: Path, moment: float, victim: int | None
+    num_ranks: int, words: list[str], folder: Path, moment: Moment, victim: int | None
 ) -> None:
     """Kill one rank or all; the others must end within a minute and without a traceback."""
     log = folder / "run" / "metrics.jsonl"
     before = _size_and_time(log)
     ranks = Ranks(num_ranks, words, folder)
-    time.sleep(moment)
+    while _num_lines(log) < moment.after_lines and ranks.ranks[0].poll() is None:
+        time.sleep(_POLL_S)
+    time.sleep(moment.after_s)
     has_begun = _size_and_time(log) != before
     killed = [victim] if victim is not None else list(range(num_ranks))
     hit = [number for number in killed if ranks.ranks[number].kill()]
@@ -66,6 +91,10 @@ def _kill_once(
         done.must_not_crash(killed=number in hit or (bool(hit) and not has_begun))
         if number not in hit and has_begun and hit and victim is not None:
             _require_a_line(done)
+
+
+def _num_lines(log: Path) -> int:
+    return log.read_bytes().count(b"\n") if log.exists() else 0
 
 
 def _size_and_time(path: Path) -> tuple[int, int]:

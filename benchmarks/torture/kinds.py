@@ -10,6 +10,9 @@ from benchmarks.torture.trial import Trial
 RunTrial = Callable[[Trial, Callable[[str], None]], tuple[str, str]]
 """Takes a trial and a function that is told what is tried; returns outcome and words."""
 
+PER_TURN = {"kills": 1, "damage": 3, "full-disk": 1, "mutations": 5, "histories": 2}
+"""Trials of each kind in a turn: more of those that take less time."""
+
 KINDS: dict[str, RunTrial] = {
     "kills": kills.run,
     "damage": damage.run,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
+import itertools
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ CACHED = ("embeddings.store=sharded", "embeddings.cache.share=0.3",
           "embeddings.cache.read_staleness=5", "embeddings.cache.write_staleness=3")  # fmt: skip
 CLUSTERED = ("embeddings={kind='tables', dim=4, method='cce', max_params=120}",
              "embeddings.recluster={every=5, count=3}")  # fmt: skip
+LONGER = ("train.epochs=3",)
 SHORTER = ("data.num_train=2_000", "train.batch_size=32")
 TABULAR = """
 [data]
@@ -83,7 +84,7 @@ device = "cpu"
 [checkpoint]
 every = 6
 """
-__all__ = ["CACHED", "CLICKS", "CLUSTERED", "PAIRS", "RETRIEVAL", "SHORTER", "TABULAR"]
+__all__ = ["CACHED", "CLICKS", "CLUSTERED", "LONGER", "PAIRS", "RETRIEVAL", "SHORTER", "TABULAR"]
 
 
 def write_clicks(path: Path, num_rows: int, seed: int = 0) -> None:
@@ -127,30 +128,36 @@ def contents(run: Path) -> dict[str, Any]:
 
 def require_equal(run: Path, reference: Path) -> None:
     """Fail the trial unless two runs ended with the same weights, rows and log, bit for bit."""
-    path = first_difference(contents(run), contents(reference))
-    require(path is None, f"the run differs from an undisturbed one at {path}")
+    found = list(itertools.islice(differences(contents(run), contents(reference)), 5))
+    require(not found, f"the run differs from an undisturbed one at {', '.join(found)}")
 
 
-def first_difference(one: Any, other: Any, path: str = "") -> str | None:
-    """Where two trees of tensors and plain values differ; `None` if they do not."""
+def first_difference(one: Any, other: Any) -> str | None:
+    """Where two trees of tensors and plain values differ first; `None` if they do not."""
+    return next(differences(one, other), None)
+
+
+def differences(one: Any, other: Any, path: str = "") -> Iterator[str]:
+    """Where two trees of tensors and plain values differ, durations aside."""
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
-        same = one.dtype == other.dtype and torch.equal(
-            one.contiguous().reshape(-1).view(torch.uint8),
-            other.contiguous().reshape(-1).view(torch.uint8),
-        )
-        return None if same and one.shape == other.shape else path
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        if one.keys() != other.keys():
-            return f"{path} {sorted(one.keys() ^ other.keys())}"
-        pairs = [(key, one[key], other[key]) for key in one if not _is_time(key, one[key])]
+        if one.shape != other.shape or one.dtype != other.dtype or not _same_bits(one, other):
+            yield path
+    elif isinstance(one, Mapping) and isinstance(other, Mapping):
+        for key in sorted(one.keys() ^ other.keys()):
+            yield f"{path}/{key}"
+        for key in one.keys() & other.keys():
+            if not _is_time(key, one[key]):
+                yield from differences(one[key], other[key], f"{path}/{key}")
     elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        pairs = [(str(i), *both) for i, both in enumerate(zip(one, other, strict=True))]
-    else:
-        return None if type(one) is type(other) and repr(one) == repr(other) else path
-    for key, mine, theirs in pairs:
-        if (found := first_difference(mine, theirs, f"{path}/{key}")) is not None:
-            return found
-    return None
+        for i, (mine, theirs) in enumerate(zip(one, other, strict=True)):
+            yield from differences(mine, theirs, f"{path}/{i}")
+    elif type(one) is not type(other) or repr(one) != repr(other):
+        yield path
+
+
+def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    mine, theirs = (part.contiguous().reshape(-1).view(torch.uint8) for part in (one, other))
+    return torch.equal(mine, theirs)
 
 
 def _without_times(line: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,9 +167,3 @@ def _without_times(line: Mapping[str, Any]) -> dict[str, Any]:
 def _is_time(key: str, value: Any) -> bool:
     """Whether a value is a duration, or something per second, which no two runs share."""
     return key.endswith(("_s", "seconds")) and not isinstance(value, torch.Tensor)
-
-
-def summary_of(out: str) -> dict[str, Any]:
-    """The JSON object that a command printed, without times and folders."""
-    found: dict[str, Any] = json.loads(out)
-    return {key: value for key, value in found.items() if key not in ("out", "elapsed_s", "onnx")}

@@ -11,6 +11,7 @@ from benchmarks.torture.runs import (
     CACHED,
     CLICKS,
     CLUSTERED,
+    LONGER,
     RETRIEVAL,
     SHORTER,
     TABULAR,
@@ -40,8 +41,8 @@ class Scenario:
 SCENARIOS = {
     "click over cached shards": Scenario(CLICKS, (*SHORTER, *CACHED), (1, 2, 4)),
     "click with clustered tables": Scenario(CLICKS, (*SHORTER, *CLUSTERED), (1, 2)),
-    "retrieval with cached negatives": Scenario(RETRIEVAL, (), (1, 2, 4)),
-    "retrieval over shards": Scenario(RETRIEVAL, ("embeddings.store=sharded",), (2,)),
+    "retrieval with cached negatives": Scenario(RETRIEVAL, LONGER, (1, 2, 4)),
+    "retrieval over shards": Scenario(RETRIEVAL, (*LONGER, "embeddings.store=sharded"), (2,)),
     "click with encoding": Scenario(TABULAR, (), (1, 2), num_rows=20_000),
 }
 

@@ -61,7 +61,7 @@ def data_parallel(config: RunConfig, model: nn.Module) -> nn.Module:
     return wrapped
 
 
-def _averaged(bucket: dist.GradBucket) -> Future[torch.Tensor]:
+def _averaged(bucket: Any) -> Future[torch.Tensor]:
     """The gradients of a bucket, averaged in the order of ranks."""
     gradients = bucket.buffer()
     mean_over_ranks_(gradients)

@@ -108,7 +108,7 @@ class Stale(CachedStore):
 
 
 class Loses(Setting):
-    kind = Forgetful
+    kind: type[CachedStore] = Forgetful
 
     def store(self, ranks, rule, dim):
         store = self.kind(
