@@ -9,7 +9,7 @@ import processes
 import pytest
 import torch
 
-from benchmarks.torture import histories
+from benchmarks.torture import histories, negative_histories
 from benchmarks.torture.children import Done
 from benchmarks.torture.damage import damage
 from benchmarks.torture.histories import Setting
@@ -86,6 +86,18 @@ def test_the_same_seed_makes_the_same_edits_and_every_file_is_changed(tmp_path):
         path.write_bytes(content)
         way = damage(path, [path], random.Random(seed))
         assert not path.exists() or path.read_bytes() != content, way
+
+
+def test_a_negative_cache_that_keeps_other_items_fails_a_history():
+    for renews in (False, True):
+        history = negative_histories.History(random.Random(0), 3, "fifo", 30)
+        history.lists = negative_histories.ListedCache(3, renews)
+        steps = ["push", "commit", "sweep", "push"] * 10
+        if renews:
+            with pytest.raises(TrialFailed, match="other items are held"):
+                history.play(steps)
+        else:
+            history.play(steps)
 
 
 class Forgetful(CachedStore):
