@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check format docs bench clean
+.PHONY: help demo test test-slow check format docs bench torture clean
 
 help:
 	@echo "make demo       a tour of the library, with a report to look at (a few minutes)"
@@ -15,6 +15,7 @@ help:
 	@echo "make format     format the code"
 	@echo "make docs       build the documentation into site/"
 	@echo "make bench      measure against plain PyTorch into benchmarks/results/"
+	@echo "make torture    try to break it for ten minutes: kills, damaged files, full disks, odd data"
 	@echo "make clean      remove the virtual environment and what was built"
 
 $(READY): pyproject.toml constraints.txt
@@ -51,6 +52,9 @@ docs: $(READY)
 
 bench: $(READY)
 	$(BIN)/outsize bench dlrm --out benchmarks/results
+
+torture: $(READY)
+	$(BIN)/python -m benchmarks.torture --out benchmarks/results
 
 clean:
 	rm -rf $(VENV) site build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -17,7 +17,7 @@ PAGES = [
     *REPOSITORY.glob("src/outsize/bench/*.py"),
 ]
 SCRIPTS = {
-    ".".join(path.relative_to(REPOSITORY).with_suffix("").parts)
+    ".".join(path.relative_to(REPOSITORY).with_suffix("").parts).removesuffix(".__main__")
     for path in REPOSITORY.glob("benchmarks/*/*.py")
     if '__name__ == "__main__"' in path.read_text()
 }

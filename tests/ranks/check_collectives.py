@@ -15,6 +15,7 @@ from outsize.ranks.collectives import (
     first_rank_first,
     gather_rows,
     gather_values,
+    mean_over_ranks_,
     process_group,
     rank,
     sum_over_ranks,
@@ -22,6 +23,8 @@ from outsize.ranks.collectives import (
     world_size,
 )
 from outsize.ranks.failures import failing_together
+from outsize.training.build import data_parallel
+from outsize.training.config import RunConfig
 
 
 def check_uneven_rows_are_gathered_in_rank_order():
@@ -36,6 +39,30 @@ def check_flags_and_sums():
     assert any_rank(rank() == 1, cpu)
     assert not any_rank(False, cpu)
     assert sum_over_ranks(torch.tensor(rank())).item() == sum(range(world_size()))
+
+
+def check_a_mean_does_not_depend_on_the_place_of_a_value():
+    mine = torch.randn(1000, generator=torch.Generator().manual_seed(rank()))
+    moved = mine.flip(0)
+    everyone = gather_rows(mine)
+    for values in (mine, moved):
+        mean_over_ranks_(values)
+    assert torch.equal(mine, moved.flip(0))
+    torch.testing.assert_close(mine, torch.stack(everyone).mean(0))
+
+
+def check_the_first_step_of_a_process_averages_as_later_ones_do():
+    """A resumed run begins with the layout of gradients that DDP gives up after its first step."""
+    draws = torch.Generator().manual_seed(rank())
+    model = torch.nn.Sequential(*(torch.nn.Linear(7, 7) for _ in range(5)))
+    wrapped = data_parallel(RunConfig(), model)
+    inputs = torch.randn(32, 7, generator=draws)
+    found = []
+    for _ in range(3):
+        model.zero_grad()
+        wrapped(inputs).square().sum().backward()
+        found.append([weight.grad.clone() for weight in model.parameters()])
+    assert all(map(torch.equal, found[0], found[-1]))
 
 
 def check_values_are_gathered_in_rank_order():
@@ -136,6 +163,8 @@ def check_one_rank_goes_first():
 with process_group(torch.device("cpu")):
     check_uneven_rows_are_gathered_in_rank_order()
     check_flags_and_sums()
+    check_a_mean_does_not_depend_on_the_place_of_a_value()
+    check_the_first_step_of_a_process_averages_as_later_ones_do()
     check_values_are_gathered_in_rank_order()
     check_an_error_of_one_rank_is_one_of_all()
     check_a_stop_of_one_rank_is_one_of_all()

@@ -145,6 +145,29 @@ def test_a_refreshed_copy_shows_pending_updates_on_top_of_what_others_did():
     torch.testing.assert_close(inner.read(torch.tensor([3])), before - 10.0)
 
 
+def test_the_largest_lag_is_that_of_the_copy_that_missed_most():
+    inner = LocalStore([SPEC])
+    store = CachedStore(inner, 20, 5, 0)
+    store.bind(SGDRule(1.0))
+    read(store, 3, 4)
+    assert store.take_counts().largest_lag is None  # no copy was there to be read
+    for row, times in ((3, 2), (4, 4)):
+        for _ in range(times):
+            inner.add(torch.tensor([row]), torch.ones(1, 3))
+    read(store, 3)
+    assert store.take_counts().largest_lag == 2
+    read(store, 3, 4)
+    assert store.take_counts().largest_lag == 4
+    for order in ((3, 4), (4, 3)):
+        for row in order:
+            read(store, row)
+        assert store.take_counts().largest_lag == 4
+    store.flush()
+    read(store, 3, 4)
+    read(store, 3, 4)
+    assert store.take_counts().largest_lag == 0
+
+
 def distance(first, second):
     return sum(float((a - b).abs().sum()) for a, b in zip(first, second, strict=True))
 

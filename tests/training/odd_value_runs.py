@@ -22,8 +22,8 @@ from typing import Any
 import pyarrow.csv
 import pyarrow.parquet  # noqa: F401  imported here, once for all
 import torch._dynamo  # noqa: F401
-from odd_values import bases
 
+from benchmarks.torture.odd_values import bases
 from outsize.errors import OutsizeError
 from outsize.training.config import RunConfig, load_config
 from outsize.training.run import train

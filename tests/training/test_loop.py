@@ -228,6 +228,17 @@ def test_early_stopping_ends_after_an_epoch_worse_than_the_one_before():
     assert "epoch 3" in callbacks.said[0]
 
 
+def test_an_epoch_as_good_as_the_one_before_does_not_end_a_run():
+    loop = make_loop(
+        make_config("train.early_stop=true", "train.epochs=3", "train.validate_every=8")
+    )
+    losses = iter([0.5, 0.4, 0.4, 0.6, 0.41, 0.4])
+    loop.task.evaluate = lambda split: {"loss": next(losses) if split == "validation" else 0.0}
+    loop.fit()
+    assert (loop.state.stopped, loop.state.epoch) == ("finished", 3)
+    assert loop.state.best == {"step": 16, "loss": 0.4}  # the first of equals
+
+
 def test_without_early_stopping_all_epochs_are_trained():
     loop = make_loop(make_config("train.epochs=3", "train.validate_every=8"))
     losses = iter([0.6, 0.5, 0.7, 0.8, 0.9, 0.9])

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from odd_values import bases, cases, write_files
+
+from benchmarks.torture.odd_values import bases, cases, write_files
 
 RUNNER = Path(__file__).parent / "odd_value_runs.py"
 MOST_MB, MOST_CHARACTERS = 1200, 1000

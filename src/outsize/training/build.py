@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, Adagrad, AdamW, Optimizer
 
@@ -22,7 +24,7 @@ from outsize.models import (
     RetrievalModelConfig,
 )
 from outsize.optimizers import RowOptimizer
-from outsize.ranks.collectives import first_rank_first, local_rank, world_size
+from outsize.ranks.collectives import first_rank_first, local_rank, mean_over_ranks_, world_size
 from outsize.spec import FeatureSpec, Init, TableSpec
 from outsize.suggestions import few
 from outsize.training.config import OptimizerConfig, RunConfig
@@ -42,6 +44,9 @@ def data_parallel(config: RunConfig, model: nn.Module) -> nn.Module:
 
     Without weights there is nothing to average, and DDP would refuse. DDP ignores all buffers: rows
     belong to a store, and the rest are constants.
+
+    DDP lays gradients out anew after its first step. Of three ranks and more, gloo would then add
+    them in another order, and a resumed run would not be the same run.
     """
     if world_size() == 1 or config.is_asynchronous:
         return model
@@ -49,7 +54,20 @@ def data_parallel(config: RunConfig, model: nn.Module) -> nn.Module:
         return model
     buffers = [name for name, _ in model.named_buffers()]
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, buffers)
-    return DistributedDataParallel(model)
+    wrapped = DistributedDataParallel(model)
+    if world_size() > 2 and dist.get_backend() == "gloo":
+        # A lambda, since DDP does not read annotations that are texts.
+        wrapped.register_comm_hook(None, lambda state, bucket: _averaged(bucket))
+    return wrapped
+
+
+def _averaged(bucket: Any) -> Future[torch.Tensor]:
+    """The gradients of a bucket, averaged in the order of ranks."""
+    gradients = bucket.buffer()
+    mean_over_ranks_(gradients)
+    done: Future[torch.Tensor] = Future()
+    done.set_result(gradients)
+    return done
 
 
 def build_device(name: str) -> torch.device:
