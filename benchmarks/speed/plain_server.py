@@ -86,6 +86,7 @@ def serve(shape: dict[str, Any]) -> None:
     import uvicorn
 
     listener = socket.create_server(("127.0.0.1", 0))
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     print(f"serving on http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
     config = uvicorn.Config(make_app(shape), log_level="warning", access_log=False)
     uvicorn.Server(config).run(sockets=[listener])

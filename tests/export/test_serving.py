@@ -5,6 +5,7 @@ import http.client
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -173,6 +174,15 @@ def test_requests_that_wait_together_are_one_batch_and_too_many_are_refused():
     scorer.close()
     with pytest.raises(FullError):
         scorer.submit([{"x": 1}])
+
+
+def test_answers_do_not_wait_for_acknowledgements():
+    """Accepted sockets take the option from the one that listens."""
+    with serving._listen("127.0.0.1", 0) as listener:
+        with socket.create_connection(listener.getsockname()):
+            accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_what_cannot_be_served_is_refused_in_words(trained, monkeypatch):
