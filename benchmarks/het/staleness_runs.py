@@ -33,7 +33,7 @@ from outsize.training.strict_toml import encode, to_toml
 
 ZIPF = 1.05
 CRITEO = 1.22  # 1% of a million rows get 92% of the accesses, as in Criteo
-REAL_DATA = {"us_flights": "us_flights_2024_01.parquet", "sba_loans": "sba_loans.parquet"}
+REAL_DATA = {"us_flights": "us_flights_2024_01.parquet"}
 _EXAMPLES = Path(__file__).parents[2] / "examples" / "real"
 _NUM_FEATURES = 26
 _CACHE_SHARE = 0.1

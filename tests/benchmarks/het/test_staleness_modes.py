@@ -54,18 +54,12 @@ def test_differences_are_taken_seed_by_seed_and_shown_with_their_range():
 def test_all_wires_without_a_cache_are_compared_on_every_data_set(tmp_path):
     cells = staleness.cells_of(QUICK, 3, tmp_path, quick=False)
     for data in (("skew", 1.05), ("skew", 1.22), ("data_set", "us_flights")):
-        here = [cell for cell in cells if data in cell.items()]
-        seeds = {
-            (cell["mode"], "checkpoint_every" in cell): [
-                c["seed"] for c in here if c["mode"] == cell["mode"]
-            ].count(cell["seed"])
-            for cell in here
-        }
-        for wire in ("synchronous", "synchronous, bfloat16", "synchronous, int8"):
-            assert (wire, False) in seeds
-        for mode in staleness.RECOMMENDED:
-            assert {(mode, False), (mode, True)} <= seeds.keys()
-    assert {cell["seed"] for cell in cells} == {0, 1, 2}
+        here = [(c["mode"], c["seed"]) for c in cells if data in c.items()]
+        for mode in ("synchronous", "synchronous, bfloat16", "synchronous, int8"):
+            assert [seed for name, seed in here if name == mode] == [0, 1, 2]
+        assert {mode for mode, _ in here} >= set(staleness.RECOMMENDED)
+    saved = {cell["mode"] for cell in cells if "checkpoint_every" in cell}
+    assert saved == set(staleness.RECOMMENDED)
 
 
 def test_a_real_data_set_is_trained_as_its_example_says(tmp_path):
