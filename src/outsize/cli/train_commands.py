@@ -1,0 +1,79 @@
+"""`outsize train` and `outsize compare`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from outsize.cli.command_options import AsJson, Imports, RunFile, Settings, say
+from outsize.launched import is_first_rank
+from outsize.user_modules import import_modules
+
+
+def train(
+    run: RunFile,
+    settings: Settings = [],  # noqa: B006  typer copies it
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run. Default: runs/<name of RUN.toml>.")
+    ] = None,
+    resume: Annotated[bool, typer.Option(help="Continue the run in --out.")] = False,
+    imports: Imports = [],  # noqa: B006
+    as_json: AsJson = False,
+) -> dict[str, Any]:
+    """Train a model and write a run folder with its log, checkpoints and report."""
+    from outsize.training import load_config
+    from outsize.training import train as train_run
+    from outsize.training.metric_names import in_words
+
+    import_modules(imports)
+    config = load_config(run, settings)
+    folder = out or Path("runs") / run.stem
+    summary = train_run(config, folder, resume=resume, quiet=as_json).summary()
+    if not as_json and is_first_rank():
+        best = f"best step {summary['validation']['step']:,} of {summary['steps']:,}"
+        say(f"{best}  test  {in_words(summary['test'])}  →  {folder / 'report.html'}")
+    return summary
+
+
+def compare(
+    run: RunFile,
+    tables: Annotated[
+        list[str],
+        typer.Option(help="Table methods, with commas. Default: all. Full tables always run."),
+    ] = [],  # noqa: B006
+    budgets: Annotated[
+        list[str],
+        typer.Option(
+            help="Caps on each table, with commas. Default: 1/1000, 1/100 and 1/10 of the largest."
+        ),
+    ] = [],  # noqa: B006
+    seeds: Annotated[int, typer.Option(help="Runs of each method and budget.")] = 3,
+    unit: Annotated[str, typer.Option(help="Unit of budgets: parameters or bytes.")] = "parameters",
+    settings: Settings = [],  # noqa: B006
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of results. Default: compare/<name of RUN.toml>.")
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Cells at once; 0: in this process. Default: one for two cores, or GPU."),
+    ] = None,
+    imports: Imports = [],  # noqa: B006
+    as_json: AsJson = False,
+) -> dict[str, Any]:
+    """Compare table methods with full tables at several budgets; a second call goes on."""
+    from outsize.compare import Grid, read_budgets, read_methods, read_unit
+    from outsize.compare import compare as compare_tables
+    from outsize.training import load_config
+
+    import_modules(imports)
+    grid = Grid(
+        load_config(run, settings),
+        read_methods(tables),
+        read_budgets(budgets),
+        read_unit(unit),
+        seeds,
+    )
+    folder = out or Path("compare") / run.stem
+    return compare_tables(grid, folder, workers=workers, quiet=as_json)
