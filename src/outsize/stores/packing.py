@@ -20,7 +20,7 @@ from torch import Tensor
 from outsize.contracts import RowLayout, RowReply, RowUpdate
 from outsize.kernels.rows.updates import UpdateRule
 from outsize.ranks.sections import Message, MessageReader, MessageWriter, padded
-from outsize.stores.merging import merge_updates
+from outsize.stores.merging import empty_update, has_squares, merge_updates
 from outsize.stores.wire import Float32Wire, Wire, wire_for
 
 _MAX_INT32 = (1 << 31) - 1
@@ -71,12 +71,17 @@ class Packing:
         has_clocks: bool,
         wire: Wire,
         rule: UpdateRule | None,
+        *,
+        with_squares: bool = True,
     ) -> RowRequest:
-        """Read what `write_request` wrote for this owner."""
+        """Read what `write_request` wrote for this owner.
+
+        Without `with_squares`, squares are left out if every row of the update has one tick.
+        """
         reader = MessageReader(content)
         *sizes, num_requested = numbers
         updates = [
-            self._take_update(reader, size, owner, chosen, rule)
+            self._take_update(reader, size, owner, chosen, rule, with_squares)
             for size, chosen in zip(sizes, (wire, wire.finer), strict=True)
         ]
         ids = self._take_ids(reader, num_requested, owner)
@@ -86,21 +91,31 @@ class Packing:
     def _put_update(
         self, writer: MessageWriter, update: RowUpdate, wire: Wire, rule: UpdateRule | None
     ) -> None:
+        if not update.ids.shape[0]:
+            return  # its sections are empty
         self._put_ids(writer, update.ids)
         writer.put("clocks", update.ticks.to(torch.int32))
         for part in update.gradients:
             self._put_vectors(writer, "gradients", part.float(), wire)
-        if rule is not None and self._has_squares(rule):
-            several = update.ticks > 1  # for a single batch, the owner computes the square
-            assert update.squares is not None or not bool(several.any())
+        several = update.ticks > 1  # for a single batch, the owner computes the square
+        if rule is not None and bool(several.any()) and has_squares(rule):
+            assert update.squares is not None
             flags = several.split([part.shape[0] for part in update.gradients])
-            for part, flag in zip(update.squares or (), flags, strict=update.squares is not None):
+            for part, flag in zip(update.squares, flags, strict=True):
                 self._put_vectors(writer, "gradients", part[flag], _EXACT)
 
     def _take_update(
-        self, reader: MessageReader, num: int, owner: int, wire: Wire, rule: UpdateRule | None
+        self,
+        reader: MessageReader,
+        num: int,
+        owner: int,
+        wire: Wire,
+        rule: UpdateRule | None,
+        with_squares: bool,
     ) -> RowUpdate:
         ids = self._take_ids(reader, num, owner)
+        if not num and not with_squares:
+            return empty_update(self._layout, ids.device)
         ticks = reader.take(num, torch.int32).long()
         sizes = self._layout.group_sizes(ids)
         gradients = tuple(
@@ -108,8 +123,9 @@ class Packing:
             for size, group in zip(sizes, self._layout.groups, strict=True)
         )
         squares: list[Tensor] = []
-        if rule is not None and self._has_squares(rule):
-            for part, flag in zip(gradients, (ticks > 1).split(sizes), strict=True):
+        several = ticks > 1
+        if rule is not None and (with_squares or bool(several.any())) and has_squares(rule):
+            for part, flag in zip(gradients, several.split(sizes), strict=True):
                 square = rule.square(part)
                 assert square is not None
                 num_several = int(flag.sum())
@@ -192,9 +208,6 @@ class Packing:
         wire = wire_for(dim, wire)
         size = wire.bytes_per_row(dim)
         return wire.decode(reader.take(num * size, torch.uint8).view(num, size), dim)
-
-    def _has_squares(self, rule: UpdateRule) -> bool:
-        return rule.square(torch.empty(0, 1)) is not None
 
 
 def _by_precision(update: RowUpdate) -> tuple[RowUpdate, RowUpdate]:
