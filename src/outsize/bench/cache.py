@@ -168,7 +168,9 @@ def measure_growth(growth: Growth, *, rounds: int, calls: int) -> dict[str, Any]
 
 def measure_ranks(shape: Shape, num_ranks: int, rounds: int, calls: int) -> dict[str, Any]:
     """Time steps of all variants in turns, on several processes; the slowest rank counts."""
-    context = multiprocessing.get_context("fork" if torch.get_num_threads() == 1 else "spawn")
+    # A fork after torch has started threads may hang.
+    kind = "fork" if torch.get_num_threads() == 1 else "spawn"
+    context: Any = multiprocessing.get_context(kind)
     results = context.SimpleQueue()
     with tempfile.TemporaryDirectory(prefix="outsize-") as folder:
         given = (num_ranks, str(Path(folder) / "meeting"), shape, rounds, calls, results)
@@ -228,7 +230,7 @@ def _train_as_rank(
     """One rank: train all variants in turns, and put the results of the first rank."""
     torch.set_num_threads(1)
     dist.init_process_group(
-        "gloo", store=dist.FileStore(meeting, num_ranks), rank=rank, world_size=num_ranks
+        "gloo", init_method=f"file://{meeting}", rank=rank, world_size=num_ranks
     )
     batches, gradient = _make_batches(shape, rank)
     steps: dict[str, Callable[[], None]] = {}

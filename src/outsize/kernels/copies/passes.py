@@ -15,7 +15,8 @@ from jaxtyping import Bool, Float, Float32, Int32, Int64
 from torch import Tensor
 
 from outsize.kernels.arrays import array, empty, is_plain_float, scratch
-from outsize.kernels.directory.slots import slot_kernels
+from outsize.kernels.compiled import compiled
+from outsize.kernels.directory.slots import is_large
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,9 @@ class CopyLines:
 
     def kernels(self, *floats: Tensor) -> Any:
         """The compiled passes; `None` if torch must do it. Other floats must be float32, too."""
-        found = slot_kernels("copies.passes_numba", self.rows.shape[0], self.rows)
-        return found if found is not None and is_plain_float(self.rows, *floats) else None
+        if not (is_large(self.rows.shape[0]) and is_plain_float(self.rows, *floats)):
+            return None
+        return compiled("copies.passes_numba")
 
 
 @dataclass(frozen=True)

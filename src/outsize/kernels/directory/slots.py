@@ -76,9 +76,12 @@ def slot_kernels(module: str, num_slots: int, tensor: Tensor) -> Any:
         num_slots: Number of slots.
         tensor: A tensor of the cache, as it is wherever the cache is.
     """
-    if not is_worthwhile(num_slots, LEAST_SLOTS) or num_slots >= _MOST_SLOTS:
-        return None
-    return compiled(module) if is_plain(tensor) else None
+    return compiled(module) if is_large(num_slots) and is_plain(tensor) else None
+
+
+def is_large(num_slots: int) -> bool:
+    """Whether a cache has so many slots that it should use compiled kernels."""
+    return is_worthwhile(num_slots, LEAST_SLOTS) and num_slots < _MOST_SLOTS
 
 
 class HashedSlots(SlotIndex):
