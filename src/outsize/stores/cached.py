@@ -307,9 +307,13 @@ class CachedStore(StoreWrapper):
     def _split(self, ids: Int64[Tensor, " n"]) -> list[Int64[Tensor, " _"]]:
         """Split ascending store ids by group, as row numbers within the group."""
         groups = self.layout.groups
+        if len(groups) == 1:
+            return [ids]
         return [
             run - group.start for run, group in zip(self.layout.split(ids), groups, strict=True)
         ]
 
     def _split_like(self, values: Tensor, ids: Int64[Tensor, " n"]) -> list[Tensor]:
+        if len(self.layout.groups) == 1:
+            return [values]
         return list(values.split(self.layout.group_sizes(ids)))

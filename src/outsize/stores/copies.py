@@ -101,7 +101,7 @@ class RowCopies(CopyDirectory):
 
     def held_clocks(self, slots: Int64[Tensor, " n"]) -> Int64[Tensor, " n"]:
         """Start clocks of copies; -1 if there is no copy or it is invalid."""
-        return torch.where(slots >= 0, self.clocks[slots.clamp_min(0)], -1)
+        return passes.held_clocks(self._lines(), slots)
 
     def admit(
         self, ids: Int64[Tensor, " n"], slots: Int64[Tensor, " n"]

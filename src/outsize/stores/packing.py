@@ -13,11 +13,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int64, UInt8
 from torch import Tensor
 
 from outsize.contracts import RowLayout, RowReply, RowUpdate
+from outsize.kernels.arrays import array, is_plain
 from outsize.kernels.rows.updates import UpdateRule
 from outsize.ranks.sections import Message, MessageReader, MessageWriter, padded
 from outsize.stores.merging import empty_update, has_squares, merge_updates
@@ -97,9 +99,8 @@ class Packing:
         writer.put("clocks", update.ticks.to(torch.int32))
         for part in update.gradients:
             self._put_vectors(writer, "gradients", part.float(), wire)
-        several = update.ticks > 1  # for a single batch, the owner computes the square
-        if rule is not None and bool(several.any()) and has_squares(rule):
-            assert update.squares is not None
+        if rule is not None and update.squares is not None:
+            several = update.ticks > 1  # for a single batch, the owner computes the square
             flags = several.split([part.shape[0] for part in update.gradients])
             for part, flag in zip(update.squares, flags, strict=True):
                 self._put_vectors(writer, "gradients", part[flag], _EXACT)
@@ -138,17 +139,12 @@ class Packing:
         stale, behind = reply.stale, reply.behind
         worst = -_MAX_INT32 - 1 if behind is None else max(behind, -_MAX_INT32)
         writer.put("clocks", torch.tensor([worst], dtype=torch.int32, device=stale.device))
-        bits = stale.new_zeros(-(-stale.shape[0] // 8) * 8, dtype=torch.uint8)
-        bits[: stale.shape[0]] = stale
-        places = 1 << torch.arange(8, dtype=torch.uint8, device=stale.device)
-        writer.put("clocks", (bits.view(-1, 8) * places).sum(dim=1, dtype=torch.uint8))
+        writer.put("clocks", _packed(stale))
 
     def take_flags(self, reader: MessageReader, num: int) -> tuple[Bool[Tensor, " n"], int | None]:
         """Read what `put_flags` wrote."""
         worst = int(reader.take(1, torch.int32))
-        content = reader.take(-(-num // 8), torch.uint8)
-        places = 1 << torch.arange(8, dtype=torch.uint8, device=content.device)
-        stale = (content.unsqueeze(1) & places).ne(0).view(-1)[:num]
+        stale = _unpacked(reader.take(-(-num // 8), torch.uint8), num)
         return stale, None if worst == -_MAX_INT32 - 1 else worst
 
     def num_flag_bytes(self, num: int) -> int:
@@ -208,6 +204,25 @@ class Packing:
         wire = wire_for(dim, wire)
         size = wire.bytes_per_row(dim)
         return wire.decode(reader.take(num * size, torch.uint8).view(num, size), dim)
+
+
+def _packed(flags: Bool[Tensor, " n"]) -> UInt8[Tensor, " bytes"]:
+    """Flags as bits, the first one in the lowest bit."""
+    if is_plain(flags):
+        return torch.from_numpy(np.packbits(array(flags.contiguous()), bitorder="little"))
+    bits = flags.new_zeros(-(-flags.shape[0] // 8) * 8, dtype=torch.uint8)
+    bits[: flags.shape[0]] = flags
+    places = 1 << torch.arange(8, dtype=torch.uint8, device=flags.device)
+    return (bits.view(-1, 8) * places).sum(dim=1, dtype=torch.uint8)
+
+
+def _unpacked(content: UInt8[Tensor, " bytes"], num: int) -> Bool[Tensor, " n"]:
+    """What `_packed` packed."""
+    if is_plain(content):
+        bits = np.unpackbits(array(content.contiguous()), count=num, bitorder="little")
+        return torch.from_numpy(bits).view(torch.bool)
+    places = 1 << torch.arange(8, dtype=torch.uint8, device=content.device)
+    return (content.unsqueeze(1) & places).ne(0).view(-1)[:num]
 
 
 def _by_precision(update: RowUpdate) -> tuple[RowUpdate, RowUpdate]:

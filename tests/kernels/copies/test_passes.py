@@ -42,6 +42,7 @@ def run_all(copies, state, slots, gradients, ticks, squares, stale, sent, clocks
     copies.ticks.index_add_(0, added.slots, added.ticks.int())
     found.append(passes.refresh(copies, state, slots, stale, sent, clocks, {"sum": sent[:, :1]}))
     found += passes.read(copies, slots, stale, sent, clocks)
+    found.append(passes.held_clocks(copies, slots))
     was_held = (slots >= 0) & (torch.arange(len(slots)) % 3 > 0)
     found.append(passes.count_checks(copies, slots, was_held, stale, 5, 4, 16))
     half = slots[slots >= 0][::2]

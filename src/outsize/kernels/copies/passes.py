@@ -205,6 +205,16 @@ def read(
     return join_lines(copies.rows, own, others, sent, line), seen
 
 
+def held_clocks(copies: CopyLines, slots: Int64[Tensor, " n"]) -> Int64[Tensor, " n"]:
+    """Clocks of valid copies; −1 where there is none."""
+    kernels = copies.kernels()
+    if kernels is not None:
+        clocks = torch.empty(slots.shape[0], dtype=torch.int64)
+        kernels.held_clocks(array(slots.contiguous()), array(copies.clocks), array(clocks))
+        return clocks
+    return torch.where(slots >= 0, copies.clocks[slots.clamp_min(0)], -1)
+
+
 def count_checks(
     copies: CopyLines,
     slots: Int64[Tensor, " n"],

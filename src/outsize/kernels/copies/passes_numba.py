@@ -154,6 +154,17 @@ def read(slots, stale, sent, sent_clocks, rows, clocks, ticks, out, seen):
             line += 1
 
 
+@kernel("void(int64[::1], int64[::1], int64[::1])")
+@no_type_check
+def held_clocks(slots, clocks, out):
+    """Clocks of copies, or −1."""
+    n = len(slots)
+    for i in range(n):
+        if i + _AHEAD < n and slots[i + _AHEAD] >= 0:
+            prefetch(clocks, slots[i + _AHEAD])
+        out[i] = clocks[uint64(slots[i])] if slots[i] >= 0 else -1
+
+
 @kernel(
     "int64(int64[::1], boolean[::1], boolean[::1], int64, int64, int64, int32[::1], int64[::1],"
     " int32[::1], boolean[::1], int64[::1])"

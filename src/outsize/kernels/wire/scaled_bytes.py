@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float32, UInt8
 from torch import Tensor
 
-from outsize.kernels.arrays import array, empty, is_plain, is_plain_float
+from outsize.kernels.arrays import array, is_plain, is_plain_float
 from outsize.kernels.compiled import compiled, is_worthwhile
 from outsize.kernels.rows.scaled import scale_rows, unscale_rows
 
@@ -31,8 +31,8 @@ def encode_rows(vectors: Float32[Tensor, "n dim"], dtype: torch.dtype) -> UInt8[
     kernels = _kernels(vectors.numel())
     vectors = vectors.contiguous()
     if kernels is not None and is_plain_float(vectors):
-        scales, largest = empty(num), float(torch.iinfo(dtype).max)
-        kernels.encode(array(vectors), dtype.itemsize, largest, scales, array(content))
+        largest = float(torch.iinfo(dtype).max)
+        kernels.encode(array(vectors), dtype.itemsize, largest, array(content))
         return content
     numbers, found = scale_rows(vectors, dtype)
     content[:, :SCALE_BYTES] = found.view(torch.uint8).view(-1, SCALE_BYTES)
@@ -44,12 +44,12 @@ def decode_rows(
     content: UInt8[Tensor, "n bytes"], dim: int, dtype: torch.dtype
 ) -> Float32[Tensor, "n dim"]:
     """Vectors from what `encode_rows` returned."""
-    scales = content[:, :SCALE_BYTES].reshape(-1).view(torch.float32)
     kernels = _kernels(content.shape[0] * dim)
     if kernels is not None and is_plain(content) and content.is_contiguous():
         vectors = torch.empty(content.shape[0], dim)
-        kernels.decode(array(content), dtype.itemsize, array(scales), array(vectors))
+        kernels.decode(array(content), dtype.itemsize, array(vectors))
         return vectors
+    scales = content[:, :SCALE_BYTES].reshape(-1).view(torch.float32)
     return unscale_rows(content[:, SCALE_BYTES:].view(dtype), scales)
 
 
