@@ -245,6 +245,9 @@ class CachedStore(StoreWrapper):
         ticks = self._split_like(update.ticks, update.ids)
         lines = zip(self._groups(), runs, update.gradients, ticks, squares, strict=True)
         for copies, run, gradients, counted, square in lines:
+            if not copies.num_copies:
+                missing.append(torch.ones_like(run, dtype=torch.bool))
+                continue
             slots = copies.find(run)
             copies.add(slots, gradients.float(), counted, square, self.transport.as_sent)
             missing.append(slots < 0)

@@ -220,6 +220,8 @@ class RowCopies(CopyDirectory):
             state: Their optimizer state.
             with_state: Whether to return the state of all rows, or none.
         """
+        if not self.num_copies:
+            return rows, dict(state) if with_state else {}, clocks
         copies, own_state = self._lines(), self._state()
         dirty = passes.refresh(copies, own_state, slots, stale, rows, clocks, state)
         if dirty.numel():

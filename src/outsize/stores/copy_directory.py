@@ -53,6 +53,11 @@ class CopyDirectory(nn.Module):
         self._unprofitable = RecentIds(num_slots, num_rows)
         self._index_slots()
 
+    @property
+    def num_copies(self) -> int:
+        """Number of slots that hold a copy."""
+        return self.ids.shape[0] - self._num_free()
+
     def find(self, ids: Int64[Tensor, " n"]) -> Int64[Tensor, " n"]:
         """The slot of each row; negative if there is no copy."""
         slots = self._index.find(ids, self.ids)
