@@ -57,7 +57,8 @@ def average_over_workers(
         rule: The rule that will apply the result.
     """
     summed = [update.ids[update.ticks > 1] for update in updates]
-    if rule is None or not any(ids.shape[0] for ids in summed) or not has_squares(rule):
+    has_squares = any(update.squares is not None for update in updates)
+    if rule is None or not has_squares or not any(ids.shape[0] for ids in summed):
         merged = merge_updates([replace(u, squares=None) for u in updates], layout, None)
         gradients = tuple(part / num_workers for part in merged.gradients)
         return RowUpdate(merged.ids, gradients, merged.ticks)
@@ -68,11 +69,6 @@ def average_over_workers(
     several[torch.searchsorted(ids, torch.cat(summed))] = True
     squares = squares_for(rule, gradients, _squares_of(merged, rule), several, num_workers)
     return RowUpdate(ids, gradients, merged.ticks, squares)
-
-
-def has_squares(rule: UpdateRule) -> bool:
-    """Whether the rule sums squares over batches, besides gradients."""
-    return rule.square(torch.empty(0, 1)) is not None
 
 
 def squares_for(
