@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from outsize.bench import compositional, dlrm, encode, negative_sampling, rows, tables
+from outsize.bench import cache, compositional, dlrm, encode, negative_sampling, rows, tables
 from outsize.bench.runner import Benchmark, measure, say_to_console
 from outsize.errors import ConfigError
 
 BENCHMARKS: dict[str, Benchmark] = {
+    "cache": cache.BENCHMARK,
     "compositional": compositional.BENCHMARK,
     "dlrm": dlrm.BENCHMARK,
     "encode": encode.BENCHMARK,

@@ -47,7 +47,7 @@ def scratch(name: str, num: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 def array(tensor: Tensor) -> Any:
     """A contiguous tensor as an array that shares its memory."""
-    return tensor.detach().numpy()
+    return (tensor.detach() if tensor.requires_grad else tensor).numpy()
 
 
 def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Any:

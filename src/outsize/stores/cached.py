@@ -125,18 +125,22 @@ class CachedStore(StoreWrapper):
         self._accept(update)
         self._has_submitted = False
         remote = self.transport.is_remote(ids)
-        runs = list(
-            zip(self._groups(), self._split(ids), self._split_like(remote, ids), strict=True)
-        )
         slots: list[Tensor] = []
         evicted: list[PendingRows] = []
-        for copies, run, own in runs:
-            found = torch.where(own, copies.find(run), NEVER_COPIED)
-            places, pending, num_evicted = copies.admit(run[own], found[own])
-            slots.append(found.masked_scatter(own, places))
+        num_remote = 0
+        lines = zip(self._groups(), self._split(ids), self._split_like(remote, ids), strict=True)
+        for copies, run, is_remote in lines:
+            own = is_remote.nonzero().flatten()
+            rows = run.index_select(0, own)
+            places, pending, num_evicted = copies.admit(rows, copies.find(rows))
+            slots.append(torch.full_like(run, NEVER_COPIED).index_copy_(0, own, places))
             evicted.append(pending)
+            num_remote += own.shape[0]
             self._counts.evictions += num_evicted
-        pushed = [copies.pending_updates(copies.due(self.write_staleness)) for copies, _, _ in runs]
+        self._counts.reads += ids.shape[0]
+        self._counts.local += ids.shape[0] - num_remote
+        groups = self._groups()
+        pushed = [copies.pending_updates(copies.due(self.write_staleness)) for copies in groups]
         outgoing = self._outbox.take(pushed, evicted, self.rule, exact=False)
         self._mark_pushed(pushed)
         return self._read(outgoing, ids, slots, clocks)
@@ -210,7 +214,8 @@ class CachedStore(StoreWrapper):
 
     def memory_use(self) -> MemoryUse:
         """Memory of the inner store and of the copies, which belong to no table."""
-        return self.inner.memory_use() + MemoryUse.of({"cache": list(self.copies.buffers())})
+        derived = [tensor for copies in self._groups() for tensor in copies.index_memory()]
+        return self.inner.memory_use() + MemoryUse.of({"cache": [*self.copies.buffers(), *derived]})
 
     def take_counts(self) -> RowCounts:
         """Counts of the inner store's messages and of this cache's reads, as one."""
@@ -240,11 +245,11 @@ class CachedStore(StoreWrapper):
         ticks = self._split_like(update.ticks, update.ids)
         lines = zip(self._groups(), runs, update.gradients, ticks, squares, strict=True)
         for copies, run, gradients, counted, square in lines:
+            if not copies.num_copies:
+                missing.append(torch.ones_like(run, dtype=torch.bool))
+                continue
             slots = copies.find(run)
-            here = (slots >= 0).nonzero().flatten()
-            own = None if square is None else square.index_select(0, here)
-            added = gradients.index_select(0, here).float()
-            copies.add(slots[here], added, counted[here], own, self.transport.as_sent)
+            copies.add(slots, gradients.float(), counted, square, self.transport.as_sent)
             missing.append(slots < 0)
         rest = torch.cat(missing).nonzero().flatten()
         if rest.numel():
@@ -274,38 +279,44 @@ class CachedStore(StoreWrapper):
             [c.held_clocks(places) for c, places in zip(self._groups(), slots, strict=True)]
         )
         is_held = held >= 0
-        if math.isfinite(self.read_staleness):
-            requested = torch.arange(ids.shape[0], device=ids.device)
-            asked_clocks = torch.where(is_held, held + int(self.read_staleness), -1)
+        checks = math.isfinite(self.read_staleness)
+        if checks:
+            asked = torch.where(is_held, held + int(self.read_staleness), -1)
+            reply = self.inner.exchange(outgoing, ids, asked)
+            stale = reply.stale
         else:
             requested = (~is_held).nonzero().flatten()
-            asked_clocks = torch.full_like(requested, -1)
-        reply = self.inner.exchange(outgoing, ids[requested], asked_clocks)
-        if reply.behind is not None and math.isfinite(self.read_staleness):
+            reply = self.inner.exchange(outgoing, ids[requested], torch.full_like(requested, -1))
+            stale = torch.zeros_like(is_held).index_fill_(0, requested[reply.stale], True)
+        if reply.behind is not None and checks:
             self._counts.see_lag(reply.behind + int(self.read_staleness))
-        is_stale = torch.zeros_like(is_held).index_fill(0, requested[reply.stale], True)
-        self._counts.reads += ids.shape[0]
-        self._counts.local += ids.shape[0] - int(self.transport.is_remote(ids).sum())
-        self._counts.hits += int((is_held & ~is_stale).sum())
-        newest = torch.zeros_like(ids).index_copy(0, requested[reply.stale], reply.clocks)
+        self._counts.hits += int((is_held & ~stale).sum())
         found: list[tuple[Tensor, dict[str, Tensor], Tensor]] = []
         lines = zip(
-            self._groups(), slots, self._split_like(is_stale, ids), self._split_like(newest, ids),
-            self._split_like(is_held, ids), reply.rows, reply.state, strict=True,
+            self._groups(), slots, self._split_like(stale, ids), self._split_like(is_held, ids),
+            reply.rows, reply.clocks.split([part.shape[0] for part in reply.rows]), reply.state,
+            strict=True,
         )  # fmt: skip
-        for copies, places, stale, at, was_held, rows, state in lines:
-            found.append(copies.refresh_and_read(places, stale, rows, at, state))
-            if math.isfinite(self.read_staleness):
-                copies.drop_unprofitable(places[was_held], ~stale[was_held])
+        with_state = clocks is not None
+        for copies, places, sent, was_held, rows, newest, state in lines:
+            found.append(
+                copies.refresh_and_read(places, sent, rows, newest, state, with_state=with_state)
+            )
+            if checks:
+                copies.drop_unprofitable(places, was_held, sent)
         rows, state, current = zip(*found, strict=True)
         return reply_if_newer(clocks, rows, state, torch.cat(current))
 
     def _split(self, ids: Int64[Tensor, " n"]) -> list[Int64[Tensor, " _"]]:
         """Split ascending store ids by group, as row numbers within the group."""
         groups = self.layout.groups
+        if len(groups) == 1:
+            return [ids]
         return [
             run - group.start for run, group in zip(self.layout.split(ids), groups, strict=True)
         ]
 
     def _split_like(self, values: Tensor, ids: Int64[Tensor, " n"]) -> list[Tensor]:
+        if len(self.layout.groups) == 1:
+            return [values]
         return list(values.split(self.layout.group_sizes(ids)))

@@ -14,7 +14,9 @@ for the owner, so that copy and owner take the same step.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -22,15 +24,18 @@ from torch import Tensor
 
 from outsize.contracts.layout import RowGroup
 from outsize.contracts.updates import stepped_rows
+from outsize.kernels.copies import passes
+from outsize.kernels.copies.passes import CopyLines
 from outsize.kernels.rows.rounding import rounding_keys
 from outsize.kernels.rows.updates import UpdateRule
-from outsize.stores.copy_directory import NO_COPY, UNPROFITABLE, CopyDirectory
+from outsize.stores.copy_directory import NO_COPY, CopyDirectory
 from outsize.stores.eviction.policy import EvictionPolicy
 from outsize.stores.merging import squares_for
 from outsize.stores.pending_rows import PendingRows
 
 _CLOCK_BYTES = 4  # extra bytes per row of a request with clocks
 _MIN_CHECKS = 16  # before a copy can be found unprofitable
+_MOST_TOUCHED = 64  # updates without an exchange whose copies are listed one by one
 
 
 class RowCopies(CopyDirectory):
@@ -52,6 +57,10 @@ class RowCopies(CopyDirectory):
     pending: Tensor
     checks: Tensor
     balance: Tensor
+    listed: Tensor
+    _maybe_dirty: list[Tensor]  # slots that are `listed`
+    _touched: list[Tensor]  # slots that got an update since `due` was last called
+    _last_bound: float
 
     def __init__(
         self,
@@ -68,12 +77,14 @@ class RowCopies(CopyDirectory):
         self._num_workers = num_workers
         self._bytes_per_row = bytes_per_row
         self.register_buffer("clocks", torch.full((num_slots,), -1, dtype=torch.int64))
-        self.register_buffer("ticks", torch.zeros(num_slots, dtype=torch.int64))
+        self.register_buffer("ticks", torch.zeros(num_slots, dtype=torch.int32))
         self.register_buffer("leftover", torch.zeros(num_slots, dtype=torch.bool))
         self.register_buffer("rows", torch.zeros(num_slots, group.dim, dtype=group.dtype))
         self.register_buffer("pending", torch.zeros(num_slots, group.dim))
         self.register_buffer("checks", torch.zeros(num_slots, dtype=torch.int32))
         self.register_buffer("balance", torch.zeros(num_slots, dtype=torch.int64))
+        self.register_buffer("listed", torch.zeros(num_slots, dtype=torch.bool), persistent=False)
+        self._list_dirty()
 
     def bind(self, rule: UpdateRule) -> None:
         """Apply updates to copies by this rule; the first call allocates its state."""
@@ -90,7 +101,7 @@ class RowCopies(CopyDirectory):
 
     def held_clocks(self, slots: Int64[Tensor, " n"]) -> Int64[Tensor, " n"]:
         """Start clocks of copies; -1 if there is no copy or it is invalid."""
-        return torch.where(slots >= 0, self.clocks[slots.clamp_min(0)], -1)
+        return passes.held_clocks(self._lines(), slots)
 
     def admit(
         self, ids: Int64[Tensor, " n"], slots: Int64[Tensor, " n"]
@@ -100,12 +111,14 @@ class RowCopies(CopyDirectory):
         Arguments as for `choose`. Returns the new slots of all rows, the pending updates of evicted
         copies, and the number of evictions.
         """
-        missing = slots == NO_COPY
+        missing = (slots == NO_COPY).nonzero().flatten()
         chosen, places, victims = self.choose(ids, slots)
         evicted = self.pending_updates(victims[self.is_dirty(victims)])
-        self.remove(victims, NO_COPY)
-        self.assign(ids[missing][chosen], places)
-        slots = slots.masked_scatter(missing, slots[missing].masked_scatter(chosen, places))
+        self.evict(victims)
+        if places.shape[0]:
+            admitted = missing[chosen]
+            self.assign(ids[admitted], places)
+            slots = slots.index_copy(0, admitted, places)
         return slots, evicted, victims.shape[0]
 
     def add(
@@ -119,35 +132,54 @@ class RowCopies(CopyDirectory):
         """Apply gradients to copies and add them to the pending updates.
 
         Args:
-            slots: Slots of the copies, each once.
+            slots: Slots of the copies, each once; negative for rows without a copy, left out.
             gradients: Σg over one batch or several.
             ticks: Number of batches in each sum.
             squares: The rule's squares, summed over the batches; `None` for one batch.
             as_sent: Rounds gradients as the wire does.
         """
         assert self._rule is not None
-        self.pending.index_add_(0, slots, gradients)
-        self.ticks.index_add_(0, slots, ticks)
-        applied = gradients
-        if not self._rule.merges_batches:
-            applied = as_sent(self.pending.index_select(0, slots))
-        self._step(slots, applied, ticks, squares)
-        self.balance.index_add_(0, slots, torch.full_like(slots, self._bytes_per_row))
         own = self._rule.square(gradients) if squares is None else squares
-        if own is not None:
-            self.get_buffer("squares").index_add_(0, slots, own)
+        merges = self._rule.merges_batches
+        added = passes.add_pending(
+            self._lines(), slots, gradients, ticks, own,
+            self._num_workers if merges else None, self._bytes_per_row,
+        )  # fmt: skip
+        mean = added.gradients if merges else as_sent(added.gradients) / self._num_workers
+        if squares is not None and added.index is not None:
+            squares = squares.index_select(0, added.index)
+        self._note_touched(added.slots)
+        state = self._state()
+        summed = self._summed(mean, added.ticks, squares)
+        if not self._rule.update(
+            self.rows, state, self.ticks, added.slots, mean, added.ticks, summed
+        ):
+            self.ticks.index_add_(0, added.slots, added.ticks.to(torch.int32))
+            self._step(added.slots, mean, added.ticks, summed)
 
     def due(self, write_staleness: float) -> Int64[Tensor, " _"]:
-        """Slots with more than `write_staleness` pending ticks."""
-        return (self.ticks > write_staleness).nonzero().flatten()
+        """Slots with more than `write_staleness` pending ticks, each once."""
+        if write_staleness < self._last_bound:
+            touched = self.dirty()  # ticks that were few enough may be too many
+        else:
+            # Others had few enough ticks when they were last looked at.
+            touched = torch.cat(self._touched) if self._touched else self.ids[:0]
+            if len(self._touched) > 1:
+                touched = touched.unique()
+        self._touched, self._last_bound = [], write_staleness
+        return touched[self.ticks.index_select(0, touched) > write_staleness]
 
     def dirty(self) -> Int64[Tensor, " _"]:
-        """Slots with pending updates."""
-        return ((self.ticks > 0) | self.leftover).nonzero().flatten()
+        """Slots with pending updates, each once."""
+        listed = torch.cat(self._maybe_dirty)
+        is_dirty = self.is_dirty(listed)
+        self.listed.index_fill_(0, listed[~is_dirty], False)
+        self._maybe_dirty = [listed[is_dirty]]
+        return self._maybe_dirty[0]
 
     def is_dirty(self, slots: Int64[Tensor, " n"]) -> Bool[Tensor, " n"]:
         """Whether each of these copies has a pending update."""
-        return (self.ticks.index_select(0, slots) > 0) | self.leftover.index_select(0, slots)
+        return passes.is_dirty(self._lines(), slots)
 
     def pending_updates(self, slots: Int64[Tensor, " n"]) -> PendingRows:
         """The pending updates of copies, by ascending id; they stay pending until `mark_pushed`."""
@@ -162,25 +194,21 @@ class RowCopies(CopyDirectory):
         Own updates count as seen: the start clock advances by their ticks. `sent` are the gradients
         as rounded by the wire.
         """
-        slots = pushed.slots
-        held = self.clocks.index_select(0, slots) >= 0
-        self.clocks.index_add_(0, slots, torch.where(held, pushed.ticks, 0))
-        error = pushed.gradients - sent
-        self.pending.index_copy_(0, slots, error)
-        if self._rule is None or self._rule.merges_batches:
-            self.leftover.index_copy_(0, slots, error.abs().amax(dim=1) > 0)
-        self.ticks.index_fill_(0, slots, 0)
-        self.balance.index_add_(0, slots, torch.full_like(slots, -self._bytes_per_row))
-        if pushed.squares is not None:
-            self.get_buffer("squares").index_fill_(0, slots, 0.0)
+        merges = self._rule is None or self._rule.merges_batches
+        passes.settle(
+            self._lines(), pushed.slots, pushed.gradients, pushed.ticks, sent,
+            self._bytes_per_row, keeps_error=merges,
+        )  # fmt: skip
 
     def refresh_and_read(
         self,
         slots: Int64[Tensor, " n"],
         stale: Bool[Tensor, " n"],
         rows: Float[Tensor, "k dim"],
-        clocks: Int64[Tensor, " n"],
+        clocks: Int64[Tensor, " k"],
         state: Mapping[str, Float[Tensor, "k _"]],
+        *,
+        with_state: bool,
     ) -> tuple[Float[Tensor, "n dim"], dict[str, Float[Tensor, "n _"]], Int64[Tensor, " n"]]:
         """Refresh stale copies, and return rows, state and clocks for the step.
 
@@ -188,38 +216,43 @@ class RowCopies(CopyDirectory):
             slots: Slots of the rows to read; negative for rows without a copy, which are all sent.
             stale: Whether the owner sent the row.
             rows: The rows that were sent.
-            clocks: Clocks of the sent rows; ignored for the others.
-            state: Optimizer state of the sent rows.
+            clocks: Their clocks.
+            state: Their optimizer state.
+            with_state: Whether to return the state of all rows, or none.
         """
-        line = stale.cumsum(0) - 1
-        here = slots >= 0
-        refreshed = (here & stale).nonzero().flatten()
-        self._refresh(slots[refreshed], rows, line[refreshed], clocks[refreshed], state)
-        others = (~here).nonzero().flatten()
-        own, sent = slots.clamp_min(0), line[others]
-        seen = self.clocks.index_select(0, own) + self.ticks.index_select(0, own)
+        if not self.num_copies:
+            return rows, dict(state) if with_state else {}, clocks
+        copies, own_state = self._lines(), self._state()
+        dirty = passes.refresh(copies, own_state, slots, stale, rows, clocks, state)
+        if dirty.numel():
+            gradients, ticks, squares = self._pending(dirty)
+            mean = gradients / self._num_workers
+            self._step(dirty, mean, ticks, self._summed(mean, ticks, squares))
+        found, seen = passes.read(copies, slots, stale, rows, clocks)
+        if not with_state:
+            return found, {}, seen
+        own, others = slots.clamp_min(0), (slots < 0).nonzero().flatten()
+        line = passes.sent_line(stale)[others]
+        joined = {
+            name: passes.join_lines(own_state[name], own, others, value, line)
+            for name, value in state.items()
+        }
+        return found, joined, seen
 
-        def joined(copied: Tensor, arrived: Tensor) -> Tensor:
-            lines = copied.index_select(0, own)
-            return lines.index_copy_(0, others, arrived.index_select(0, sent))
-
-        return (
-            joined(self.rows, rows),
-            {name: joined(self.get_buffer(f"state_{name}"), v) for name, v in state.items()},
-            torch.where(here, seen, clocks),
-        )
-
-    def drop_unprofitable(self, slots: Int64[Tensor, " n"], was_valid: Bool[Tensor, " n"]) -> None:
+    def drop_unprofitable(
+        self, slots: Int64[Tensor, " n"], was_held: Bool[Tensor, " n"], stale: Bool[Tensor, " n"]
+    ) -> None:
         """Count the bytes that checks of clocks cost and saved; drop copies that cost more.
 
-        `was_valid` says whether the copy of each slot that was checked was still valid.
+        `was_held` says which slots had a valid clock to check, and `stale` which of them the owner
+        found stale.
         """
-        self.checks.index_add_(0, slots, torch.ones_like(slots, dtype=torch.int32))
-        self.balance.index_add_(0, slots, was_valid * self._bytes_per_row - _CLOCK_BYTES)
-        checks, balance = (t.index_select(0, slots) for t in (self.checks, self.balance))
-        costly = slots[(checks >= _MIN_CHECKS) & (balance < 0)]
-        if costly.numel():
-            self.remove(costly[~self.is_dirty(costly)], UNPROFITABLE)
+        self.drop(
+            passes.count_checks(
+                self._lines(), slots, was_held, stale,
+                self._bytes_per_row, _CLOCK_BYTES, _MIN_CHECKS,
+            )
+        )  # fmt: skip
 
     def invalidate(self) -> None:
         """Invalidate all copies: each is read again before its next use.
@@ -231,59 +264,93 @@ class RowCopies(CopyDirectory):
         self.clocks.fill_(-1)
         self.checks.zero_()
         self.balance.zero_()
-        self.slot_of[self.slot_of == UNPROFITABLE] = NO_COPY
+        self._unprofitable.clear()
 
     def load_directory(self, saved: Mapping[str, Tensor]) -> None:
         """Load what `directory` returned; values are read again from their owners."""
         super().load_directory(saved)
         self.invalidate()
 
-    def remove(self, slots: Int64[Tensor, " n"], mark: int) -> None:
+    def index_memory(self) -> list[Tensor]:  # noqa: D102
+        return [*super().index_memory(), *self._maybe_dirty]
+
+    def _empty(self, slots: Int64[Tensor, " n"]) -> Int64[Tensor, " n"]:
         """Remove copies; the caller has taken their pending updates."""
-        super().remove(slots, mark)
+        ids = super()._empty(slots)
         self.clocks.index_fill_(0, slots, -1)
         for buffer in (self.ticks, self.leftover, self.pending, self.checks, self.balance):
             buffer.index_fill_(0, slots, 0)
         if "squares" in self._buffers:
             self.get_buffer("squares").index_fill_(0, slots, 0.0)
+        return ids
+
+    def _lines(self) -> CopyLines:
+        return CopyLines(
+            self.rows, self.clocks, self.ticks, self.pending, self._buffers.get("squares"),
+            self.leftover, self.checks, self.balance,
+        )  # fmt: skip
+
+    def _state(self) -> dict[str, Tensor]:
+        if self._rule is None:
+            return {}
+        names = self._rule.state_widths(self.rows.shape[1])
+        return {name: self.get_buffer(f"state_{name}") for name in names}
+
+    def _note_touched(self, slots: Int64[Tensor, " n"]) -> None:
+        """List copies that got an update: they may be due, and they may be dirty."""
+        self._touched.append(slots)
+        if len(self._touched) > _MOST_TOUCHED:
+            self._touched = [torch.cat(self._touched).unique()]
+        new = slots[~self.listed.index_select(0, slots)]
+        if new.numel():
+            self.listed.index_fill_(0, new, True)
+            self._maybe_dirty.append(new)
+
+    def _list_dirty(self) -> None:
+        """List dirty copies by a look at all."""
+        dirty = ((self.ticks > 0) | self.leftover).nonzero().flatten()
+        self.listed.zero_().index_fill_(0, dirty, True)
+        self._maybe_dirty, self._touched = [dirty], []
+        self._last_bound = math.inf  # no copy has been found to have few enough ticks
 
     def _pending(self, slots: Int64[Tensor, " n"]) -> tuple[Tensor, Tensor, Tensor | None]:
         """Pending gradients, ticks and squares of copies."""
-        summed = self.get_buffer("squares") if "squares" in self._buffers else None
+        summed = self._buffers.get("squares")
         squares = None if summed is None else summed.index_select(0, slots)
-        return self.pending.index_select(0, slots), self.ticks.index_select(0, slots), squares
+        ticks = self.ticks.index_select(0, slots).long()
+        return self.pending.index_select(0, slots), ticks, squares
 
-    def _refresh(
-        self, slots: Tensor, rows: Tensor, line: Tensor, clocks: Tensor, state: Mapping[str, Tensor]
-    ) -> None:
-        """Replace copies by rows that owners sent, and apply pending updates to them."""
-        self.rows.index_copy_(0, slots, rows.index_select(0, line))
-        self.clocks.index_copy_(0, slots, clocks)
-        for name, value in state.items():
-            self.get_buffer(f"state_{name}").index_copy_(0, slots, value.index_select(0, line))
-        dirty = slots[self.is_dirty(slots)]
-        if dirty.numel():
-            self._step(dirty, *self._pending(dirty))
+    def _summed(self, mean: Tensor, ticks: Tensor, squares: Tensor | None) -> Tensor | None:
+        """The squares of an update as an owner computes them."""
+        if squares is None:
+            return None
+        assert self._rule is not None
+        found = squares_for(self._rule, (mean,), (squares,), ticks > 1, self._num_workers)
+        return None if found is None else found[0]
 
-    def _step(
-        self, slots: Tensor, gradients: Tensor, ticks: Tensor, squares: Tensor | None
-    ) -> None:
+    def _step(self, slots: Tensor, mean: Tensor, ticks: Tensor, squares: Tensor | None) -> None:
         """Apply updates to copies as an owner applies a push; ticks are counted already."""
         assert self._rule is not None
-        names = self._rule.state_widths(self.rows.shape[1])
-        state = {n: self.get_buffer(f"state_{n}").index_select(0, slots) for n in names}
-        mean = gradients / self._num_workers
-        summed = None
-        if squares is not None:
-            found = squares_for(self._rule, (mean,), (squares,), ticks > 1, self._num_workers)
-            summed = None if found is None else found[0]
+        state = {name: part.index_select(0, slots) for name, part in self._state().items()}
 
         def keys() -> Int64[Tensor, " n"]:
             ids = self.ids.index_select(0, slots) + self._first_id
             clocks = self.clocks.index_select(0, slots) + self.ticks.index_select(0, slots)
             return rounding_keys(self._seed, ids, clocks, ticks)
 
-        rows = stepped_rows(self._rule, self.rows.index_select(0, slots), state, mean, summed, keys)
+        copies = self.rows.index_select(0, slots)
+        rows = stepped_rows(self._rule, copies, state, mean, squares, keys)
         self.rows.index_copy_(0, slots, rows)
         for name, value in state.items():
             self.get_buffer(f"state_{name}").index_copy_(0, slots, value)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> RowCopies:
+        device = self.ids.device
+        super()._apply(fn, recurse)
+        if self.ids.device != device:
+            self._list_dirty()
+        return self
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        super()._load_from_state_dict(*arguments)
+        self._list_dirty()

@@ -1,23 +1,38 @@
-"""Which rows have copies in a cache, and in which slots."""
+"""Which rows have copies in a cache, and in which slots.
+
+Everything here is as long as the cache, not as the table, and a step costs as much as its batch:
+an index finds the slots of ids, free slots come from a heap, and policies find victims themselves
+(`EvictionPolicy.choose_from`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from heapq import heappop, heappush
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor, nn
 
+from outsize.kernels.directory.slots import SlotIndex, slot_index
 from outsize.stores.eviction.policy import EvictionPolicy
+from outsize.stores.recent_ids import RecentIds
 
 # Instead of a slot:
 NO_COPY = -1
 UNPROFITABLE = -2  # the copy was dropped; not admitted again before the next flush
 NEVER_COPIED = -3  # the row is not remote
 
+_MARKED = "unprofitable"
+_SLOTS_OF_ROWS = "slot_of"  # in older state dicts: the slot of every row of the table
+
 
 class CopyDirectory(nn.Module):
     """Maps rows to slots and back.
+
+    Rows that are `UNPROFITABLE` are remembered until the next flush: as many as there are slots,
+    the latest ones.
 
     Args:
         num_rows: Number of rows that may have a copy.
@@ -25,18 +40,32 @@ class CopyDirectory(nn.Module):
         policy: Chooses which rows are admitted and which copies are evicted.
     """
 
-    slot_of: Tensor
     ids: Tensor
+    _index: SlotIndex
+    _first_unused: int  # slots from here on were never taken; empty ones before are in a heap
+    _freed: list[int]
 
     def __init__(self, num_rows: int, num_slots: int, policy: EvictionPolicy) -> None:
         super().__init__()
         self.policy = policy
-        self.register_buffer("slot_of", torch.full((num_rows,), NO_COPY, dtype=torch.int32))
+        self._num_rows = num_rows
         self.register_buffer("ids", torch.full((num_slots,), -1, dtype=torch.int64))
+        self._unprofitable = RecentIds(num_slots, num_rows)
+        self._index_slots()
+
+    @property
+    def num_copies(self) -> int:
+        """Number of slots that hold a copy."""
+        return self.ids.shape[0] - self._num_free()
 
     def find(self, ids: Int64[Tensor, " n"]) -> Int64[Tensor, " n"]:
         """The slot of each row; negative if there is no copy."""
-        return self.slot_of.index_select(0, ids).long()
+        slots = self._index.find(ids, self.ids)
+        if len(self._unprofitable):
+            missing = (slots < 0).nonzero().flatten()
+            marked = missing[self._unprofitable.contain(ids[missing])]
+            slots.index_fill_(0, marked, UNPROFITABLE)
+        return slots
 
     def choose(
         self, ids: Int64[Tensor, " n"], slots: Int64[Tensor, " n"]
@@ -49,30 +78,39 @@ class CopyDirectory(nn.Module):
 
         Returns:
             Whether each row without a copy is admitted, the slots of those that are, and the
-            slots among them whose copies must be removed first.
+            slots among them whose copies must be evicted first. The caller does both.
         """
-        known = slots != UNPROFITABLE
-        self.policy.used(ids[known], slots[known])
-        taken = self.ids >= 0
-        num_free = taken.shape[0] - int(taken.sum())
-        evictable = taken.index_fill(0, slots[slots >= 0], False)
-        chosen, victims = self.policy.choose(ids[slots == NO_COPY], num_free, evictable)
+        if len(self._unprofitable):
+            known = slots != UNPROFITABLE
+            ids, slots = ids[known], slots[known]
+        self.policy.used(ids, slots)
+        is_held = slots >= 0
+        chosen, victims = self.policy.choose_from(
+            ids[~is_held], self._num_free(), self.ids, slots[is_held]
+        )
         num_new = int(chosen.sum()) - victims.shape[0]
-        free = (~taken).nonzero().flatten()[:num_new] if num_new else victims[:0]
-        return chosen, torch.cat([free, victims]), victims
+        return chosen, torch.cat([self._take_free(num_new), victims]), victims
 
     def assign(self, ids: Int64[Tensor, " n"], slots: Int64[Tensor, " n"]) -> None:
-        """Give empty slots to rows."""
-        self.slot_of[ids] = slots.to(torch.int32)
+        """Give slots to rows, as `choose` chose them."""
+        if not ids.shape[0]:
+            return
         self.ids[slots] = ids
+        self._index.put(ids, slots, self.ids)
         self.policy.admitted(ids, slots)
 
-    def remove(self, slots: Int64[Tensor, " n"], mark: int) -> None:
-        """Empty slots; `mark` is what `find` returns for their rows from now on."""
-        ids = self.ids.index_select(0, slots)
-        self.policy.removed(ids, slots)
-        self.slot_of.index_fill_(0, ids, mark)
-        self.ids.index_fill_(0, slots, -1)
+    def evict(self, slots: Int64[Tensor, " n"]) -> None:
+        """Empty slots that `assign` gives to other rows at once."""
+        if slots.shape[0]:
+            self._empty(slots)
+
+    def drop(self, slots: Int64[Tensor, " n"]) -> None:
+        """Empty slots whose copies are unprofitable."""
+        if not slots.shape[0]:
+            return
+        self._unprofitable.add(self._empty(slots))
+        for slot in slots.tolist():
+            heappush(self._freed, slot)
 
     def directory(self) -> dict[str, Tensor]:
         """Which rows have copies, and the state of the policy; not the values of the copies."""
@@ -88,15 +126,70 @@ class CopyDirectory(nn.Module):
         ):
             return False
         held = saved["ids"][saved["ids"] >= 0]
-        return bool((held < self.slot_of.shape[0]).all()) and len(held.unique()) == len(held)
+        return bool((held < self._num_rows).all()) and len(held.unique()) == len(held)
 
     def load_directory(self, saved: Mapping[str, Tensor]) -> None:
         """Load what `directory` returned."""
         self.ids.copy_(saved["ids"])
-        self.slot_of.fill_(NO_COPY)
-        slots = (self.ids >= 0).nonzero().flatten()
-        self.slot_of[self.ids[slots]] = slots.to(torch.int32)
         self.policy.load_state_dict(with_prefix("policy.", saved))
+        self._index_slots()
+        self._unprofitable.clear()
+
+    def index_memory(self) -> list[Tensor]:
+        """Tensors besides buffers, which are derived from them."""
+        return [*self._index.tensors(), *self._unprofitable.tensors(), *self.policy.memory()]
+
+    def _empty(self, slots: Int64[Tensor, " n"]) -> Int64[Tensor, " n"]:
+        """Remove copies; returns their rows."""
+        ids = self.ids.index_select(0, slots)
+        self.policy.removed(ids, slots)
+        self._index.remove(ids, self.ids)
+        self.ids.index_fill_(0, slots, -1)
+        return ids
+
+    def _num_free(self) -> int:
+        return self.ids.shape[0] - self._first_unused + len(self._freed)
+
+    def _take_free(self, num: int) -> Int64[Tensor, " n"]:
+        """The lowest empty slots."""
+        freed = [heappop(self._freed) for _ in range(min(num, len(self._freed)))]
+        first = self._first_unused
+        self._first_unused = first + num - len(freed)
+        unused = torch.arange(first, self._first_unused, device=self.ids.device)
+        return torch.cat([unused.new_tensor(freed), unused]) if freed else unused
+
+    def _index_slots(self) -> None:
+        """Derive everything else from `ids`."""
+        self._index = slot_index(self.ids, self._num_rows)
+        taken = (self.ids >= 0).nonzero().flatten()
+        self._first_unused = int(taken[-1]) + 1 if taken.numel() else 0
+        empty = self.ids[: self._first_unused] < 0
+        self._freed = empty.nonzero().flatten().tolist()
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> CopyDirectory:
+        device = self.ids.device
+        super()._apply(fn, recurse)
+        if self.ids.device != device:
+            self._index_slots()
+            self._unprofitable.load(self._unprofitable.ids().to(self.ids.device))
+        return self
+
+    def _save_to_state_dict(
+        self, destination: dict[str, Any], prefix: str, keep_vars: bool
+    ) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination[prefix + _MARKED] = self._unprofitable.ids()
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *arguments: Any
+    ) -> None:
+        slots = state_dict.pop(prefix + _SLOTS_OF_ROWS, None)
+        marked = state_dict.pop(prefix + _MARKED, None)
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
+        if slots is not None:
+            marked = (slots == UNPROFITABLE).nonzero().flatten()
+        self._index_slots()
+        self._unprofitable.load(self.ids[:0] if marked is None else marked.to(self.ids.device))
 
 
 def with_prefix(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:

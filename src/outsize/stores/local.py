@@ -182,6 +182,10 @@ class LocalStore(RowStore):
             for name, part in state.items():
                 part.index_copy_(0, run, touched_state[name])
 
+    def clocks_of(self, ids: Int64[Tensor, " n"]) -> Int64[Tensor, " n"]:
+        """The clocks of rows, by store ids in any order."""
+        return self.clocks.index_select(0, self.shard.positions(ids)).long()
+
     def _clocks(self, group: int) -> Int32[Tensor, " rows"]:
         """The clocks of a group's rows, in place."""
         first = self.shard.num_below(self.layout.groups[group].start)

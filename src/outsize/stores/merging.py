@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float, Int64
@@ -55,15 +56,18 @@ def average_over_workers(
         layout: The layout of the store.
         rule: The rule that will apply the result.
     """
+    summed = [update.ids[update.ticks > 1] for update in updates]
+    has_squares = any(update.squares is not None for update in updates)
+    if rule is None or not has_squares or not any(ids.shape[0] for ids in summed):
+        merged = merge_updates([replace(u, squares=None) for u in updates], layout, None)
+        gradients = tuple(part / num_workers for part in merged.gradients)
+        return RowUpdate(merged.ids, gradients, merged.ticks)
     merged = merge_updates(updates, layout, rule)
     ids = merged.ids
     gradients = tuple(part / num_workers for part in merged.gradients)
     several = torch.zeros_like(ids, dtype=torch.bool)
-    for update in updates:
-        several[torch.searchsorted(ids, update.ids[update.ticks > 1])] = True
-    squares = None
-    if rule is not None and bool(several.any()):
-        squares = squares_for(rule, gradients, _squares_of(merged, rule), several, num_workers)
+    several[torch.searchsorted(ids, torch.cat(summed))] = True
+    squares = squares_for(rule, gradients, _squares_of(merged, rule), several, num_workers)
     return RowUpdate(ids, gradients, merged.ticks, squares)
 
 

@@ -13,14 +13,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int64, UInt8
 from torch import Tensor
 
 from outsize.contracts import RowLayout, RowReply, RowUpdate
+from outsize.kernels.arrays import array, is_plain
 from outsize.kernels.rows.updates import UpdateRule
 from outsize.ranks.sections import Message, MessageReader, MessageWriter, padded
-from outsize.stores.merging import merge_updates
+from outsize.stores.merging import empty_update, merge_updates
 from outsize.stores.wire import Float32Wire, Wire, wire_for
 
 _MAX_INT32 = (1 << 31) - 1
@@ -71,12 +73,17 @@ class Packing:
         has_clocks: bool,
         wire: Wire,
         rule: UpdateRule | None,
+        *,
+        with_squares: bool = True,
     ) -> RowRequest:
-        """Read what `write_request` wrote for this owner."""
+        """Read what `write_request` wrote for this owner.
+
+        Without `with_squares`, squares are left out if every row of the update has one tick.
+        """
         reader = MessageReader(content)
         *sizes, num_requested = numbers
         updates = [
-            self._take_update(reader, size, owner, chosen, rule)
+            self._take_update(reader, size, owner, chosen, rule, with_squares)
             for size, chosen in zip(sizes, (wire, wire.finer), strict=True)
         ]
         ids = self._take_ids(reader, num_requested, owner)
@@ -86,21 +93,30 @@ class Packing:
     def _put_update(
         self, writer: MessageWriter, update: RowUpdate, wire: Wire, rule: UpdateRule | None
     ) -> None:
+        if not update.ids.shape[0]:
+            return  # its sections are empty
         self._put_ids(writer, update.ids)
         writer.put("clocks", update.ticks.to(torch.int32))
         for part in update.gradients:
             self._put_vectors(writer, "gradients", part.float(), wire)
-        if rule is not None and self._has_squares(rule):
+        if rule is not None and update.squares is not None:
             several = update.ticks > 1  # for a single batch, the owner computes the square
-            assert update.squares is not None or not bool(several.any())
             flags = several.split([part.shape[0] for part in update.gradients])
-            for part, flag in zip(update.squares or (), flags, strict=update.squares is not None):
+            for part, flag in zip(update.squares, flags, strict=True):
                 self._put_vectors(writer, "gradients", part[flag], _EXACT)
 
     def _take_update(
-        self, reader: MessageReader, num: int, owner: int, wire: Wire, rule: UpdateRule | None
+        self,
+        reader: MessageReader,
+        num: int,
+        owner: int,
+        wire: Wire,
+        rule: UpdateRule | None,
+        with_squares: bool,
     ) -> RowUpdate:
         ids = self._take_ids(reader, num, owner)
+        if not num and not with_squares:
+            return empty_update(self._layout, ids.device)
         ticks = reader.take(num, torch.int32).long()
         sizes = self._layout.group_sizes(ids)
         gradients = tuple(
@@ -108,10 +124,12 @@ class Packing:
             for size, group in zip(sizes, self._layout.groups, strict=True)
         )
         squares: list[Tensor] = []
-        if rule is not None and self._has_squares(rule):
-            for part, flag in zip(gradients, (ticks > 1).split(sizes), strict=True):
+        several = ticks > 1
+        if rule is not None and (with_squares or bool(several.any())):
+            for part, flag in zip(gradients, several.split(sizes), strict=True):
                 square = rule.square(part)
-                assert square is not None
+                if square is None:
+                    break
                 num_several = int(flag.sum())
                 square[flag] = self._take_vectors(reader, num_several, square.shape[1], _EXACT)
                 squares.append(square)
@@ -122,17 +140,12 @@ class Packing:
         stale, behind = reply.stale, reply.behind
         worst = -_MAX_INT32 - 1 if behind is None else max(behind, -_MAX_INT32)
         writer.put("clocks", torch.tensor([worst], dtype=torch.int32, device=stale.device))
-        bits = stale.new_zeros(-(-stale.shape[0] // 8) * 8, dtype=torch.uint8)
-        bits[: stale.shape[0]] = stale
-        places = 1 << torch.arange(8, dtype=torch.uint8, device=stale.device)
-        writer.put("clocks", (bits.view(-1, 8) * places).sum(dim=1, dtype=torch.uint8))
+        writer.put("clocks", _packed(stale))
 
     def take_flags(self, reader: MessageReader, num: int) -> tuple[Bool[Tensor, " n"], int | None]:
         """Read what `put_flags` wrote."""
         worst = int(reader.take(1, torch.int32))
-        content = reader.take(-(-num // 8), torch.uint8)
-        places = 1 << torch.arange(8, dtype=torch.uint8, device=content.device)
-        stale = (content.unsqueeze(1) & places).ne(0).view(-1)[:num]
+        stale = _unpacked(reader.take(-(-num // 8), torch.uint8), num)
         return stale, None if worst == -_MAX_INT32 - 1 else worst
 
     def num_flag_bytes(self, num: int) -> int:
@@ -193,8 +206,24 @@ class Packing:
         size = wire.bytes_per_row(dim)
         return wire.decode(reader.take(num * size, torch.uint8).view(num, size), dim)
 
-    def _has_squares(self, rule: UpdateRule) -> bool:
-        return rule.square(torch.empty(0, 1)) is not None
+
+def _packed(flags: Bool[Tensor, " n"]) -> UInt8[Tensor, " bytes"]:
+    """Flags as bits, the first one in the lowest bit."""
+    if is_plain(flags):
+        return torch.from_numpy(np.packbits(array(flags.contiguous()), bitorder="little"))
+    bits = flags.new_zeros(-(-flags.shape[0] // 8) * 8, dtype=torch.uint8)
+    bits[: flags.shape[0]] = flags
+    places = 1 << torch.arange(8, dtype=torch.uint8, device=flags.device)
+    return (bits.view(-1, 8) * places).sum(dim=1, dtype=torch.uint8)
+
+
+def _unpacked(content: UInt8[Tensor, " bytes"], num: int) -> Bool[Tensor, " n"]:
+    """What `_packed` packed."""
+    if is_plain(content):
+        bits = np.unpackbits(array(content.contiguous()), count=num, bitorder="little")
+        return torch.from_numpy(bits).view(torch.bool)
+    places = 1 << torch.arange(8, dtype=torch.uint8, device=content.device)
+    return (content.unsqueeze(1) & places).ne(0).view(-1)[:num]
 
 
 def _by_precision(update: RowUpdate) -> tuple[RowUpdate, RowUpdate]:

@@ -20,6 +20,8 @@ def join_replies(
     `replies` has one reply per owner, all with clocks or all without; `requested` has the ids that
     were requested from each, ascending.
     """
+    if len(replies) == 1:
+        return replies[0]
     stale: Bool[Tensor, " n"] = torch.cat([reply.stale for reply in replies])
     sent = [ids[reply.stale] for ids, reply in zip(requested, replies, strict=True)]
     by_group = zip(*(layout.split(ids) for ids in sent), strict=True)

@@ -186,7 +186,9 @@ class ShardedStore(ShardOwner):
         return [
             requests[me]
             if source == me
-            else self._packing.read_request(content, numbers, me, has_clocks, self.wire, self.rule)
+            else self._packing.read_request(
+                content, numbers, me, has_clocks, self.wire, self.rule, with_squares=False
+            )
             for source, (content, (*numbers, _)) in enumerate(zip(received, theirs, strict=True))
         ]
 

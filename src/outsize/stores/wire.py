@@ -13,10 +13,8 @@ import torch
 from jaxtyping import Float32, UInt8
 from torch import Tensor
 
-from outsize.kernels.rows.scaled import scale_rows, unscale_rows
+from outsize.kernels.wire.scaled_bytes import SCALE_BYTES, decode_rows, encode_rows
 from outsize.registries import require_known
-
-_SCALE_BYTES = 4
 
 
 class Wire(ABC):
@@ -96,22 +94,15 @@ class ScaledWire(Wire):
         self._dtype = dtype
 
     def bytes_per_row(self, dim: int) -> int:  # noqa: D102
-        return _SCALE_BYTES + self._dtype.itemsize * dim
+        return SCALE_BYTES + self._dtype.itemsize * dim
 
     def encode(self, vectors: Float32[Tensor, "n dim"]) -> UInt8[Tensor, "n bytes"]:  # noqa: D102
-        numbers, scales = scale_rows(vectors, self._dtype)
-        content = vectors.new_empty(
-            len(vectors), self.bytes_per_row(vectors.shape[1]), dtype=torch.uint8
-        )
-        content[:, :_SCALE_BYTES] = scales.view(torch.uint8).view(-1, _SCALE_BYTES)
-        content[:, _SCALE_BYTES:].view(self._dtype).copy_(numbers)
-        return content
+        return encode_rows(vectors, self._dtype)
 
     def decode(  # noqa: D102
         self, content: UInt8[Tensor, "n bytes"], dim: int
     ) -> Float32[Tensor, "n dim"]:
-        scales = content[:, :_SCALE_BYTES].reshape(-1).view(torch.float32)
-        return unscale_rows(content[:, _SCALE_BYTES:].view(self._dtype), scales)
+        return decode_rows(content, dim, self._dtype)
 
     @property
     def finer(self) -> Wire:

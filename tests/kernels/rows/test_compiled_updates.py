@@ -76,3 +76,16 @@ def test_large_stores_use_kernels_and_small_ones_torch(monkeypatch):
         store = outsize.LocalStore([outsize.TableSpec("ad", num_rows, 16)])
         outsize.RowSGD(store)
         assert store.rule.compiled == is_large
+
+
+@pytest.mark.parametrize("dim", [1, 7, 16, 129])
+def test_squares_for_a_sum_are_those_of_the_step(dim):
+    rule = replace(RULES[1], compiled=True)
+    gradients, found = torch.randn(9, dim), []
+    torch.testing.assert_close(rule.square(gradients), RULES[1].square(gradients))
+    for squares in (None, rule.square(gradients)):
+        rows, state = torch.ones(9, dim), {"sum": torch.full((9, 1), 0.5)}
+        rule.step(rows, state, gradients, squares)
+        found.append((rows, state["sum"]))
+    for alone, summed in zip(*found, strict=True):
+        assert torch.equal(alone, summed)

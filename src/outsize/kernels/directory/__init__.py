@@ -1,1 +1,1 @@
-"""Look-ups between the keys and rows of a cache of items."""
+"""Look-ups between keys and rows of caches: of items, and of copies of rows."""

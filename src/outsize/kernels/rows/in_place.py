@@ -86,6 +86,18 @@ def update_in_place(
     return True
 
 
+def mean_squares(gradients: Tensor) -> Tensor | None:
+    """The mean of the squares of each line; `None` if no compiled kernel can be used."""
+    if not is_plain_float(gradients):
+        return None
+    kernels = compiled("rows.updates_numba")
+    if kernels is None:
+        return None
+    means = torch.empty(gradients.shape[0], 1)
+    kernels.mean_squares(array(gradients), array(means))
+    return means
+
+
 def step_in_place(
     call: Call,
     rows: Tensor,

@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Float, Int32, Int64
 from torch import Tensor
 
-from outsize.kernels.rows.in_place import Lines, step_in_place, update_in_place
+from outsize.kernels.rows.in_place import Lines, mean_squares, step_in_place, update_in_place
 
 RowState = Mapping[str, Float[Tensor, "n width"]]
 
@@ -165,6 +165,10 @@ class AdagradRule(UpdateRule):
         return self.initial_sum
 
     def square(self, gradients: Float[Tensor, "n dim"]) -> Float[Tensor, "n width"]:  # noqa: D102
+        if self.row_wise and self.compiled:
+            means = mean_squares(gradients)
+            if means is not None:
+                return means
         squares = gradients.square()
         return squares.mean(dim=1, keepdim=True) if self.row_wise else squares
 

@@ -41,6 +41,14 @@ def _mean_square(gradients, i):
     return total / float32(dim)
 
 
+@kernel("void(float32[:, ::1], float32[:, ::1])")
+@no_type_check
+def mean_squares(gradients, out):
+    """The mean of the squares of each line, as `row_adagrad` computes it."""
+    for i in range(len(gradients)):
+        out[i, 0] = _mean_square(gradients, i)
+
+
 @numba.njit(forceinline=True)
 @no_type_check
 def _prefetch_lines(place, rows, state, clocks):

@@ -11,6 +11,7 @@ the tail. And a margin keeps rows of similar worth from replacing each other.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float32, Int64
@@ -18,10 +19,14 @@ from torch import Tensor, nn
 
 from outsize.errors import ConfigError
 from outsize.hashing import draw_hashes, hash_ids
+from outsize.kernels.arrays import array, empty
+from outsize.kernels.directory.slots import slot_kernels
 from outsize.stores.eviction.policy import EvictionPolicy, lowest_slots
+from outsize.stores.eviction.victims import VictimQueue
 
 _NUM_HASHES = 4
 _BUCKETS_PER_SLOT = 2  # for each hash function
+_MOST_NARROW_BUCKETS = 1 << 24  # of hash functions with 32 bits, which kernels compute
 _HALVINGS_PER_SCALING = 32  # a use weighs at most 2³², far below the largest float32
 
 
@@ -49,6 +54,11 @@ class CountMinSketch(nn.Module):
 
     def estimate(self, ids: Int64[Tensor, " n"]) -> Float32[Tensor, " n"]:
         """The amount of each id."""
+        kernels = self._kernels()
+        if kernels is not None:
+            amounts = torch.empty(ids.shape[0])
+            kernels.estimate(*self._arrays(ids), _buckets_of(ids), array(amounts))
+            return amounts
         return self.amounts[self._buckets(ids)].amin(dim=1)
 
     def add(self, ids: Int64[Tensor, " n"], amount: Float32[Tensor, ""]) -> None:
@@ -58,7 +68,30 @@ class CountMinSketch(nn.Module):
 
     def lift(self, ids: Int64[Tensor, " n"], amounts: Float32[Tensor, " n"]) -> None:
         """Raise each id to at least this amount."""
+        kernels = self._kernels()
+        if kernels is not None:
+            kernels.lift(*self._arrays(ids), _buckets_of(ids), array(amounts.contiguous()))
+            return
         self._lift(self._buckets(ids), amounts)
+
+    def count_uses(
+        self,
+        ids: Int64[Tensor, " n"],
+        slots: Int64[Tensor, " n"],
+        worth: Float32[Tensor, " num_slots"],
+        amount: Float32[Tensor, ""],
+    ) -> None:
+        """Add an amount to each id: to the worth of its slot, or here if the slot is negative."""
+        kernels = self._kernels()
+        if kernels is not None:
+            kernels.count_uses(
+                *self._arrays(ids), array(slots.contiguous()), array(worth), float(amount),
+                _buckets_of(ids), empty(ids.shape[0]),
+            )  # fmt: skip
+            return
+        cached = slots >= 0
+        worth[slots[cached]] += amount
+        self.add(ids[~cached], amount)
 
     def scale(self, factor: float) -> None:
         """Multiply all amounts."""
@@ -68,9 +101,22 @@ class CountMinSketch(nn.Module):
         source = amounts.unsqueeze(1).expand_as(buckets).flatten()
         self.amounts.scatter_reduce_(0, buckets.flatten(), source, "amax")
 
+    def _kernels(self) -> Any:
+        if self.num_buckets > _MOST_NARROW_BUCKETS:
+            return None
+        num_slots = self.num_buckets // _BUCKETS_PER_SLOT
+        return slot_kernels("directory.sketch_numba", num_slots, self.amounts)
+
+    def _arrays(self, ids: Tensor) -> tuple[Any, Any, int, Any]:
+        return array(self.amounts), array(self.hashes), self.num_buckets, array(ids.contiguous())
+
     def _buckets(self, ids: Int64[Tensor, " n"]) -> Int64[Tensor, "n hashes"]:
         starts = torch.arange(_NUM_HASHES, device=ids.device) * self.num_buckets
         return hash_ids(ids, self.hashes, self.num_buckets) + starts
+
+
+def _buckets_of(ids: Tensor) -> Any:
+    return empty(ids.shape[0], _NUM_HASHES, dtype=torch.int64)
 
 
 class FadingLFU(EvictionPolicy):
@@ -112,12 +158,11 @@ class FadingLFU(EvictionPolicy):
         self.register_buffer("elapsed", torch.zeros((), dtype=torch.int64))
         self.register_buffer("worth", torch.zeros(num_slots))
         self.sketch = CountMinSketch(_BUCKETS_PER_SLOT * num_slots, seed)
+        self._queue = VictimQueue(num_slots)
 
     def used(self, ids: Int64[Tensor, " n"], slots: Int64[Tensor, " n"]) -> None:  # noqa: D102
         self._fade(ids.shape[0])
-        cached = slots >= 0
-        self.worth[slots[cached]] += self._one_use()
-        self.sketch.add(ids[~cached], self._one_use())
+        self.sketch.count_uses(ids, slots, self.worth, self._one_use())
 
     def choose(  # noqa: D102
         self, ids: Int64[Tensor, " m"], num_free: int, evictable: Bool[Tensor, " num_slots"]
@@ -134,8 +179,32 @@ class FadingLFU(EvictionPolicy):
         admit[order[: num_free + victims.shape[0]]] = True
         return admit, victims
 
+    def choose_from(  # noqa: D102
+        self,
+        ids: Int64[Tensor, " m"],
+        num_free: int,
+        held: Int64[Tensor, " num_slots"],
+        read: Int64[Tensor, " r"],
+    ) -> tuple[Bool[Tensor, " m"], Int64[Tensor, " k"]]:
+        if ids.shape[0] <= num_free:
+            return torch.ones_like(ids, dtype=torch.bool), ids[:0]
+        worth, order = self.sketch.estimate(ids).sort(descending=True, stable=True)
+        offers = worth[num_free:] - self.margin * self._one_use()
+        keys = self.worth.view(torch.int32)  # numbers >= 0 are in the order of their bits
+        victims = self._queue.take_lowest(offers.shape[0], keys, keys, held, read, offers)
+        if victims is None:
+            return super().choose_from(ids, num_free, held, read)
+        admit = torch.zeros_like(ids, dtype=torch.bool)
+        admit[order[: num_free + victims.shape[0]]] = True
+        return admit, victims
+
     def admitted(self, ids: Int64[Tensor, " n"], slots: Int64[Tensor, " n"]) -> None:  # noqa: D102
         self.worth[slots] = self.sketch.estimate(ids)
+        keys = self.worth.view(torch.int32)
+        self._queue.admitted(slots, keys, keys)
+
+    def memory(self) -> list[Tensor]:  # noqa: D102
+        return self._queue.tensors()
 
     def removed(self, ids: Int64[Tensor, " n"], slots: Int64[Tensor, " n"]) -> None:
         """Keep the worth of these rows in the sketch."""
@@ -153,4 +222,9 @@ class FadingLFU(EvictionPolicy):
             self.elapsed %= period
             factor = 2.0 ** (-_HALVINGS_PER_SCALING * num_periods)  # a power of two: exact
             self.worth *= factor
+            self._queue.forget()  # what is scaled to 0 makes new ties
             self.sketch.scale(factor)
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        super()._load_from_state_dict(*arguments)
+        self._queue.forget()

@@ -6,7 +6,8 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from outsize.stores.eviction.lfu import LFU
-from outsize.stores.eviction.policy import EvictionPolicy
+from outsize.stores.eviction.policy import EvictionPolicy, lowest_ids
+from outsize.stores.eviction.victims import VictimQueue
 
 _USES_UNTIL_PERMANENT = 10  # HET's constant
 
@@ -20,7 +21,7 @@ class LightLFU(EvictionPolicy):
 
     def __init__(self, num_slots: int) -> None:
         super().__init__(num_slots)
-        self.counts = LFU(num_slots)
+        self.counts = LFU(num_slots, VictimQueue(num_slots, limit=_USES_UNTIL_PERMANENT))
 
     def used(self, ids: Int64[Tensor, " n"], slots: Int64[Tensor, " n"]) -> None:  # noqa: D102
         self.counts.used(ids, slots)
@@ -30,6 +31,21 @@ class LightLFU(EvictionPolicy):
     ) -> tuple[Bool[Tensor, " m"], Int64[Tensor, " k"]]:
         not_permanent = self.counts.uses < _USES_UNTIL_PERMANENT
         return self.counts.choose(ids, num_free, evictable & not_permanent)
+
+    def choose_from(  # noqa: D102
+        self,
+        ids: Int64[Tensor, " m"],
+        num_free: int,
+        held: Int64[Tensor, " num_slots"],
+        read: Int64[Tensor, " r"],
+    ) -> tuple[Bool[Tensor, " m"], Int64[Tensor, " k"]]:
+        victims = self.counts.victims(ids.shape[0] - num_free, held, read)
+        if victims is None:
+            return super().choose_from(ids, num_free, held, read)
+        return lowest_ids(ids, num_free + victims.shape[0]), victims
+
+    def memory(self) -> list[Tensor]:  # noqa: D102
+        return self.counts.memory()
 
     def admitted(self, ids: Int64[Tensor, " n"], slots: Int64[Tensor, " n"]) -> None:  # noqa: D102
         self.counts.admitted(ids, slots)

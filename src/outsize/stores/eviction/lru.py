@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from outsize.stores.eviction.policy import EvictionPolicy, lowest_ids, lowest_slots
+from outsize.stores.eviction.policy import (
+    EvictionPolicy,
+    in_slot_order,
+    lowest_ids,
+    lowest_slots,
+)
+from outsize.stores.eviction.victims import VictimQueue
 
 
 class LRU(EvictionPolicy):
@@ -22,6 +30,7 @@ class LRU(EvictionPolicy):
         super().__init__(num_slots)
         self.register_buffer("step", torch.zeros((), dtype=torch.int32))
         self.register_buffer("used_at", torch.zeros(num_slots, dtype=torch.int32))
+        self._queue = VictimQueue(num_slots)
 
     def used(self, ids: Int64[Tensor, " n"], slots: Int64[Tensor, " n"]) -> None:  # noqa: D102
         self.step += 1
@@ -33,5 +42,27 @@ class LRU(EvictionPolicy):
         victims = lowest_slots(self.used_at, evictable, ids.shape[0] - num_free)
         return lowest_ids(ids, num_free + victims.shape[0]), victims
 
+    def choose_from(  # noqa: D102
+        self,
+        ids: Int64[Tensor, " m"],
+        num_free: int,
+        held: Int64[Tensor, " num_slots"],
+        read: Int64[Tensor, " r"],
+    ) -> tuple[Bool[Tensor, " m"], Int64[Tensor, " k"]]:
+        num = ids.shape[0] - num_free
+        victims = self._queue.take_lowest(num, self.used_at, self.used_at, held, read)
+        if victims is None:
+            return super().choose_from(ids, num_free, held, read)
+        victims = in_slot_order(victims, self.used_at[victims])
+        return lowest_ids(ids, num_free + victims.shape[0]), victims
+
     def admitted(self, ids: Int64[Tensor, " n"], slots: Int64[Tensor, " n"]) -> None:  # noqa: D102
         self.used_at[slots] = self.step
+        self._queue.admitted(slots, self.used_at, self.used_at)
+
+    def memory(self) -> list[Tensor]:  # noqa: D102
+        return self._queue.tensors()
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        super()._load_from_state_dict(*arguments)
+        self._queue.forget()

@@ -9,6 +9,9 @@ In each training step the cache calls these methods, with ids ascending and each
 
 A row counts once per step, however often it occurs in the batch. Every decision is a function of
 the calls so far, and all state is in buffers: a policy that is saved and loaded continues exactly.
+
+`choose` gets a flag for every slot. A policy that finds victims without a look at all slots may
+override `choose_from` as well, which the cache calls instead; both must decide the same.
 """
 
 from __future__ import annotations
@@ -58,6 +61,27 @@ class EvictionPolicy(nn.Module, ABC):
             beyond `num_free`.
         """
 
+    def choose_from(
+        self,
+        ids: Int64[Tensor, " m"],
+        num_free: int,
+        held: Int64[Tensor, " num_slots"],
+        read: Int64[Tensor, " r"],
+    ) -> tuple[Bool[Tensor, " m"], Int64[Tensor, " k"]]:
+        """`choose`, told by the ids in the slots and by the slots that this step reads.
+
+        Args:
+            ids: As for `choose`.
+            num_free: As for `choose`.
+            held: The id in each slot; −1 for empty slots.
+            read: Slots that this step reads, each once.
+        """
+        return self.choose(ids, num_free, (held >= 0).index_fill(0, read, False))
+
+    def memory(self) -> list[Tensor]:
+        """Tensors besides buffers, which are derived from them."""
+        return []
+
     @abstractmethod
     def admitted(self, ids: Int64[Tensor, " n"], slots: Int64[Tensor, " n"]) -> None:
         """Record that rows were admitted to slots. This step counts as their first use there."""
@@ -88,3 +112,11 @@ def lowest_slots(
 def lowest_ids(ids: Int64[Tensor, " m"], num: int) -> Bool[Tensor, " m"]:
     """Mark the first `num` of ascending ids, or all if there are fewer."""
     return torch.arange(ids.shape[0], device=ids.device) < num
+
+
+def in_slot_order(victims: Int64[Tensor, " k"], keys: Shaped[Tensor, " k"]) -> Int64[Tensor, " k"]:
+    """Slots by ascending key, in the order in which `lowest_slots` returns them."""
+    if victims.shape[0] < 2:
+        return victims
+    is_below = keys < keys[-1]
+    return torch.cat([victims[is_below].sort().values, victims[~is_below]])

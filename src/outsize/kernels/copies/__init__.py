@@ -1,0 +1,1 @@
+"""Passes over the cached copies of rows that a step touches."""

@@ -1,0 +1,1 @@
+"""Vectors as bytes, for messages between ranks."""

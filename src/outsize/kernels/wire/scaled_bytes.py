@@ -1,0 +1,59 @@
+"""Vectors as bytes: a float32 scale, then whole numbers of one or two bytes.
+
+The compiled paths make one pass, and give the same bytes and numbers as the torch code.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float32, UInt8
+from torch import Tensor
+
+from outsize.kernels.arrays import array, is_plain, is_plain_float
+from outsize.kernels.compiled import compiled, is_worthwhile
+from outsize.kernels.rows.scaled import scale_rows, unscale_rows
+
+SCALE_BYTES = 4
+_LEAST_NUMBERS = 1 << 14
+
+
+def encode_rows(vectors: Float32[Tensor, "n dim"], dtype: torch.dtype) -> UInt8[Tensor, "n bytes"]:
+    """Vectors as bytes.
+
+    Args:
+        vectors: The vectors.
+        dtype: Type of the whole numbers: int8 or int16.
+    """
+    num, dim = vectors.shape
+    content = vectors.new_empty(num, SCALE_BYTES + dtype.itemsize * dim, dtype=torch.uint8)
+    kernels = _kernels(vectors.numel())
+    vectors = vectors.contiguous()
+    if kernels is not None and is_plain_float(vectors):
+        largest = float(torch.iinfo(dtype).max)
+        kernels.encode(array(vectors), dtype.itemsize, largest, array(content))
+        return content
+    numbers, found = scale_rows(vectors, dtype)
+    content[:, :SCALE_BYTES] = found.view(torch.uint8).view(-1, SCALE_BYTES)
+    content[:, SCALE_BYTES:].view(dtype).copy_(numbers)
+    return content
+
+
+def decode_rows(
+    content: UInt8[Tensor, "n bytes"], dim: int, dtype: torch.dtype
+) -> Float32[Tensor, "n dim"]:
+    """Vectors from what `encode_rows` returned."""
+    kernels = _kernels(content.shape[0] * dim)
+    if kernels is not None and is_plain(content) and content.is_contiguous():
+        vectors = torch.empty(content.shape[0], dim)
+        kernels.decode(array(content), dtype.itemsize, array(vectors))
+        return vectors
+    scales = content[:, :SCALE_BYTES].reshape(-1).view(torch.float32)
+    return unscale_rows(content[:, SCALE_BYTES:].view(dtype), scales)
+
+
+def _kernels(num_numbers: int) -> Any:
+    if not is_worthwhile(num_numbers, _LEAST_NUMBERS):
+        return None
+    return compiled("wire.scaled_bytes_numba")
