@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -141,23 +142,33 @@ def _total(row: Mapping[str, Any]) -> float:
     return float(sum(row["sent_bytes"].values()))
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    """Run the comparison as a command."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.het.staleness", description=ABOUT)
+def _parsed(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog=BENCHMARK.command, description=ABOUT)
     parser.add_argument("--quick", action="store_true", help="small sizes, to try the command")
     parser.add_argument("--out", type=Path, help="also write the results to this folder")
     parser.add_argument("--data", type=Path, help="folder of the real data sets")
     parser.add_argument("--work", type=Path, help="folder that keeps finished cells")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, help="runs at a time; one per core and rank by default")
-    given = parser.parse_args(words)
-    command = "python -m benchmarks.het.staleness" + (" --data DATA" if given.data else "")
-    benchmark = Benchmark(
-        "staleness",
-        command,
-        ABOUT,
-        lambda quick, say: compare(quick, say, given),
-        table,
+    return parser.parse_args(words)
+
+
+BENCHMARK = Benchmark(
+    "staleness",
+    "python -m benchmarks.het.staleness",
+    ABOUT,
+    lambda quick, say: compare(quick, say, _parsed([])),
+    table,
+)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Run the comparison as a command."""
+    given = _parsed(words)
+    benchmark = replace(
+        BENCHMARK,
+        command=BENCHMARK.command + (" --data DATA" if given.data else ""),
+        run=lambda quick, say: compare(quick, say, given),
     )
     measure(benchmark, given.out, quick=given.quick)
 

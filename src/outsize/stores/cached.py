@@ -74,7 +74,7 @@ class CachedStore(StoreWrapper):
         self,
         inner: RowStore,
         num_rows: int,
-        read_staleness: float = 100,
+        read_staleness: float = 10,
         write_staleness: float = 10,
         eviction: str = "fading-lfu",
     ) -> None:

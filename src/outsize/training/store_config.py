@@ -58,7 +58,7 @@ class CacheConfig:
     """
 
     share: float = 0.0
-    read_staleness: float = 100.0
+    read_staleness: float = 10.0
     write_staleness: float = 10.0
     eviction: str = "fading-lfu"
 
