@@ -68,3 +68,8 @@ class LostRanksError(OutsizeError, RuntimeError):
 
 class CellError(OutsizeError, RuntimeError):
     """Some cells of a comparison failed; the others have finished."""
+
+
+def one_line(error: BaseException, most: int = 1_000) -> str:
+    """The message of an error on one line, cut to `most` characters."""
+    return " ".join(str(error).split())[:most]

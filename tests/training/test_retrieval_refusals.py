@@ -63,7 +63,9 @@ def test_what_cannot_be_done_with_a_retrieval_run_is_refused(tmp_path):
     export_run(tmp_path / "run", tmp_path / "model")
     with pytest.raises(ConfigError, match="how raw values become features"):  # there are none
         outsize.load_exported(tmp_path / "model").search({"query": ["3"]})
-    with pytest.raises(ConfigError, match="data that has no raw values, so no file can be evaluated"):
+    with pytest.raises(
+        ConfigError, match="data that has no raw values, so no file can be evaluated"
+    ):
         evaluate(tmp_path / "run", tmp_path / "pairs.csv")
     with pytest.raises(ConfigError, match="this is a retrieval run"):
         Grid(make_config(), ("cce",), ())

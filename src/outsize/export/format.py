@@ -122,8 +122,3 @@ def forbidden(path: Path, error: OSError) -> ExportError:
 def unreadable(folder: Path, fact: str) -> ExportError:
     """The error for a folder that cannot be loaded."""
     return ExportError(f"the model in {folder} cannot be loaded: {fact}; export it again")
-
-
-def one_line(error: BaseException) -> str:
-    """The message of an error on one line."""
-    return " ".join(str(error).split())

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from outsize.collection import EmbeddingCollection
-from outsize.errors import ConfigError, ExportError
-from outsize.export.format import CONFIG, one_line, read_config, require_whole_files, unreadable
+from outsize.errors import ConfigError, ExportError, one_line
+from outsize.export.format import CONFIG, read_config, require_whole_files, unreadable
 from outsize.export.predicting import RowScorer
 from outsize.export.retrieval import ItemSearcher, build_retrieval
 from outsize.export.tables import build_exported_table

@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from outsize.errors import DataError, OutsizeError
-from outsize.export.format import CONFIG, VOCABULARIES, one_line, unreadable
+from outsize.errors import DataError, OutsizeError, one_line
+from outsize.export.format import CONFIG, VOCABULARIES, unreadable
 from outsize.export.weights import opened
 from outsize.json_files import SchemaError
 from outsize.models import ClickModel

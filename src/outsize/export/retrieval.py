@@ -16,8 +16,8 @@ from jaxtyping import Float32
 from numpy.typing import NDArray
 from torch import Tensor
 
-from outsize.errors import ConfigError, DataError, OutsizeError
-from outsize.export.format import CONFIG, VOCABULARIES, WEIGHTS, one_line, unreadable
+from outsize.errors import ConfigError, DataError, OutsizeError, one_line
+from outsize.export.format import CONFIG, VOCABULARIES, WEIGHTS, unreadable
 from outsize.export.pairs import ItemNames, PairFiles, listed_items, unknown_items
 from outsize.export.tables import exported_tables
 from outsize.export.weights import opened

@@ -14,10 +14,10 @@ from outsize.data.encoding.derived import DERIVED
 from outsize.data.encoding.good_rows import Rows
 from outsize.data.encoding.ids import CodedText
 from outsize.data.encoding.recipe import Recipe
-from outsize.data.encoding.sources import Chunk, one_line, read_chunks
+from outsize.data.encoding.sources import Chunk, read_chunks
 from outsize.data.encoding.text_keys import Column
 from outsize.data.encoding.unreadable import UNREADABLE
-from outsize.errors import DataError
+from outsize.errors import DataError, one_line
 
 _LARGEST = float(np.finfo(np.float32).max)
 _FEW_VALUES = 64
@@ -152,7 +152,7 @@ class _Checked:
         except pa.ArrowException as error:
             raise DataError(
                 f"{self._source}: column {name!r} of {_type(column)} cannot be used: "
-                f"{one_line(error)}"
+                f"{one_line(error, 200)}"
             ) from None
 
     def refuse(self, kind: str, wrong: NDArray[np.bool_], values: object = None) -> None:

@@ -21,7 +21,7 @@ from outsize.data.encoding.bad_rows import BadRows
 from outsize.data.encoding.recipe import Recipe
 from outsize.data.encoding.text_keys import Column
 from outsize.data.encoding.unreadable import ReadableStream
-from outsize.errors import DataError
+from outsize.errors import DataError, one_line
 from outsize.suggestions import few
 
 # Small, because the allocator retains many times the size of a block.
@@ -109,7 +109,7 @@ def read_chunks(
             form = "cannot be read as text columns"
             if is_parquet:
                 form = "is not a readable Parquet file" + _damaged_column(path, wanted, damaged)
-            raise DataError(f"{path} {form}: {one_line(error)}") from None
+            raise DataError(f"{path} {form}: {one_line(error, 200)}") from None
 
 
 def _read_parquet(number: int, path: Path, wanted: tuple[str, ...]) -> Iterator[Chunk]:
@@ -243,8 +243,3 @@ def _by_number(path: Path) -> tuple[str, int, str]:
     head = stem.rstrip("0123456789")
     digits = stem[len(head) :]
     return (str(path.parent / head), int(digits) if digits else -1, path.name)
-
-
-def one_line(error: BaseException) -> str:
-    """The message of a reader's error, cut to one line."""
-    return " ".join(str(error).split())[:200]
