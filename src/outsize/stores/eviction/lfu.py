@@ -51,22 +51,9 @@ class LFU(EvictionPolicy):
         victims = lowest_slots(self._keys(), evictable, ids.shape[0] - num_free)
         return lowest_ids(ids, num_free + victims.shape[0]), victims
 
-    def choose_from(  # noqa: D102
-        self,
-        ids: Int64[Tensor, " m"],
-        num_free: int,
-        held: Int64[Tensor, " num_slots"],
-        read: Int64[Tensor, " r"],
-    ) -> tuple[Bool[Tensor, " m"], Int64[Tensor, " k"]]:
-        victims = self.victims(ids.shape[0] - num_free, held, read)
-        if victims is None:
-            return super().choose_from(ids, num_free, held, read)
-        return lowest_ids(ids, num_free + victims.shape[0]), victims
-
-    def victims(
+    def queued_victims(  # noqa: D102
         self, num: int, held: Int64[Tensor, " num_slots"], read: Int64[Tensor, " r"]
     ) -> Int64[Tensor, " k"] | None:
-        """The `num` slots of the queue that `choose` would choose; `None` if it must."""
         victims = self._queue.take_lowest(num, self.uses, self.used_at, held, read)
         return None if victims is None else in_slot_order(victims, self._keys(victims))
 

@@ -6,7 +6,7 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from outsize.stores.eviction.lfu import LFU
-from outsize.stores.eviction.policy import EvictionPolicy, lowest_ids
+from outsize.stores.eviction.policy import EvictionPolicy
 from outsize.stores.eviction.victims import VictimQueue
 
 _USES_UNTIL_PERMANENT = 10  # HET's constant
@@ -32,17 +32,10 @@ class LightLFU(EvictionPolicy):
         not_permanent = self.counts.uses < _USES_UNTIL_PERMANENT
         return self.counts.choose(ids, num_free, evictable & not_permanent)
 
-    def choose_from(  # noqa: D102
-        self,
-        ids: Int64[Tensor, " m"],
-        num_free: int,
-        held: Int64[Tensor, " num_slots"],
-        read: Int64[Tensor, " r"],
-    ) -> tuple[Bool[Tensor, " m"], Int64[Tensor, " k"]]:
-        victims = self.counts.victims(ids.shape[0] - num_free, held, read)
-        if victims is None:
-            return super().choose_from(ids, num_free, held, read)
-        return lowest_ids(ids, num_free + victims.shape[0]), victims
+    def queued_victims(  # noqa: D102
+        self, num: int, held: Int64[Tensor, " num_slots"], read: Int64[Tensor, " r"]
+    ) -> Int64[Tensor, " k"] | None:
+        return self.counts.queued_victims(num, held, read)
 
     def memory(self) -> list[Tensor]:  # noqa: D102
         return self.counts.memory()

@@ -42,19 +42,11 @@ class LRU(EvictionPolicy):
         victims = lowest_slots(self.used_at, evictable, ids.shape[0] - num_free)
         return lowest_ids(ids, num_free + victims.shape[0]), victims
 
-    def choose_from(  # noqa: D102
-        self,
-        ids: Int64[Tensor, " m"],
-        num_free: int,
-        held: Int64[Tensor, " num_slots"],
-        read: Int64[Tensor, " r"],
-    ) -> tuple[Bool[Tensor, " m"], Int64[Tensor, " k"]]:
-        num = ids.shape[0] - num_free
+    def queued_victims(  # noqa: D102
+        self, num: int, held: Int64[Tensor, " num_slots"], read: Int64[Tensor, " r"]
+    ) -> Int64[Tensor, " k"] | None:
         victims = self._queue.take_lowest(num, self.used_at, self.used_at, held, read)
-        if victims is None:
-            return super().choose_from(ids, num_free, held, read)
-        victims = in_slot_order(victims, self.used_at[victims])
-        return lowest_ids(ids, num_free + victims.shape[0]), victims
+        return None if victims is None else in_slot_order(victims, self.used_at[victims])
 
     def admitted(self, ids: Int64[Tensor, " n"], slots: Int64[Tensor, " n"]) -> None:  # noqa: D102
         self.used_at[slots] = self.step

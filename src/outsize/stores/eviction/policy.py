@@ -70,13 +70,24 @@ class EvictionPolicy(nn.Module, ABC):
     ) -> tuple[Bool[Tensor, " m"], Int64[Tensor, " k"]]:
         """`choose`, told by the ids in the slots and by the slots that this step reads.
 
+        If `queued_victims` finds the victims, their slots, and the free ones, go to the lowest ids.
+
         Args:
             ids: As for `choose`.
             num_free: As for `choose`.
             held: The id in each slot; −1 for empty slots.
             read: Slots that this step reads, each once.
         """
-        return self.choose(ids, num_free, (held >= 0).index_fill(0, read, False))
+        victims = self.queued_victims(ids.shape[0] - num_free, held, read)
+        if victims is None:
+            return self.choose(ids, num_free, (held >= 0).index_fill(0, read, False))
+        return lowest_ids(ids, num_free + victims.shape[0]), victims
+
+    def queued_victims(
+        self, num: int, held: Int64[Tensor, " num_slots"], read: Int64[Tensor, " r"]
+    ) -> Int64[Tensor, " k"] | None:
+        """The `num` slots that `choose` would choose, without a look at all; `None` if it must."""
+        return None
 
     def memory(self) -> list[Tensor]:
         """Tensors besides buffers, which are derived from them."""
