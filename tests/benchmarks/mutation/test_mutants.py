@@ -129,3 +129,18 @@ def test_the_table_counts_the_killed_and_names_survivors_with_their_reason(monke
 def test_every_known_survivor_is_still_a_mutant():
     names = {mutant.name for path in target_files() for mutant in mutants_of(ROOT, path)}
     assert known_survivors().keys() <= names
+
+
+def test_a_test_that_hangs_ends_the_process(tmp_path):
+    (tmp_path / "test_code.py").write_text(
+        "import threading\n\n\ndef test_a():\n    pass\n\n\n"
+        "def test_b():\n    threading.Event().wait()\n"
+    )
+    limits = tmp_path / "limits.json"
+    limits.write_text(json.dumps({f"test_code.py::test_{name}": 1.0 for name in "ab"}))
+    words = ["-m", "pytest", "-q", "-p", "benchmarks.mutation.limits", "-p", "no:cacheprovider",
+             "--rootdir", tmp_path, tmp_path / "test_code.py"]  # fmt: skip
+    variables = {"MUTATION_LIMITS": str(limits), "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
+    done = processes.run(*words, cwd=tmp_path, env=variables)
+    assert done.returncode == 1
+    assert done.stdout == ".", "the first passed, and nothing came after the second began"
