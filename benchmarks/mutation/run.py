@@ -97,6 +97,8 @@ def covering_tests(work: Path, jobs: int) -> list[dict[str, Any]]:
         }
         words = ["-p", "benchmarks.mutation.covering", "--numprocesses", str(jobs), *TESTS]
         subprocess.run(_pytest(*words), cwd=ROOT, env=variables, check=False)
+        if not any(draft.iterdir()):
+            raise SystemExit("no test passed: look at what pytest printed, and run this again")
         draft.rename(work)
     lines = [line for path in work.glob("*.jsonl") for line in path.read_text().splitlines()]
     return [json.loads(line) for line in lines]
