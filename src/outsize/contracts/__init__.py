@@ -5,6 +5,7 @@ from outsize.contracts.features import FeatureInput, FeatureSelection
 from outsize.contracts.ids import IdGuard
 from outsize.contracts.layout import RowLayout, TablePart
 from outsize.contracts.messages import RowCounts, RowReply, RowUpdate
+from outsize.contracts.neighborhood import Edges, Neighborhood
 from outsize.contracts.recluster import PlannedRecluster, ReclusterReport
 from outsize.contracts.store import RowStore
 from outsize.contracts.table import EmbeddingTable
@@ -14,10 +15,12 @@ from outsize.ranks.shard import Shard
 __all__ = [
     "Bag",
     "Codes",
+    "Edges",
     "EmbeddingTable",
     "FeatureInput",
     "FeatureSelection",
     "IdGuard",
+    "Neighborhood",
     "PlannedRecluster",
     "ReclusterReport",
     "RowCounts",

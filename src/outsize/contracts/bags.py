@@ -73,6 +73,12 @@ class Bag:
         """Whether every bag is a single id without a weight, so that pooling is not needed."""
         return self.values.dim() == 1 and self.offsets is None and self.weights is None
 
+    def to(self, device: torch.device | str) -> Bag:
+        """The bags on another device."""
+        offsets = None if self.offsets is None else self.offsets.to(device, non_blocking=True)
+        weights = None if self.weights is None else self.weights.to(device, non_blocking=True)
+        return Bag(self.values.to(device, non_blocking=True), offsets, weights)
+
     def flat(self, padding_id: int | None = None) -> Bag:
         """The same bags as flat values with offsets, without padding."""
         values, weights, offsets = self.values, self.weights, self.offsets

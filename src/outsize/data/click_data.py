@@ -66,11 +66,7 @@ class ClickBatch:
         def move(value: Tensor | Bag) -> Tensor | Bag:
             if isinstance(value, Tensor):
                 return value.to(device, non_blocking=True)
-            moved = (
-                part if part is None else part.to(device)
-                for part in (value.values, value.offsets, value.weights)
-            )
-            return Bag(*moved)  # type: ignore[arg-type]
+            return value.to(device)
 
         return replace(
             self,

@@ -1,0 +1,1 @@
+"""Graphs: nodes of several types, edges of several relations, labels and splits."""

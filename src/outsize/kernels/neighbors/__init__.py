@@ -1,0 +1,1 @@
+"""Drawing neighbours from edges that are grouped by target."""

@@ -1,0 +1,88 @@
+"""A neighbourhood has the seeds' neighbours, drawn once per node, in the order they are found."""
+
+import numpy as np
+import pytest
+import torch
+
+from outsize.data.graphs.graph import Graph, IdBags, NodeType, Relation
+from outsize.data.graphs.sampling import NeighborSampler
+from outsize.errors import ConfigError
+
+
+def random_graph(num_nodes=60, num_edges=600, seed=0):
+    draw = np.random.default_rng(seed)
+    pairs = np.unique(draw.integers(0, num_nodes, (num_edges, 2)), axis=0)  # by target, by source
+    starts = np.searchsorted(pairs[:, 0], np.arange(num_nodes + 1)).astype(np.int64)
+    bags = IdBags(np.arange(num_nodes + 1, dtype=np.int64), np.arange(num_nodes)[::-1], num_nodes)
+    nodes = {"node": NodeType(num_nodes, {"word": bags})}
+    return Graph(nodes, {"edge": Relation("node", "node", starts, pairs[:, 1].astype(np.int32))})
+
+
+def neighbors(graph, node):
+    edges = graph.relations["edge"]
+    return set(edges.sources[edges.starts[node] : edges.starts[node + 1]].tolist())
+
+
+def test_all_neighbours_of_all_hops_are_there():
+    graph = random_graph()
+    found = NeighborSampler(graph, [-1, -1]).sample(np.array([3, 5, 3]), "node")
+    nodes = found.nodes["node"].tolist()
+    assert len(set(nodes)) == len(nodes)
+    assert nodes[:2] == [3, 5]
+    assert found.seeds.tolist() == [0, 1, 0]
+    first = {3, 5} | neighbors(graph, 3) | neighbors(graph, 5)
+    assert set(nodes[: found.within["node"][1]]) == first
+    assert set(nodes) == first.union(*(neighbors(graph, node) for node in first))
+    starts, sources = found.edges["edge"].within(1)
+    for position in range(found.within["node"][1]):
+        drawn = sources[starts[position] : starts[position + 1]]
+        assert {nodes[i] for i in drawn} == neighbors(graph, nodes[position])
+
+
+def test_a_fan_out_bounds_the_draw_and_no_neighbour_is_drawn_twice():
+    graph = random_graph()
+    found = NeighborSampler(graph, [4, 2]).sample(np.arange(10), "node")
+    nodes, edges = found.nodes["node"].tolist(), found.edges["edge"]
+    for position in range(found.within["node"][1]):
+        drawn = edges.sources[edges.starts[position] : edges.starts[position + 1]].tolist()
+        known = neighbors(graph, nodes[position])
+        assert len(drawn) == len(set(drawn)) == min(4 if position < 10 else 2, len(known))
+        assert {nodes[i] for i in drawn} <= known
+
+
+def test_draws_are_uniform_over_neighbours():
+    graph = random_graph()
+    node = max(range(60), key=lambda n: len(neighbors(graph, n)))
+    sampler, counts = NeighborSampler(graph, [3]), np.zeros(60)
+    for number in range(4000):
+        counts[sampler.sample(np.array([node]), "node", number).nodes["node"][1:]] += 1
+    known = sorted(neighbors(graph, node) - {node})
+    share = counts[known] / counts.sum()
+    assert abs(share - 1 / len(known)).max() < 5 * (1 / len(known) / 4000 / 3) ** 0.5
+
+
+def test_parts_of_a_batch_draw_what_the_whole_batch_draws():
+    sampler = NeighborSampler(random_graph(), [2, 2], seed=7)
+
+    def by_node(found):
+        nodes, edges = found.nodes["node"], found.edges["edge"]
+        pairs = zip(edges.starts[:-1], edges.starts[1:], strict=True)
+        return {int(nodes[i]): nodes[edges.sources[a:b]].tolist() for i, (a, b) in enumerate(pairs)}
+
+    whole = by_node(sampler.sample(np.arange(20), "node", 3))
+    for part in (np.arange(10), np.arange(10, 20)[::-1].copy()):
+        assert by_node(sampler.sample(part, "node", 3)).items() <= whole.items()
+    assert by_node(sampler.sample(np.arange(20), "node", 4)) != whole
+
+
+def test_attributes_are_the_bags_of_the_nodes():
+    found = NeighborSampler(random_graph(), [2]).sample(np.array([9, 1]), "node")
+    bag = found.attributes["node"]["word"]
+    assert torch.equal(bag.values, 59 - found.nodes["node"])
+    assert torch.equal(bag.offsets, torch.arange(len(found.nodes["node"])))
+
+
+@pytest.mark.parametrize("fan_out", [[], [0], [3, -2]])
+def test_a_fan_out_without_neighbours_is_refused(fan_out):
+    with pytest.raises(ConfigError, match="fan_out needs a number of neighbours for each hop"):
+        NeighborSampler(random_graph(), fan_out)
