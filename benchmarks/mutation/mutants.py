@@ -44,6 +44,7 @@ class Mutant:
         after: What the mutant has instead.
         occurrence: How many equal changes in the same function come before it.
         source: The whole file with the change.
+        at_import: Whether it runs when the module is imported, and not in a call.
     """
 
     path: str
@@ -53,6 +54,7 @@ class Mutant:
     after: str
     occurrence: int
     source: str
+    at_import: bool = False
 
     @property
     def name(self) -> str:
@@ -71,7 +73,7 @@ def mutants_of(root: Path, path: str) -> list[Mutant]:
     source = (root / path).read_text()
     found: list[Mutant] = []
     seen: Counter[tuple[str, str, str]] = Counter()
-    for function, node, changed in _changes(ast.parse(source), ""):
+    for function, at_import, node, changed in _changes(ast.parse(source), "", True):
         if isinstance(node, ast.If) and isinstance(changed, ast.If):  # only its condition changes
             node, changed = node.test, changed.test
         before = " ".join(ast.unparse(node).split())
@@ -79,34 +81,36 @@ def mutants_of(root: Path, path: str) -> list[Mutant]:
         key = (function, before, after)
         text = _replaced(source, node, changed)
         lines = (node.lineno, node.end_lineno or node.lineno)
-        found.append(Mutant(path, function, lines, before, after, seen[key], text))
+        found.append(Mutant(path, function, lines, before, after, seen[key], text, at_import))
         seen[key] += 1
     return found
 
 
 def _changes(
-    node: ast.AST, function: str
-) -> Iterator[tuple[str, ast.expr | ast.stmt, ast.expr | ast.stmt]]:
-    """(function, node, the node to put in its place) for every change below a node."""
+    node: ast.AST, function: str, at_import: bool
+) -> Iterator[tuple[str, bool, ast.expr | ast.stmt, ast.expr | ast.stmt]]:
+    """(function, at import?, node, the node to put in its place) for every change below a node."""
     if isinstance(node, ast.Raise | ast.Assert | ast.Import | ast.ImportFrom | ast.JoinedStr):
         return
     if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
         function = f"{function}.{node.name}".removeprefix(".")
         defaults = node.args.defaults if isinstance(node, ast.FunctionDef) else []
-        for child in [*defaults, *node.body]:
-            yield from _changes(child, function)
+        for child in defaults:
+            yield from _changes(child, function, at_import)
+        for child in node.body:
+            yield from _changes(child, function, at_import and isinstance(node, ast.ClassDef))
         return
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
         return  # a docstring
     if isinstance(node, ast.expr | ast.stmt):
         for changed in _changed(node):
-            yield function, node, changed
+            yield function, at_import, node, changed
     for field, value in ast.iter_fields(node):
         if field in ("annotation", "returns", "type_params", "keywords_names"):
             continue
         for child in value if isinstance(value, list) else [value]:
             if isinstance(child, ast.AST):
-                yield from _changes(child, function)
+                yield from _changes(child, function, at_import)
 
 
 def _changed(node: ast.expr | ast.stmt) -> Iterator[ast.expr | ast.stmt]:

@@ -132,12 +132,16 @@ def run_mutants(
 
 
 def chosen_tests(mutant: Mutant, covered: Sequence[Mapping[str, Any]]) -> list[tuple[str, float]]:
-    """Tests that execute a line of the mutant, with their seconds; the fastest first."""
+    """Tests that execute a line of the mutant, with their seconds; the fastest first.
+
+    What runs at import is executed by every test of that file.
+    """
     lines = set(range(mutant.lines[0], mutant.lines[1] + 1))
     found = [
         (row["test"], row["seconds"])
         for row in covered
-        if lines & set(row["lines"].get(mutant.path, ()))
+        if mutant.path in row["lines"]
+        and (mutant.at_import or lines & set(row["lines"][mutant.path]))
     ]
     return sorted(found, key=lambda test: (test[1], test[0]))
 

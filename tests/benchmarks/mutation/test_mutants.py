@@ -89,6 +89,19 @@ def test_tests_that_execute_a_line_are_chosen_the_fastest_first(tmp_path):
     assert chosen_tests(mutant, covered) == [("fast", 0.5), ("slow", 2.0)]
 
 
+def test_what_runs_at_import_is_tried_on_all_tests_of_its_file(tmp_path):
+    source = "MOST = 3\n\n\ndef first(least=4):\n    return 5\n"
+    by_change = {mutant.before: mutant for mutant in mutants(tmp_path, source)}
+    assert {number: by_change[number].at_import for number in "345"} == {
+        "3": True, "4": True, "5": False
+    }  # fmt: skip
+    covered = [
+        {"test": "here", "seconds": 1.0, "lines": {"code.py": [5]}},
+        {"test": "elsewhere", "seconds": 1.0, "lines": {"other.py": [1]}},
+    ]
+    assert chosen_tests(by_change["3"], covered) == [("here", 1.0)]
+
+
 def test_lines_of_a_test_and_of_its_shared_fixtures_are_recorded(tmp_path):
     (tmp_path / "code.py").write_text("def one():\n    return 1\n\n\ndef two():\n    return 2\n")
     (tmp_path / "test_code.py").write_text(
