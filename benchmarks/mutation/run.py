@@ -3,9 +3,10 @@
     python -m benchmarks.mutation.run [--sample 200] [--seed 0] [--jobs N] [--work DIR] [--out DIR]
 
 Tests first run once, and the lines that each of them executes are recorded. Then a seeded sample of
-mutants is taken, the same for the same source. Each mutant runs in a copy of the repository against
-the tests that execute its lines, the fastest first, until one fails or hangs. A mutant that no test
-notices survives. `--work` keeps what is finished: a second call goes on where the first stopped.
+mutants is taken, which changes only where the source does. Each mutant runs in a copy of the
+repository against the tests that execute its lines, the fastest first, until one fails or hangs. A
+mutant that no test notices survives. `--work` keeps what is finished: a second call goes on where
+the first stopped.
 Known survivors are listed with a reason in `benchmarks/mutation/survivors.toml`.
 """
 
@@ -16,7 +17,6 @@ import contextlib
 import hashlib
 import json
 import os
-import random
 import shutil
 import signal
 import subprocess
@@ -64,7 +64,7 @@ def main() -> None:
     given = parser.parse_args()
     given.work.mkdir(parents=True, exist_ok=True)
     every = [mutant for path in target_files() for mutant in mutants_of(ROOT, path)]
-    sample = random.Random(given.seed).sample(every, min(given.sample, len(every)))
+    sample = sampled(every, given.sample, given.seed)
     covered = covering_tests(given.work / "covered", given.jobs)
     rows = run_mutants(sample, covered, given)
     facts = environment()
@@ -76,6 +76,11 @@ def main() -> None:
     print(page)
     if given.out is not None:
         write_results(given.out / results_stem("mutation", facts), results, page)
+
+
+def sampled(mutants: Sequence[Mutant], num: int, seed: int) -> list[Mutant]:
+    """A random sample that stays the same, but for what changes, when the source does."""
+    return sorted(mutants, key=lambda mutant: _digest(f"{seed} {mutant.name}"))[:num]
 
 
 def target_files() -> list[str]:
@@ -113,7 +118,7 @@ def run_mutants(
         copies.put(_copy(given.work / f"tree-{job}"))
 
     def run_one(mutant: Mutant) -> dict[str, Any]:
-        kept = given.work / f"{hashlib.sha256(mutant.name.encode()).hexdigest()[:16]}.json"
+        kept = given.work / f"{_digest(mutant.name)[:16]}.json"
         if kept.exists():
             row = dict(json.loads(kept.read_text()))
             if row["end"] != "survived" or not given.again:
@@ -173,6 +178,10 @@ def known_survivors() -> dict[str, str]:
     path = Path(__file__).with_name("survivors.toml")
     found = tomllib.loads(path.read_text()) if path.exists() else {}
     return {row["mutant"]: row["reason"] for row in found.get("survivors", [])}
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _line(name: str, rows: Sequence[Mapping[str, Any]]) -> str:

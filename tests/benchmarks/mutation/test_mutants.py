@@ -8,7 +8,14 @@ from pathlib import Path
 import processes
 
 from benchmarks.mutation.mutants import mutants_of
-from benchmarks.mutation.run import ROOT, chosen_tests, known_survivors, table, target_files
+from benchmarks.mutation.run import (
+    ROOT,
+    chosen_tests,
+    known_survivors,
+    sampled,
+    table,
+    target_files,
+)
 
 SOURCE = '''
 """A module with 1 number in its docstring."""
@@ -69,6 +76,15 @@ def test_operators_conditions_numbers_and_statements_change(tmp_path):
         ("total == 0", "total != 0"),
         ("min(total, most)", "max(total, most)"),
     }
+
+
+def test_a_sample_stays_when_the_source_grows(tmp_path):
+    before = {mutant.name for mutant in sampled(mutants(tmp_path), 6, seed=0)}
+    longer = SOURCE + "\n\ndef last(value):\n    return value + 1\n"
+    after = {mutant.name for mutant in sampled(mutants(tmp_path, longer), 6, seed=0)}
+    assert len(before) == 6
+    assert all("last" in name for name in after - before)
+    assert {mutant.name for mutant in sampled(mutants(tmp_path), 6, seed=1)} != before
 
 
 def test_all_targets_exist_and_have_mutants_that_parse():

@@ -7,16 +7,21 @@ import torch
 from item_sources import Towers
 
 from outsize.errors import ConfigError
+from outsize.interrupts import StopRequested, stopping_when
 from outsize.negatives import (
     CorpusFeed,
     HeldItems,
     NegativeCache,
     PositivesFeed,
+    ShardedNegativeCache,
     StreamFeed,
+    contract,
     load_cache,
     save_cache,
 )
+from outsize.negatives.cache import feeds
 from outsize.negatives.inclusion import InclusionProbabilities, log_inclusion
+from outsize.ranks.thread_ranks import run_as_ranks
 
 
 def make(num_items, **options):
@@ -222,3 +227,52 @@ def test_a_cache_saved_before_pushed_items_were_counted_goes_on_as_a_full_one():
     feed_batches(PositivesFeed(counts, 2), cache, [torch.tensor([0, 3])])
     expected = -log_inclusion(counts, 2)[torch.tensor([0, 3])]
     torch.testing.assert_close(cache.log_weights, expected)
+
+
+class Counted(Towers):
+    """Towers that count what they encode at a time."""
+
+    def __init__(self, **sizes):
+        super().__init__(**sizes)
+        self.sizes = []
+
+    def encode_items(self, features):
+        self.sizes.append(len(features["id"]))
+        return super().encode_items(features)
+
+
+def test_a_cache_is_filled_in_pieces_of_what_it_holds(monkeypatch):
+    monkeypatch.setattr(feeds, "_FILL_SIZE", 8)
+    corpus, stream = Counted(num_items=30), Counted(num_items=30)
+    CorpusFeed(corpus.source()).begin(make(40))
+    StreamFeed(stream.source(), num_new=1).begin(make(20, corpus_size=30))
+    assert corpus.sizes == [8, 8, 8, 6]
+    assert stream.sizes == [8, 8, 4]
+
+
+def test_ranks_encode_equally_many_pieces_of_a_fill(monkeypatch):
+    monkeypatch.setattr(feeds, "_FILL_SIZE", 8)
+    monkeypatch.setattr(contract, "ENCODED_AT_ONCE", 2)
+
+    def fill(ranks):
+        towers = Counted(num_items=21)  # 11 for the first rank, 10 for the second
+        cache = ShardedNegativeCache(24, 6, {"id": ((), torch.int64)}, group=ranks)
+        CorpusFeed(towers.source()).begin(cache)
+        return towers.sizes
+
+    assert run_as_ranks(2, fill) == [[2, 2, 2, 2, 2, 1], [2, 2, 2, 2, 2, 0]]
+
+
+def test_a_fill_stops_between_pieces(monkeypatch):
+    monkeypatch.setattr(feeds, "_FILL_SIZE", 8)
+    towers, cache = Counted(num_items=30), make(30)
+    with stopping_when(lambda: True), pytest.raises(StopRequested):
+        CorpusFeed(towers.source()).begin(cache)
+    assert towers.sizes == [8]
+    assert cache.num_held == 8
+
+
+def test_only_positives_need_the_positives_of_a_step():
+    kinds = (CorpusFeed, StreamFeed, PositivesFeed)
+    assert [kind.needs_positives for kind in kinds] == [False, False, True]
+    assert [kind.samples_corpus for kind in kinds] == [False, True, False]

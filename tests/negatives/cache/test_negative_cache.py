@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from outsize.errors import ConfigError, DataError, NonFiniteError
 from outsize.negatives import HeldItems, NegativeCache
+from outsize.negatives.cache.key_index import positions_by_table
 
 
 def push(cache, keys, value=None):
@@ -382,3 +383,56 @@ def test_what_cannot_be_kept_is_refused_and_nothing_is_written(
 def test_a_cache_that_cannot_be_is_refused(options, words, unchecked_shapes):
     with pytest.raises(ConfigError, match=words):
         NegativeCache(**{"num_items": 4, "dim": 2, **options})
+
+
+def test_the_smallest_cache_of_the_smallest_corpus():
+    cache = make(1, dim=1, corpus_size=1)
+    push(cache, [5])
+    assert cache.sample(torch.ones(1, 1), num=1).keys.tolist() == [[5]]
+    with pytest.raises(ConfigError, match="corpus_size must be >= 1, but got 0"):
+        make(1, corpus_size=0)
+
+
+def test_new_weights_leave_empty_rows_without_any():
+    cache = make(4)
+    push(cache, [10, 11])
+    cache.reweigh(lambda keys: keys.float() / 10)
+    assert cache.log_weights[:2].tolist() == pytest.approx([1.0, 1.1])
+    assert cache.log_weights[2:].tolist() == [-torch.inf, -torch.inf]
+    assert cache.sample(torch.zeros(1, 2), num=50).keys.unique().tolist() == [10, 11]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"keys": torch.tensor([1])}, "keys and embeddings together"),
+        ({"embeddings": torch.ones(1, 2)}, "keys and embeddings together"),
+        ({"drawn": torch.ones(1, 1, 2)}, "draw and drawn together"),
+    ],
+)
+def test_items_are_committed_with_their_embeddings(given, words):
+    cache = make()
+    push(cache, [1])
+    with pytest.raises(ConfigError, match=f"commit needs {words}: give both, or neither"):
+        cache.commit(**given)
+    assert cache.clock == 0
+
+
+def test_stored_items_take_no_other_format():
+    items = make().items.at(torch.tensor([0]))
+    assert items.with_tensors(items.tensors()).features.keys() == {"id"}
+    with pytest.raises(ValueError, match="shorter"):
+        items.with_tensors(items.tensors()[:1])
+
+
+def test_a_table_of_keys_is_used_where_it_is_not_far_larger_than_they_are():
+    among = torch.tensor([7, -1, 3, 0])
+    assert positions_by_table(torch.tensor([3, 0, 5, -1, 900]), among).tolist() == [
+        2,
+        3,
+        -1,
+        -1,
+        -1,
+    ]
+    assert positions_by_table(torch.tensor([3]), torch.tensor([19])) is None
+    assert positions_by_table(torch.tensor([3, 7]), torch.tensor([7])).tolist() == [-1, 0]

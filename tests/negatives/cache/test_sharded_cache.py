@@ -7,13 +7,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outsize.errors import DataError, NonFiniteError
+from outsize.contracts import Shard
+from outsize.errors import ConfigError, DataError, NonFiniteError
+from outsize.kernels.ragged import Ragged
 from outsize.negatives import (
     HeldItems,
     NegativeCache,
     ShardedNegativeCache,
     cached_softmax,
 )
+from outsize.negatives.cache.shard_draws import DrawRequest
 from outsize.ranks.thread_ranks import run_as_ranks
 
 ID = {"id": ((), torch.int64)}
@@ -421,3 +424,52 @@ def test_shards_on_a_device_draw_and_rewrite_there():
         return cache.num_held
 
     assert run_as_ranks(2, work) == [20, 20]
+
+
+def test_a_shard_is_asked_about_its_own_keys_only():
+    lists = Ragged.of(torch.tensor([[0, 1, 2], [3, -1, 5]]))
+    request = DrawRequest(torch.ones(2, 1), lists, torch.tensor([9]))
+    for index, expected in ((0, ([0, 2], [2, 0])), (1, ([1, 3, 5], [1, 2]))):
+        _, values, sizes, everywhere = request.tensors(torch.float32, Shard(index, 2))
+        assert (values.tolist(), sizes.tolist(), everywhere.tolist()) == (*expected, [9])
+    assert request.tensors(torch.bfloat16, Shard())[0].dtype == torch.bfloat16
+
+
+def test_what_was_not_drawn_has_no_key_and_no_age():
+    def fetch(ranks):
+        cache = make(ranks)
+        push(cache, [ranks.rank])
+        cache.commit()
+        keys, ages, _ = cache.found_at(torch.tensor([0, -1]))
+        return keys.tolist(), ages.tolist()
+
+    assert run_as_ranks(2, fetch) == [([0, -1], [1, 0])] * 2
+
+
+def test_an_item_that_moved_to_another_row_keeps_its_newer_embedding():
+    def move(ranks):
+        cache = make(ranks, 2)
+        push(cache, [0])
+        push(cache, [1])
+        draw = cache.sample(torch.zeros(1, 1), num=30)
+        push(cache, [2])  # in the row of 0
+        push(cache, [0], value=5)  # in the row of 1
+        cache.commit(draw, torch.full((1, 30, 1), 7.0))
+        return held(cache)
+
+    assert run_as_ranks(1, move) == [{2: 2.0, 0: 5.0}]
+
+
+def test_half_a_commit_is_refused_on_all_ranks():
+    def commit(ranks):
+        cache = make(ranks)
+        push(cache, [ranks.rank])
+        given = {"keys": torch.tensor([0])} if ranks.rank == 0 else {}
+        with pytest.raises((ConfigError, DataError)) as caught:
+            cache.commit(**given)
+        return str(caught.value), cache.own.clock
+
+    (first, clock), (second, other) = run_as_ranks(2, commit)
+    assert "commit needs keys and embeddings together" in first
+    assert "rank 0 has items that cannot be stored" in second
+    assert clock == other == 0

@@ -99,3 +99,9 @@ def test_a_precision_of_your_own_is_stored(monkeypatch):
     monkeypatch.setitem(PRECISIONS, "own", torch.bfloat16)
     assert one_step(NegativeCacheConfig(precision="own"))[0].cache.items.precision == "own"
     assert QueueConfig(precision="own").precision == TopItemsConfig(precision="own").precision
+
+
+def test_defaults_are_those_of_the_documentation():
+    config = NegativeCacheConfig()
+    assert (config.num_negatives, config.num_new, config.warmup_steps) == (16, 64, 0)
+    assert (config.in_batch, config.symmetric, config.log_q) == (False, False, True)

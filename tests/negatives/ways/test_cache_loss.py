@@ -14,6 +14,7 @@ from outsize.negatives import (
     NegativeCacheLoss,
     Upkeep,
 )
+from outsize.negatives.ways.cache import _p95
 
 KEYS = torch.tensor([3, 7, 3])
 ROWS = torch.tensor([0, 1, 2])
@@ -154,7 +155,8 @@ def test_each_distinct_item_is_encoded_once():
     report = run(loss, towers)
     assert sizes == [6 - 1]  # keys 0 to 3 and 7: one of the positives is held, and drawn
     assert report.drawn.shape == (3, 64, 6)
-    assert report.metrics["duplicates"] > 0.9
+    num_drawn = len(report.draw.keys.unique())
+    assert report.metrics["duplicates"].item() == pytest.approx(1 - num_drawn / 192)
 
 
 def test_metrics_say_how_stale_and_how_old():
@@ -176,6 +178,29 @@ def test_metrics_say_how_stale_and_how_old():
     assert metrics["age"] == pytest.approx(4 * (30 - distinct) / 30)
     assert metrics["age_p95"] == 4
     assert (metrics["held"], metrics["alpha"]) == (30, 1)
+
+
+def test_a_single_draw_repeats_nothing():
+    towers = Towers()
+    cache = NegativeCache(30, 6, {"id": ((), torch.int64)}, precision="float32")
+    kept = Upkeep(feed=CorpusFeed(towers.source()))
+    loss = NegativeCacheLoss(cache, towers.encode_items, 5.0, 1, upkeep=kept)
+    loss.begin()
+    report = loss(towers.encode_queries(ROWS[:1]), {"id": KEYS[:1]}, KEYS[:1])
+    assert report.metrics["duplicates"] == 0
+
+
+def test_the_highest_staleness_but_for_a_twentieth_is_reported():
+    towers = Towers()
+    loss = make(towers)
+    with torch.no_grad():  # of the items drawn, some are as they were
+        towers.items[::2] *= -1
+    report = loss(towers.encode_queries(torch.arange(5)), {"id": torch.arange(5)}, torch.arange(5))
+    values = sorted(4.0 if key % 2 == 0 else 0.0 for key in report.draw.keys.flatten().tolist())
+    assert report.metrics["staleness_p95"].item() == pytest.approx(values[18], abs=1e-4)
+    assert _p95(torch.arange(20.0)) == 18
+    assert _p95(torch.arange(21.0).flip(0)) == 19
+    assert _p95(torch.tensor([3.0])) == 3
 
 
 def test_accumulated_and_skipped_steps_leave_the_cache_alone():
@@ -204,6 +229,8 @@ def test_an_encoder_that_gives_nan_is_found_before_it_is_kept():
     [
         (lambda: Upkeep(refresh=1.5), "refresh must be from 0 to 1, but got 1.5"),
         (lambda: NegativeCacheConfig(refresh=1.5), "refresh must be from 0 to 1"),
+        (lambda: NegativeCacheConfig(refresh=-0.1), "refresh must be a finite number >= 0"),
+        (lambda: NegativeCacheConfig(warmup_steps=-1), "warmup_steps must be a finite number >= 0"),
         (lambda: NegativeCacheConfig(num_negatives=0), "num_negatives"),
         (lambda: NegativeCacheConfig(num_items=5), "remove num_items, or set feed = 'stream'"),
         (

@@ -13,6 +13,7 @@ from jaxtyping import Float, Float32, Int64
 from torch import Tensor, nn
 
 from outsize.contracts import Shard
+from outsize.errors import ConfigError
 from outsize.kernels.ragged import Ragged
 from outsize.kernels.softmax.draws import SoftmaxDraws
 from outsize.negatives.cache.draw import Draw, HeldItems
@@ -23,6 +24,18 @@ from outsize.spec import MemoryUse
 
 # Stands for the count in files that were written before pushed items were counted.
 UNKNOWN_PUSHED = 1 << 62
+
+
+def require_pairs(
+    draw: Draw | None, drawn: Tensor | None, keys: Tensor | None, embeddings: Tensor | None
+) -> None:
+    """Refuse items without their fresh embeddings, or the reverse."""
+    for (what, given), (name, fresh) in (
+        (("draw", draw), ("drawn", drawn)),
+        (("keys", keys), ("embeddings", embeddings)),
+    ):
+        if (given is None) != (fresh is None):
+            raise ConfigError(f"commit needs {what} and {name} together: give both, or neither")
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from outsize.kernels.directory.lookup import keys_and_ages
 from outsize.kernels.ragged import Ragged
 from outsize.kernels.softmax.draws import ScoredItems, SoftmaxDraws, draw_from_softmax
 from outsize.negatives.cache.cache_state import CacheState
-from outsize.negatives.cache.contract import PushReport
+from outsize.negatives.cache.contract import PushReport, require_pairs
 from outsize.negatives.cache.draw import Draw, HeldItems
 from outsize.negatives.cache.item_eviction import ITEM_EVICTION
 from outsize.negatives.cache.item_rows import FeatureShapes, ItemRows, require_weights
@@ -193,6 +193,7 @@ class NegativeCache(CacheState):
         keys: Int64[Tensor, " n"] | None = None,
         embeddings: Float[Tensor, "n dim"] | None = None,
     ) -> None:
+        require_pairs(draw, drawn, keys, embeddings)
         parts: list[tuple[HeldItems, Tensor]] = []
         if draw is not None and drawn is not None:
             parts.append((draw.items(), drawn.flatten(0, 1)))

@@ -15,7 +15,7 @@ from outsize.contracts import Shard
 from outsize.hashing import derive_seed
 from outsize.kernels.ragged import Ragged
 from outsize.kernels.softmax.draws import SoftmaxDraws
-from outsize.negatives.cache.contract import ItemCache, PushReport
+from outsize.negatives.cache.contract import ItemCache, PushReport, require_pairs
 from outsize.negatives.cache.draw import Draw, HeldItems
 from outsize.negatives.cache.item_rows import FeatureShapes
 from outsize.negatives.cache.key_index import last_occurrences
@@ -192,6 +192,7 @@ class ShardedNegativeCache(ItemCache):
         embeddings: Float[Tensor, "n dim"] | None = None,
     ) -> None:
         def prepare() -> list[Tensor]:
+            require_pairs(draw, drawn, keys, embeddings)
             parts = [self._empty_message()]
             if draw is not None and drawn is not None:
                 parts.append(self._for_owners(draw.items(), drawn.flatten(0, 1)))
