@@ -310,3 +310,73 @@ def test_what_fails_on_one_rank_fails_for_all():
 
     with pytest.raises(AssertionError, match="rank 1 is not content"):
         run_as_ranks(3, work)
+
+
+def test_reads_of_own_rows_are_counted_apart():
+    def count(ranks):
+        store = CachedStore(ShardedStore([SPEC], group=ranks), 5, 9, 9)
+        store.bind(SGDRule(1.0))
+        for ids in ([0, 1, 2, 3, 4], [1, 3, 5]):
+            store.exchange(None, torch.tensor(ids))
+        counts = store.take_counts()
+        return counts.reads, counts.local, counts.hits
+
+    assert run_as_ranks(2, count) == [(8, 3, 2), (8, 5, 0)]
+
+
+def test_a_directory_fits_the_rank_that_wrote_it_and_no_other():
+    """Three ranks and a second table that starts at row 7, so that owners differ by the start."""
+    specs = [outsize.TableSpec("narrow", 7, 2), outsize.TableSpec("wide", 9, 4)]
+
+    def save(ranks):
+        store = CachedStore(ShardedStore(specs, group=ranks), 20, 9, 9)
+        store.bind(SGDRule(1.0))
+        store.exchange(None, torch.arange(16))
+        state = {name: value.clone() for name, value in store.rank_state().items()}
+        return store.fits_rank_state(state), state
+
+    found = run_as_ranks(3, save)
+    assert [fits for fits, _ in found] == [True] * 3
+
+    def try_others(ranks):
+        store = CachedStore(ShardedStore(specs, group=ranks), 20, 9, 9)
+        return [store.fits_rank_state(state) for _, state in found]
+
+    assert run_as_ranks(3, try_others) == [
+        [True, False, False], [False, True, False], [False, False, True]
+    ]  # fmt: skip
+
+
+def test_a_flush_forgets_what_copies_have_saved_and_cost():
+    store = CachedStore(LocalStore([SPEC]), 5, 9, 9)
+    store.bind(SGDRule(1.0))
+    read(store, 1, 2)
+    read(store, 1, 2)
+    (copies,) = store.copies
+    assert copies.balance.any()
+    copies.invalidate()
+    assert not copies.balance.any()
+    assert not copies.checks.any()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("eviction", ["lru", "lfu"])
+def test_a_cache_that_moves_to_a_gpu_keeps_its_copies_and_their_updates(eviction):
+    def run(device):
+        store = CachedStore(LocalStore([SPEC]), 4, 9, 9, eviction)
+        store.bind(SGDRule(0.5))
+        read(store, 1, 2, 3)
+        push(store, 2, 1.0)
+        store.to(device)
+        before = store.copies[0].ids.tolist()
+        rows = store.exchange(None, torch.tensor([2, 3, 7, 8], device=device)).rows[0]
+        push(store, 7, 1.0)
+        ids = store.copies[0].ids.tolist()
+        store.flush()
+        return before, ids, rows.cpu(), store.inner.read(torch.arange(20, device=device)).cpu()
+
+    *here, rows, final = run("cpu")
+    *there, rows_there, final_there = run("cuda")
+    assert there == here
+    torch.testing.assert_close(rows_there, rows)
+    torch.testing.assert_close(final_there, final)

@@ -12,7 +12,7 @@ from outsize.errors import ConfigError, DataError, NonFiniteError
 from outsize.hashing import hash_ids
 from outsize.interrupts import StopRequested, stopping_when
 from outsize.spec import TableSpec
-from outsize.tables import CCETable, build_table
+from outsize.tables import CCETable, build_table, reclustering
 from outsize.tables.columns import gather_columns
 from outsize.tables.reclustering import ids_to_cluster
 
@@ -395,3 +395,49 @@ def test_pointers_of_another_meaning_are_not_loaded():
 def test_a_table_needs_codes_and_a_helper():
     with pytest.raises(ConfigError, match=r"'ad': a cce table needs 2 rows or more.*got 1"):
         CCETable(SPEC, num_buckets=1)
+
+
+def test_all_ids_that_occur_are_clustered_with_their_counts_where_they_fit():
+    counts = torch.zeros(SPEC.num_rows, dtype=torch.int64)
+    counts[[5, 9, 2000]] = torch.tensor([3, 1, 7])
+    ids, weights = ids_to_cluster(SPEC, counts, most=3, seed=0)
+    assert ids.tolist() == [5, 9, 2000]
+    assert weights.tolist() == [3, 1, 7]
+    ids, weights = ids_to_cluster(SPEC, None, most=SPEC.num_rows, seed=0)
+    assert torch.equal(ids, ALL)
+    assert weights.unique().tolist() == [1]
+
+
+def test_pointers_into_a_shared_pool_are_counted_as_wide_as_they_are():
+    """Codes of one column fit in 2 bytes, but those of all four together do not."""
+    spec = TableSpec("ad", num_rows=60_000, dim=4)
+    budget = 1_800_000
+    table = build_table("cce", spec, max_bytes=budget, shared=True, columns=4)
+    assert table.num_main < 2**16 < table.num_codes
+    assert table.pointers.dtype == torch.int32
+    assert sum(table.memory_use().bytes_by_device["cpu"].values()) <= budget
+
+
+def test_ids_are_assigned_in_as_many_batches_as_they_are_asked_for(monkeypatch):
+    monkeypatch.setattr(reclustering, "CHUNK_POINTS", 8)
+    sizes = []
+
+    def points_of(ids):
+        sizes.append(len(ids))
+        return torch.stack([ids.float(), -ids.float()], dim=1).view(1, -1, 2)
+
+    centroids = torch.tensor([[[0.0, 0.0], [30.0, -30.0]]])
+    like = torch.zeros(40, 1, dtype=torch.uint8)
+    found = [reclustering.nearest_pointers(points_of, centroids, like, n) for n in (1, 8, 9, 24)]
+    assert sizes == [8] * 5 + [8] * 5 + [16, 16, 8] + [24, 16]
+    assert all(torch.equal(pointers, found[0]) for pointers in found)
+    assert found[0].flatten().tolist() == [0] * 16 + [1] * 24
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("place", ["cpu", "device"])
+def test_pointers_stay_where_they_belong_when_a_state_is_assigned(place):
+    table = CCETable(SPEC, num_buckets=32, pointers_on=place).cuda()
+    state = {name: value.cuda() for name, value in table.state_dict().items()}
+    table.load_state_dict(state, assign=True)
+    assert table.pointers.device.type == ("cpu" if place == "cpu" else "cuda")

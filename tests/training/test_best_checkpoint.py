@@ -90,11 +90,12 @@ def test_a_run_may_keep_none(tmp_path):
 
 
 def test_the_best_is_saved_before_its_tables_are_reclustered(tmp_path):
-    config = make_config(
+    settings = (
         "embeddings.kind=tables", "embeddings.method=cce", "embeddings.max_params=64",
         "embeddings.recluster.count=1", "embeddings.recluster.every=7", "checkpoint.every=7",
         "checkpoint.keep=9", "data.num_train=640", "data.largest_vocabulary=300",
     )  # fmt: skip
+    config = make_config(*settings)
     folder = RunFolder(tmp_path)
     recorder = Writing(folder)
     loop = make_loop(config, folder.checkpoints, recorder)
@@ -103,8 +104,10 @@ def test_the_best_is_saved_before_its_tables_are_reclustered(tmp_path):
             break
     before, after = list_checkpoints(folder.checkpoints)
     assert [step_of(before), step_of(after)] == [7, 7]
-    resumed = make_loop(config)
+    resumed = make_loop(make_config(*settings, "checkpoint.every=1000"), tmp_path / "resumed")
     resumed.load(before)
+    next(resumed.steps())
+    assert not (tmp_path / "resumed").exists()  # the best is saved; what came after is not it
     resumed.fit()
     best = load_checkpoint(after)["loop"]["best"]
     other = make_loop(config)

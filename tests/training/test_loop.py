@@ -225,7 +225,8 @@ def test_early_stopping_ends_after_an_epoch_worse_than_the_one_before():
     assert loop.state.stopped == "early"
     assert loop.state.step == 3 * 16
     assert loop.state.best == {"step": 24, "loss": 0.40}
-    assert "epoch 3" in callbacks.said[0]
+    expected = "epoch 3 got no better than loss 0.45000, the one before reached 0.40000"
+    assert callbacks.said == [f"stopped early: {expected}"]
 
 
 def test_an_epoch_as_good_as_the_one_before_does_not_end_a_run():
@@ -237,6 +238,26 @@ def test_an_epoch_as_good_as_the_one_before_does_not_end_a_run():
     loop.fit()
     assert (loop.state.stopped, loop.state.epoch) == ("finished", 3)
     assert loop.state.best == {"step": 16, "loss": 0.4}  # the first of equals
+
+
+def test_a_stop_that_is_asked_for_when_the_run_has_ended_changes_nothing(tmp_path):
+    config = make_config("train.steps=3")
+    loop = make_loop(config, tmp_path, stop_asked=lambda: bool(loop.state.stopped))
+    loop.fit()
+    assert loop.state.stopped == "finished"
+    asked = make_loop(config, tmp_path / "other", stop_asked=lambda: asked.state.step == 2)
+    with pytest.raises(KeyboardInterrupt):
+        asked.fit()
+
+
+def test_a_task_begins_once():
+    loop = make_loop(make_config("train.steps=2"))
+    begun = []
+    loop.task.begin = lambda: begun.append(loop.state.step)
+    loop.begin()
+    loop.begin()
+    loop.fit()
+    assert begun == [0]
 
 
 def test_without_early_stopping_all_epochs_are_trained():
