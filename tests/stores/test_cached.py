@@ -281,8 +281,9 @@ def test_impossible_caches_are_refused_in_words():
         CachedStore(inner, 5, 1, 1.5)
     with pytest.raises(ConfigError, match="lru, lfu"):
         CachedStore(inner, 5, eviction="random")
-    with pytest.raises(ConfigError, match="write_staleness = 0"):
-        CachedStore(inner, 5).bind(AdamRule(0.1))
+    for bound in (1, 10):
+        with pytest.raises(ConfigError, match="write_staleness = 0"):
+            CachedStore(inner, 5, 0, bound).bind(AdamRule(0.1))
     with pytest.raises(ConfigError, match="no optimizer yet"):
         push(CachedStore(LocalStore([SPEC]), 5), 1, 1.0)
     with pytest.raises(ConfigError, match="between 1 and the 1 ranks"):
@@ -354,9 +355,36 @@ def test_a_flush_forgets_what_copies_have_saved_and_cost():
     read(store, 1, 2)
     (copies,) = store.copies
     assert copies.balance.any()
+    copies.pending[:2] = 0.25  # what rounding has left over, of one clean and one dirty copy
+    copies.ticks[1] = 1
     copies.invalidate()
     assert not copies.balance.any()
     assert not copies.checks.any()
+    assert copies.pending[:2].tolist() == [[0.0] * 3, [0.25] * 3]
+
+
+def test_a_slot_that_is_used_again_brings_no_squares_along():
+    plain = LocalStore([SPEC])
+    cached = CachedStore(LocalStore([SPEC]), 1, math.inf, math.inf, "lru")
+    for store in (plain, cached):
+        store.bind(AdagradRule(0.3))
+        for row, value in ((1, 3.0), (2, 1.0), (1, 2.0)):  # each evicts the one before
+            read(store, row)
+            push(store, row, value)
+        store.flush()
+    assert torch.equal(cached.inner.read(torch.arange(20)), plain.read(torch.arange(20)))
+
+
+def test_what_does_not_fit_the_inner_store_does_not_fit_the_cache():
+    def make(num_inner):
+        store = CachedStore(CachedStore(LocalStore([SPEC]), num_inner), 4)
+        store.bind(SGDRule(1.0))
+        read(store, 1, 2)
+        return store
+
+    state = make(3).rank_state()
+    assert make(3).fits_rank_state(state)
+    assert not make(2).fits_rank_state(state)
 
 
 @pytest.mark.gpu
@@ -370,7 +398,8 @@ def test_a_cache_that_moves_to_a_gpu_keeps_its_copies_and_their_updates(eviction
         store.to(device)
         before = store.copies[0].ids.tolist()
         rows = store.exchange(None, torch.tensor([2, 3, 7, 8], device=device)).rows[0]
-        push(store, 7, 1.0)
+        ids, one = torch.tensor([7], device=device), torch.ones(1, device=device)
+        store.submit(RowUpdate(ids, (one.expand(1, 3),), one.long()))
         ids = store.copies[0].ids.tolist()
         store.flush()
         return before, ids, rows.cpu(), store.inner.read(torch.arange(20, device=device)).cpu()

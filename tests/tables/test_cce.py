@@ -418,6 +418,12 @@ def test_pointers_into_a_shared_pool_are_counted_as_wide_as_they_are():
     assert sum(table.memory_use().bytes_by_device["cpu"].values()) <= budget
 
 
+def test_unused_codes_are_counted_in_one_pool_or_by_column():
+    pointers = torch.tensor([[0, 1], [2, 1], [0, 3]], dtype=torch.uint8)
+    assert reclustering.num_unused(pointers, 5, pooled=True) == 1
+    assert reclustering.num_unused(pointers, 5, pooled=False) == 3 + 3
+
+
 def test_ids_are_assigned_in_as_many_batches_as_they_are_asked_for(monkeypatch):
     monkeypatch.setattr(reclustering, "CHUNK_POINTS", 8)
     sizes = []

@@ -229,6 +229,18 @@ def test_early_stopping_ends_after_an_epoch_worse_than_the_one_before():
     assert callbacks.said == [f"stopped early: {expected}"]
 
 
+def test_early_stopping_names_the_metric_it_judges_by():
+    callbacks = Recorder()
+    config = make_config("train.early_stop=true", "train.epochs=3", "train.validate_every=16")
+    loop = make_loop(config, callbacks=callbacks)
+    loop.task.judge, loop.task.higher_is_better = "auc", True
+    scores = iter([0.7, 0.6])
+    loop.task.evaluate = lambda split: {"auc": next(scores) if split == "validation" else 0.0}
+    loop.fit()
+    expected = "epoch 2 got no better than auc 0.60000, the one before reached 0.70000"
+    assert callbacks.said == [f"stopped early: {expected}"]
+
+
 def test_an_epoch_as_good_as_the_one_before_does_not_end_a_run():
     loop = make_loop(
         make_config("train.early_stop=true", "train.epochs=3", "train.validate_every=8")

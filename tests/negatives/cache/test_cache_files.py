@@ -139,6 +139,20 @@ def test_every_item_comes_once_to_its_new_owner_with_all_that_is_known_of_it(
         assert {num for _, num in found} == {len(saved)}
 
 
+def test_on_other_ranks_counts_go_on_and_draws_are_by_their_own_seed(tmp_path):
+    one = make(num_items=8, seed=3)
+    live(one, 0)
+    save_cache(one, tmp_path / "one")
+
+    def work(ranks):
+        cache = make(ranks, 8, seed=6)
+        seed = cache.counters()[-1]
+        load_cache(cache, tmp_path / "one")
+        return cache.counters() == [*one.counters()[:-1], seed]
+
+    assert run_as_ranks(2, work) == [True, True]
+
+
 def test_a_cache_of_one_process_and_shards_load_each_other(tmp_path):
     one = make(num_items=8)
     live(one, 0)

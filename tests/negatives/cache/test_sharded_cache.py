@@ -473,3 +473,26 @@ def test_half_a_commit_is_refused_on_all_ranks():
     assert "commit needs keys and embeddings together" in first
     assert "rank 0 has items that cannot be stored" in second
     assert clock == other == 0
+
+
+def test_new_weights_apply_on_all_shards():
+    def reweigh(ranks):
+        cache = make(ranks)
+        push(cache, [ranks.rank, ranks.rank + 2])
+        cache.reweigh(lambda keys: keys.float())
+        return cache.own.log_weights[:2].tolist()
+
+    assert run_as_ranks(2, reweigh) == [[0.0, 2.0], [1.0, 3.0]]
+
+
+def test_the_mean_of_a_query_without_items_is_zero():
+    def draw(ranks):
+        cache = make(ranks, dim=2)
+        push(cache, [ranks.rank])
+        lists = torch.tensor([[0, 1], [0, -1]])
+        found = cache.sample(torch.ones(2, 2), num=3, exclude=lists, with_mean=True)
+        return found.mean_embedding.tolist(), found.logits.shape
+
+    for mean, shape in run_as_ranks(2, draw):
+        assert mean == [[0.0, 0.0], [1.0, 1.0]]
+        assert shape == (2, 3)

@@ -1,5 +1,7 @@
 """What the negative cache names is looked up when it is used, so it may be a user's own."""
 
+from inspect import signature
+
 import pytest
 import torch
 from item_sources import Towers
@@ -14,6 +16,7 @@ from outsize.negatives import (
     Estimator,
     ItemEviction,
     NegativeCacheConfig,
+    NegativeCacheLoss,
     QueueConfig,
     TopItemsConfig,
 )
@@ -105,3 +108,5 @@ def test_defaults_are_those_of_the_documentation():
     config = NegativeCacheConfig()
     assert (config.num_negatives, config.num_new, config.warmup_steps) == (16, 64, 0)
     assert (config.in_batch, config.symmetric, config.log_q) == (False, False, True)
+    assert config.refresh == 0
+    assert signature(NegativeCacheLoss).parameters["beta"].default == 20

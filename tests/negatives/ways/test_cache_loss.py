@@ -128,6 +128,13 @@ def test_while_warming_up_the_batch_is_all_there_is():
     assert loss.cache.num_held == 2
 
 
+def test_while_warming_up_a_corpus_pushes_nothing():
+    towers = Towers()
+    loss = make(towers, warmup_steps=2)
+    loss.commit(run(loss, towers))
+    assert loss.latest_metrics() == {"held": 0.0}
+
+
 def test_symmetric_is_the_mean_of_both_directions():
     towers = Towers()
     one_way, both = (make(towers, Comparison(symmetric=flag)) for flag in (False, True))
