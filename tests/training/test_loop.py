@@ -299,6 +299,38 @@ def test_the_log_holds_every_metric():
     assert recorder.of("test")
 
 
+def test_the_schedule_sets_the_rates_of_dense_weights_and_rows():
+    config = make_config(
+        "schedule.shape=linear", "schedule.warmup_steps=2", "train.steps=6", "train.log_every=1",
+        "optimizer.learning_rate=0.01", "embeddings.optimizer.learning_rate=0.2",
+    )  # fmt: skip
+    recorder = Recorder()
+    loop = make_loop(config, callbacks=recorder)
+    found = []
+    for _ in loop.steps():
+        found.append([optimizer.param_groups[0]["lr"] for optimizer in loop.optimizers])
+    factors = [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]
+    assert found == [pytest.approx([0.01 * factor, 0.2 * factor]) for factor in factors]
+    assert [line["learning_rate"] for line in recorder.of("train")] == [dense for dense, _ in found]
+
+
+def test_the_logged_loss_is_the_mean_over_the_steps_since_the_last_line():
+    recorder = Recorder()
+    loop = make_loop(make_config("train.steps=5", "train.log_every=2"), callbacks=recorder)
+    losses, compute = [], loop.task.loss
+
+    def loss(batch):
+        losses.append(compute(batch))
+        return losses[-1]
+
+    loop.task.loss = loss
+    loop.fit()
+    first, second, third, fourth, _ = (float(value.detach()) for value in losses)
+    assert [line["loss"] for line in recorder.of("train")] == pytest.approx(
+        [(first + second) / 2, (third + fourth) / 2]
+    )
+
+
 def test_clipping_bounds_the_joint_norm_of_dense_and_row_gradients():
     config = make_config("train.clip_norm=0.001", "optimizer.kind=sgd",
                          "optimizer.learning_rate=1.0", "embeddings.optimizer.kind=sgd",
