@@ -26,9 +26,12 @@ _GUARDS: WeakValueDictionary[int, IdGuard] = WeakValueDictionary()
 
 
 def is_exporting() -> bool:
-    """Whether `torch.export` traces this call; torch 2.6 cannot tell."""
+    """Whether `torch.export` traces this call; torch 2.6 cannot tell.
+
+    Some versions also say so of `torch.compile`.
+    """
     known: Any = getattr(torch.compiler, "is_exporting", None)
-    return known is not None and bool(known())
+    return known is not None and bool(known()) and not torch.compiler.is_dynamo_compiling()
 
 
 class IdGuard:
