@@ -1,0 +1,98 @@
+"""The numbers in docs/speed.md, written from the results files.
+
+python -m benchmarks.speed.measured_in_docs
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from outsize.files import write_text_atomically
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "speed.md"
+_BEGIN, _END = "<!-- measured: begin -->\n", "<!-- measured: end -->\n"
+_PEERS = {
+    "fbgemm": "FBGEMM",
+    "torch_adagrad": "`nn.EmbeddingBag(sparse=True)` with torch's Adagrad",
+    "torch_sgd": "`nn.EmbeddingBag(sparse=True)` with torch's SGD",
+}
+
+
+def main() -> None:
+    """Write the numbers into the page."""
+    write_text_atomically(PAGE, with_numbers(PAGE.read_text()))
+
+
+def with_numbers(page: str) -> str:
+    """The page with the numbers of the results files between its two marks."""
+    before, rest = page.split(_BEGIN)
+    _, after = rest.split(_END)
+    return "".join((before, _BEGIN, _rows(), "\n", _compositional(), "\n", _cache(), _END, after))
+
+
+def _rows() -> str:
+    results = _results("rows")
+    with_2, with_1 = results["points"][:2]
+    assert (with_2["num_threads"], with_1["num_threads"]) == (2, 1)
+    lines = [
+        f"Rows: {with_2['num_tables']} tables of {with_2['num_rows']:,} rows of {with_2['dim']}, "
+        f"batch {with_2['batch_size']:,} ({_source(results)}).\n",
+        "| how many times as long as ours, 2 threads (1 thread) | `fused` | `staged` |",
+        "|---|--:|--:|",
+    ]
+    for peer, name in _PEERS.items():
+        keys = [f"{prefix}speedup_vs_{peer}" for prefix in ("", "staged_")]
+        cells = [f"{with_2[key]:.1f} ({with_1[key]:.1f})" for key in keys]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    wide = next(point for point in results["points"] if point["dim"] == 128)
+    times = [
+        " ms and ".join(f"{point['variants'][name]['median_ms']:.1f}" for point in (with_2, with_1))
+        for name in ("fused", "staged")
+    ]
+    return "\n".join(lines) + (
+        f"\n\nWith two threads and with one, a fused step takes {times[0]} ms, a staged one "
+        f"{times[1]} ms. With rows of 128, FBGEMM takes {wide['speedup_vs_fbgemm']:.2f} times as "
+        "long as `fused`.\n"
+    )
+
+
+def _compositional() -> str:
+    results = _results("compositional")
+    with_2, with_1 = results["rows"][:2]
+    assert (with_2["threads"], with_1["threads"]) == (2, 1)
+    return (
+        f"Look-up and backward of {with_2['batch']:,} ids by CCE with {results['columns']} columns "
+        f"take {with_2['methods']['cce']['median_ms']:.1f} ms, {with_2['cce_vs_sparse']:.1f} times "
+        "as long as by `nn.Embedding(sparse=True)` with two threads, "
+        f"{with_1['cce_vs_sparse']:.1f} times with one ({_source(results)}).\n"
+    )
+
+
+def _cache() -> str:
+    results = _results("cache")
+    few, many = results["growth"]["slots"]
+    return (
+        f"A cache finds {results['lookups']['million_per_s']:.0f} million rows per second. With "
+        f"{many:,} rows in it, a step takes {results['ratio_slots']:.2f} times as long as with "
+        f"{few:,}. A step of four ranks takes {results['ratio_float32']:.2f} times as long with a "
+        f"cache as without one in float32, and {results['ratio_int8']:.2f} times in int8 "
+        f"({_source(results)}).\n"
+    )
+
+
+def _results(name: str) -> Mapping[str, Any]:
+    path = ROOT / "benchmarks" / "results" / f"{name}-cpu.json"
+    return {**json.loads(path.read_text()), "page": path.with_suffix(".md").name}
+
+
+def _source(results: Mapping[str, Any]) -> str:
+    facts = results["environment"]
+    return f"`{results['page']}`, {facts['cpu'].split(',')[0]}, {facts['measured_at'][:10]}"
+
+
+if __name__ == "__main__":
+    main()
