@@ -7,6 +7,7 @@ from outsize.data.click_data import ClickBatch, ClickData, ClickDataConfig
 from outsize.data.criteo import CriteoConfig
 from outsize.data.encoded import EncodedClicks
 from outsize.data.graphs import (
+    EdgesConfig,
     Graph,
     GraphData,
     GraphDataConfig,
@@ -36,6 +37,7 @@ RETRIEVAL_DATA: dict[str, type[RetrievalDataConfig]] = {
 }
 GRAPH_DATA: dict[str, type[GraphDataConfig]] = {
     "synthetic-graph": SyntheticGraphConfig,
+    "edges": EdgesConfig,
 }
 DATA: MutableMapping[
     str, type[ClickDataConfig] | type[RetrievalDataConfig] | type[GraphDataConfig]
@@ -51,6 +53,7 @@ __all__ = [
     "ClickData",
     "ClickDataConfig",
     "CriteoConfig",
+    "EdgesConfig",
     "EncodedClicks",
     "Entities",
     "Graph",

@@ -1,5 +1,6 @@
 """Graphs: nodes of several types, edges of several relations, labels and splits."""
 
+from outsize.data.graphs.edges import EdgesConfig, NodeFile, RelationFile
 from outsize.data.graphs.graph import (
     Graph,
     GraphData,
@@ -13,13 +14,16 @@ from outsize.data.graphs.links import LinkSplit
 from outsize.data.graphs.synthetic import SyntheticGraphConfig
 
 __all__ = [
+    "EdgesConfig",
     "Graph",
     "GraphData",
     "GraphDataConfig",
     "IdBags",
     "LinkSplit",
+    "NodeFile",
     "NodeLabels",
     "NodeType",
     "Relation",
+    "RelationFile",
     "SyntheticGraphConfig",
 ]
