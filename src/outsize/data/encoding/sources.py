@@ -122,10 +122,10 @@ def read_chunks(
         except DataError:
             raise
         except damaged as error:
-            form = "cannot be read as text columns"
+            flaw = "cannot be read as text columns"
             if is_parquet:
-                form = "is not a readable Parquet file" + _damaged_column(path, wanted, damaged)
-            raise DataError(f"{path} {form}: {one_line(error, 200)}") from None
+                flaw = "is not a readable Parquet file" + _damaged_column(path, wanted, damaged)
+            raise DataError(f"{path} {flaw}: {one_line(error, 200)}") from None
 
 
 def _read_parquet(number: int, path: Path, wanted: tuple[str, ...]) -> Iterator[Chunk]:

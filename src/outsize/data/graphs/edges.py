@@ -211,9 +211,9 @@ class _Reader:
                 relations[found] = RawRelation(
                     file.source, file.target, pairs.chunks, first_of(file.path)
                 )
-        for name, file in self._files.items():
-            if file.label:
-                labels, labelled = _labels(name, file, tables[name], config.split)
+        for name, listed in self._files.items():
+            if listed.label:
+                labels, labelled = _labels(name, listed, tables[name], config.split)
                 return RawGraph(nodes, relations, labels, labelled)
         return RawGraph(nodes, relations)
 

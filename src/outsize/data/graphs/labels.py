@@ -49,7 +49,20 @@ def multi_label(
     owners = np.repeat(np.arange(len(bags.starts) - 1), np.diff(bags.starts))
     found = number[bags.values]
     classes = class_matrix(owners[found >= 0], found[found >= 0], len(bags.starts) - 1, len(kept))
-    return NodeLabels(node_type, classes, tuple(names[i] for i in kept)), classes.any(axis=1)
+    is_labelled: NDArray[np.bool_] = np.asarray(classes.any(axis=1))
+    return NodeLabels(node_type, classes, tuple(names[i] for i in kept)), is_labelled
+
+
+def drop_small_classes(labels: NodeLabels, min_class_size: int, origin: str) -> NodeLabels:
+    """One class per node, without classes that have no nodes, or fewer than asked for."""
+    found = labels.classes >= 0
+    sizes = np.bincount(labels.classes[found], minlength=len(labels.class_names))
+    kept = np.flatnonzero(sizes >= max(1, min_class_size))
+    _require_classes(len(kept), min_class_size, origin)
+    number = np.full(len(sizes) + 1, -1)
+    number[kept] = np.arange(len(kept))
+    names = tuple(labels.class_names[i] for i in kept)
+    return NodeLabels(labels.node_type, number[labels.classes], names)
 
 
 def class_matrix(
