@@ -17,6 +17,7 @@ from outsize.data.encoding.text_keys import Column, text_keys
 from outsize.errors import DataError
 
 _LEAST_PENDING = 1 << 21
+_SMALL = 1 << 28  # a bitmap of integers below this takes 256 MB
 
 
 class NotIntegersError(Exception):
@@ -103,26 +104,43 @@ class NodeIds:
     def __init__(self, keys: NDArray[np.int64], names: Column, *, as_text: bool) -> None:
         self.num_nodes = len(keys)
         self.as_text = as_text
-        self._is_range = not as_text and np.array_equal(keys, np.arange(len(keys)))
+        self._raw = keys
+        numbers = np.arange(len(keys))
+        self._is_range = not as_text and np.array_equal(keys, numbers)
         self.names = None if self._is_range else names
-        if not self._is_range:
+        self._table: NDArray[np.int64] | None = None
+        self._order = self._keys = np.zeros(0, np.int64)
+        if self._is_range:
+            return
+        if not as_text and len(keys) and keys.min() >= 0 and keys.max() < 4 * len(keys):
+            self._table = np.full(int(keys.max()) + 1, -1)
+            self._table[keys] = numbers
+        else:
             self._order = np.argsort(keys, kind="stable")
             self._keys = keys[self._order]
 
     def repeated(self) -> tuple[int, int] | None:
         """The first two nodes with the same raw id, if there are any."""
-        if self._is_range:
+        if self._is_range or (
+            self._table is not None
+            and np.array_equal(self._table[self._raw], np.arange(self.num_nodes))
+        ):
             return None
-        repeats = np.flatnonzero(self._keys[1:] == self._keys[:-1])
+        order = np.argsort(self._raw, kind="stable")
+        keys = self._raw[order]
+        repeats = np.flatnonzero(keys[1:] == keys[:-1])
         if not len(repeats):
             return None
-        first = repeats[np.argmin(self._order[repeats + 1])]
-        return int(self._order[first]), int(self._order[first + 1])
+        first = repeats[np.argmin(order[repeats + 1])]
+        return int(order[first]), int(order[first + 1])
 
     def numbers(self, keys: NDArray[np.int64]) -> NDArray[np.int64]:
         """The node of each key; −1 if there is none."""
         if self._is_range:
             return np.where((keys >= 0) & (keys < self.num_nodes), keys, -1)
+        if self._table is not None:
+            inside = (keys >= 0) & (keys < len(self._table))
+            return np.where(inside, self._table[np.where(inside, keys, 0)], -1)
         if not self.num_nodes:
             return np.full(len(keys), -1)
         order = np.argsort(keys)  # sequential instead of random access
@@ -144,7 +162,8 @@ class IdScan:
 
     def __init__(self, *, as_text: bool) -> None:
         self._as_text = as_text
-        self._known = np.zeros(0, np.int64)  # sorted
+        self._is_seen = np.zeros(0, bool)  # small integers
+        self._known = np.zeros(0, np.int64)  # all others, sorted
         self._keys: list[NDArray[np.int64]] = []  # in order of appearance
         self._names: list[Column] = []
         self._pending: list[tuple[NDArray[np.int64], Column]] = []
@@ -154,16 +173,16 @@ class IdScan:
         """Add the ids of a column; missing ones are left out."""
         keys, missing = id_keys(column, as_text=self._as_text)
         rows = np.flatnonzero(~missing)
-        found, first = np.unique(keys[rows], return_index=True)
-        if not len(found):
-            return
-        if self._as_text:
-            order = np.argsort(first)
-            rows = rows[first[order]]
-            self._pending.append((keys[rows], id_names(column, rows, as_text=True)))
-        else:
-            self._pending.append((found, None))
-        self._num_pending += len(found)
+        if not self._as_text:
+            keys = self._without_small(keys[rows])
+            if len(keys):
+                self._pending.append((_distinct(keys), None))
+        elif len(rows):
+            _, first = np.unique(keys[rows], return_index=True)
+            rows = rows[np.sort(first)]
+            keys = keys[rows]
+            self._pending.append((keys, id_names(column, rows, as_text=True)))
+        self._num_pending += len(keys)
         if self._num_pending >= max(_LEAST_PENDING, len(self._known)):
             self._merge()
 
@@ -173,10 +192,24 @@ class IdScan:
 
         self._merge()
         if not self._as_text:
-            return NodeIds(self._known, pa.array(self._known), as_text=False)
+            known = np.concatenate((np.flatnonzero(self._is_seen), self._known))
+            known.sort(kind="stable")  # of two sorted parts: one merge
+            return NodeIds(known, pa.array(known), as_text=False)
         names = pa.concat_arrays(self._names) if self._names else pa.array([], pa.large_string())
         keys = np.concatenate([np.zeros(0, np.int64), *self._keys])
         return NodeIds(keys, names, as_text=True)
+
+    def _without_small(self, keys: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Remember small integers in a bitmap; returns the others."""
+        is_small = (keys >= 0) & (keys < _SMALL)
+        small = keys if is_small.all() else keys[is_small]
+        size = int(small.max(initial=-1)) + 1
+        if size > len(self._is_seen):
+            grown = np.zeros(min(_SMALL, 2 * size), bool)
+            grown[: len(self._is_seen)] = self._is_seen
+            self._is_seen = grown
+        self._is_seen[small] = True
+        return keys[~is_small]
 
     def _merge(self) -> None:
         import pyarrow as pa
@@ -184,15 +217,23 @@ class IdScan:
         if not self._pending:
             return
         keys = np.concatenate([keys for keys, _ in self._pending])
-        found, first = np.unique(keys, return_index=True)
-        if len(self._known):
-            places = np.searchsorted(self._known, found).clip(max=len(self._known) - 1)
-            is_new = self._known[places] != found
-            found, first = found[is_new], first[is_new]
         if self._as_text:
+            found, first = np.unique(keys, return_index=True)
+            if len(self._known):
+                places = np.searchsorted(self._known, found).clip(max=len(self._known) - 1)
+                first = first[self._known[places] != found]
             rows = np.sort(first)
             values = pa.concat_arrays([names for _, names in self._pending])
-            self._keys.append(keys[rows])
+            keys = keys[rows]
+            self._keys.append(keys)
             self._names.append(values.take(pa.array(rows)))
-        self._known = np.union1d(self._known, found)
+        self._known = _distinct(np.concatenate((self._known, keys)))
         self._pending, self._num_pending = [], 0
+
+
+def _distinct(keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Sorted distinct keys; `numpy.unique` is slow for many of them, as it may hash."""
+    keys = np.sort(keys)
+    if len(keys):
+        keys = keys[np.append(True, keys[1:] != keys[:-1])]
+    return keys
