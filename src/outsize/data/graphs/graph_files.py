@@ -25,7 +25,7 @@ from outsize.data.encoding.sources import source_facts
 from outsize.data.encoding.verification import VerifiedFolder
 from outsize.data.graphs import stored
 from outsize.data.graphs.arrays import ArrayFiles, file_facts
-from outsize.data.graphs.assemble import RawGraph, assemble
+from outsize.data.graphs.assemble import RawGraph, assemble, with_bags
 from outsize.data.graphs.csr import Duplicates, EdgeRules, SelfLoops
 from outsize.data.graphs.graph import GraphData, GraphDataConfig
 from outsize.data.graphs.links import LinkSplit
@@ -53,6 +53,9 @@ class GraphFilesConfig(GraphDataConfig):
         duplicates: "merge" keeps one of several edges with the same source and target; "keep"
             keeps all.
         self_loops: "drop" leaves out edges from a node to itself; "keep" keeps them.
+        bags: Relations between two node types that become an attribute of the labelled nodes, or
+            else of their sources: a node's bag holds its neighbours, which have rows of a table
+            but no neighbours of their own.
         links: Edges to hold out for link prediction; by default none.
         cache: Folder for encoded data; by default `.outsize-cache` next to the first file.
         verify: Verify the checksums of all encoded files whenever they are opened, not only of
@@ -62,6 +65,7 @@ class GraphFilesConfig(GraphDataConfig):
     directed: bool = False
     duplicates: Duplicates = "merge"
     self_loops: SelfLoops = "drop"
+    bags: tuple[str, ...] = ()
     links: LinkSplit | None = None
     cache: str = ""
     verify: bool = False
@@ -100,7 +104,8 @@ class GraphFilesConfig(GraphDataConfig):
 
     def _assemble(self, arrays: ArrayFiles) -> GraphData:
         rules = EdgeRules(not self.directed, self.duplicates, self.self_loops)
-        return assemble(self.read(arrays), rules, self.links, arrays)
+        raw = with_bags(self.read(arrays), self.bags) if self.bags else self.read(arrays)
+        return assemble(raw, rules, self.links, arrays)
 
     def _make(
         self, files: list[Path], facts: list[dict[str, Any]], final: Path
