@@ -59,7 +59,7 @@ class NeighborSampler:
                 ends, drawn = draw_neighbors(
                     relation.starts, relation.sources, new[relation.target], fan_out, seed
                 )
-                starts[name].append(ends[1:] + starts[name][-1][-1])
+                starts[name].append(ends[1:] + sum(map(len, sources[name])))
                 sources[name].append(found[relation.source].add(drawn))
             for kind, nodes in found.items():
                 within[kind].append(len(nodes))
@@ -78,6 +78,7 @@ class NeighborSampler:
                 kind: {name: _bag(bags, ids[kind]) for name, bags in nodes.attributes.items()}
                 for kind, nodes in self.graph.nodes.items()
             },
+            number,
         )
 
 
