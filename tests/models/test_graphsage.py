@@ -139,7 +139,7 @@ def test_het_has_our_own_number_of_parameters():
 def test_types_that_cannot_reach_a_seed_have_no_weights():
     graph = several_types()
     model = GraphSAGE(embeddings_of(graph), graph.schema, ["author"], 2, hidden=5, layers=1)
-    assert model.read_types == ("paper", "author")
+    assert model.types_by_layer[0] == ["paper", "author"]
     assert model.layers[0].targets == ("author",)
 
 

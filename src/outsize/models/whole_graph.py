@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from outsize.contracts.neighborhood import Neighborhood
 from outsize.ranks.collectives import check_stop_together, gather_rows, rank, world_size
@@ -27,12 +27,9 @@ class OneHop(Protocol):
 
 @runtime_checkable
 class Layered(Protocol):
-    """A model that can be applied layer by layer; `GraphSAGE` is one.
+    """A model that can be applied layer by layer; every `GraphModel` is one."""
 
-    Each of its layers has `targets`, the node types that it computes.
-    """
-
-    layers: Any
+    types_by_layer: list[list[str]]
 
     def read(self, neighborhood: Neighborhood) -> dict[str, Tensor]:
         """The inputs of all nodes, by type."""
@@ -50,7 +47,7 @@ class Layered(Protocol):
 def encode_whole_graph(
     model: Layered, sampler: OneHop, node_type: str, nodes: Any, max_edges: int
 ) -> Float[Tensor, "n dim"]:
-    """See `GraphSAGE.encode_all`.
+    """See `GraphModel.encode_all`.
 
     Ranks take turns with the chunks of a layer and send each other the vectors: every rank ends
     with all of them. Each layer so sends (ranks − 1) times its vectors.
@@ -126,19 +123,20 @@ def _needed_nodes(
     """The nodes that each layer computes, ascending, by type."""
     marks = {kind: np.zeros(nodes.num_nodes, bool) for kind, nodes in graph.nodes.items()}
     marks[node_type][wanted] = True
-    needed = [_marked(marks, model.layers[-1].targets)]
-    for number in reversed(range(len(model.layers) - 1)):
+    *earlier, last = model.types_by_layer[1:]
+    needed = [_marked(marks, last)]
+    for kinds in reversed(earlier):
         for kind, ids in needed[0].items():
             for chunk in _chunks(graph, kind, ids, max_edges):
                 for relation in graph.relations.values():
                     if relation.target == kind:
                         marks[relation.source][_sources_of(relation, ids[chunk])] = True
-        needed.insert(0, _marked(marks, model.layers[number].targets))
+        needed.insert(0, _marked(marks, kinds))
     return needed
 
 
 def _marked(
-    marks: Mapping[str, NDArray[np.bool_]], kinds: tuple[str, ...]
+    marks: Mapping[str, NDArray[np.bool_]], kinds: list[str]
 ) -> dict[str, NDArray[np.int64]]:
     return {kind: np.flatnonzero(marks[kind]) for kind in kinds}
 
@@ -175,5 +173,5 @@ def _places(ids: NDArray[np.int64], num_nodes: int) -> Tensor:
 
 
 def _device_of(model: Layered) -> torch.device:
-    device: torch.device = next(model.layers.parameters()).device
-    return device
+    assert isinstance(model, nn.Module)
+    return next((weight.device for weight in model.parameters()), torch.device("cpu"))
