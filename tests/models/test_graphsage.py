@@ -3,11 +3,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from graph_inputs import all_rows, embeddings_of, one_type, several_types
 
 from outsize.data.graphs.sampling import NeighborSampler
 from outsize.errors import ConfigError
 from outsize.models import GraphSAGE
-from tests.models.graph_inputs import all_rows, embeddings_of, one_type, several_types
 
 AGGREGATIONS = ["mean", "gcn", "max"]
 
