@@ -70,4 +70,4 @@ class PapersConfig(GraphDataConfig):
 
 
 DATA["test-papers"] = PapersConfig
-PAPERS = {**NODES, "data": {"kind": "test-papers"}, "train": {**NODES["train"], "batch_size": 7}}
+PAPERS = override({**NODES, "data": {"kind": "test-papers"}}, ["train.batch_size=7"])

@@ -12,6 +12,7 @@ from test_loop import Recorder, assert_same_tree, curve
 
 import outsize
 from outsize.errors import ConfigError, DataError
+from outsize.training.evaluate import evaluate
 from outsize.training.run_folder import RunFolder
 
 
@@ -149,15 +150,45 @@ def test_a_run_that_is_resumed_is_bit_identical(tmp_path, base, settings, no_rep
     assert_same_tree(final_weights(tmp_path / "stopped"), final_weights(tmp_path / "whole"))
 
 
-def test_the_report_has_the_metrics(tmp_path):
-    result = outsize.train(make_config(NODES, "train.epochs=1"), tmp_path / "run", quiet=True)
-    page = (tmp_path / "run" / "report.html").read_text()
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run of classes and one of links, in a folder each."""
+    folder = tmp_path_factory.mktemp("runs")
+    nodes = outsize.train(make_config(NODES, "train.epochs=1"), folder / "nodes", quiet=True)
+    links = outsize.train(make_config(LINKS, "train.epochs=1"), folder / "links", quiet=True)
+    return {"nodes": nodes, "links": links}
+
+
+def test_the_report_has_the_metrics(trained):
+    page = (trained["nodes"].out / "report.html").read_text()
     assert "test accuracy" in page
     assert "macro-F1" in page
-    assert f"{result.test['accuracy']:.5f}" in page
-    assert json.loads(json.dumps(result.summary()))["test"]["macro_f1"] >= 0
-    lines = RunFolder(tmp_path / "run").metrics()
-    assert any("accuracy" in line for line in lines)
+    assert f"{trained['nodes'].test['accuracy']:.5f}" in page
+    assert json.loads(json.dumps(trained["nodes"].summary()))["test"]["macro_f1"] >= 0
+
+
+@pytest.mark.parametrize("which", ["nodes", "links"])
+def test_a_run_is_evaluated_on_its_own_splits(trained, which):
+    result = trained[which]
+    found = evaluate(result.out)
+    assert found["step"] == result.best["step"]
+    assert found["metrics"] == pytest.approx(result.test)
+    expected = {name: value for name, value in result.best.items() if name != "step"}
+    assert found["validation"] == pytest.approx(expected)
+
+
+def test_what_a_graph_run_cannot_do_is_said_in_words(trained, tmp_path):
+    out = trained["nodes"].out
+    with pytest.raises(ConfigError, match=r"measured on the splits of its own data: leave x\.csv"):
+        evaluate(out, "x.csv")
+    with pytest.raises(ConfigError, match="graph model, which cannot be exported yet"):
+        outsize.export_run(out, tmp_path / "export")
+    changed = RunFolder(out).config_file
+    text = changed.read_text()
+    changed.write_text(text.replace("homophily = 0.7", "homophily = 0.6"))
+    with pytest.raises(ConfigError, match="the data has changed"):
+        evaluate(out)
+    changed.write_text(text)
 
 
 @pytest.mark.parametrize(

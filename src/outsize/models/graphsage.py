@@ -18,7 +18,7 @@ from torch import Tensor
 from outsize.collection import EmbeddingCollection
 from outsize.contracts.neighborhood import GraphSchema, Neighborhood
 from outsize.errors import ConfigError
-from outsize.hashing import derive_seed
+from outsize.hashing import derive_seed, mix_bits, uniform_at
 from outsize.models.graph_layers import AGGREGATIONS, EdgeLists, GraphLayer, Vectors
 from outsize.models.graph_model import GraphModel, GraphModelConfig
 from outsize.models.mlp import linear
@@ -35,6 +35,8 @@ class GraphSAGEConfig(GraphModelConfig):
         layers: Number of layers, and so of hops.
         aggregate: "mean"; "gcn" for the mean of a node and its neighbours; or "max".
         dropout: Share of the numbers that are set to zero at the input of each layer in training.
+        seed_dropout: Share of the seeds whose inputs are set to zero in training, so that a node's
+            class is learned from its neighbours and not memorized by its own row.
         normalize: Whether the last vectors are normalized to length 1; by default for links only.
     """
 
@@ -42,13 +44,15 @@ class GraphSAGEConfig(GraphModelConfig):
     layers: int = 2
     aggregate: str = "mean"
     dropout: float = 0.0
+    seed_dropout: float = 0.0
     normalize: bool | None = None
 
     def __post_init__(self) -> None:
         require_positive("hidden", self.hidden)
         require_layers("layers", self.layers)
         require_one_of("aggregate", self.aggregate, list(AGGREGATIONS))
-        _require_dropout(self.dropout)
+        _require_share("dropout", self.dropout, 1, inclusive=False)
+        _require_share("seed_dropout", self.seed_dropout, 1)
 
     def build(  # noqa: D102
         self,
@@ -67,6 +71,7 @@ class GraphSAGEConfig(GraphModelConfig):
             layers=self.layers,
             aggregate=self.aggregate,
             dropout=self.dropout,
+            seed_dropout=self.seed_dropout,
             normalize=num_classes is None if self.normalize is None else self.normalize,
             seed=seed,
         )
@@ -87,6 +92,8 @@ class GraphSAGE(GraphModel):
         layers: Number of layers, and so of hops.
         aggregate: "mean"; "gcn" for the mean of a node and its neighbours; or "max".
         dropout: Share of the numbers that are set to zero at the input of each layer in training.
+        seed_dropout: Share of the seeds whose inputs are set to zero in training, so that a node's
+            class is learned from its neighbours and not memorized by its own row.
         normalize: Whether the last vectors are normalized to length 1.
         seed: Seed of the initial weights and of dropout.
     """
@@ -102,6 +109,7 @@ class GraphSAGE(GraphModel):
         layers: int = 2,
         aggregate: str = "mean",
         dropout: float = 0.0,
+        seed_dropout: float = 0.0,
         normalize: bool = False,
         seed: int = 0,
     ) -> None:
@@ -109,9 +117,10 @@ class GraphSAGE(GraphModel):
         super().__init__(embeddings, schema, output_types, layers)
         require_positive("hidden", hidden)
         require_one_of("aggregate", aggregate, list(AGGREGATIONS))
-        _require_dropout(dropout)
+        _require_share("dropout", dropout, 1, inclusive=False)
+        _require_share("seed_dropout", seed_dropout, 1)
         self.dim = hidden if num_classes is None else num_classes
-        self.dropout, self.normalize = dropout, normalize
+        self.dropout, self.seed_dropout, self.normalize = dropout, seed_dropout, normalize
         self._seed = seed
         widths: Mapping[str, int] = self.input_widths
         generator = torch.Generator().manual_seed(seed)
@@ -143,6 +152,19 @@ class GraphSAGE(GraphModel):
             raise ConfigError(f"HET's shape reads rows of 128, but these are {embeddings.dim} wide")
         return cls(embeddings, schema, output_types, num_classes, hidden=128, layers=2, seed=seed)
 
+    def read(self, neighborhood: Neighborhood) -> dict[str, Tensor]:
+        """The inputs of all nodes, by type, in one exchange; in training without some seeds'."""
+        vectors = super().read(neighborhood)
+        if self.training and self.seed_dropout:
+            kind = neighborhood.seed_type
+            count = neighborhood.within[kind][0]
+            seed = derive_seed(self._seed, "seeds", kind, neighborhood.number)
+            draws = uniform_at(mix_bits(neighborhood.nodes[kind][:count] ^ seed))
+            stays = torch.ones(len(vectors[kind]), 1, device=draws.device, dtype=draws.dtype)
+            stays[:count, 0] = (draws >= self.seed_dropout).to(draws.dtype)
+            vectors[kind] = vectors[kind] * stays
+        return vectors
+
     def apply_layer(  # noqa: D102
         self, number: int, vectors: Vectors, neighborhood: Neighborhood, hops: int
     ) -> dict[str, Tensor]:
@@ -173,6 +195,7 @@ class GraphSAGE(GraphModel):
         return drop_numbers(values, neighborhood.nodes[kind][: values.shape[0]], self.dropout, seed)
 
 
-def _require_dropout(share: float) -> None:
-    if not 0 <= share < 1:
-        raise ConfigError(f"dropout must be >= 0 and < 1, but got {share}")
+def _require_share(name: str, share: float, most: float, *, inclusive: bool = True) -> None:
+    if not 0 <= share <= most or (share == most and not inclusive):
+        sign = "<=" if inclusive else "<"
+        raise ConfigError(f"{name} must be >= 0 and {sign} {most}, but got {share}")

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from outsize.collection import EmbeddingCollection
 from outsize.contracts.neighborhood import feature_of
-from outsize.data import GraphData, GraphDataConfig
+from outsize.data import GraphData, GraphDataConfig, NodeLabels
 from outsize.data.graphs.graph import Graph
+from outsize.errors import ConfigError
 from outsize.models import GraphModel, GraphModelConfig
 from outsize.ranks.collectives import first_rank_first
 from outsize.spec import FeatureSpec
@@ -74,3 +75,27 @@ def build_graph_model(
     needs |= graph_model_needs(config, lambda: build(shapes), num_train)
     require_memory(needs, build_device(config.train.device))
     return build(build_embeddings(config, features, sizes))
+
+
+def vocabularies_of_run(config: RunConfig) -> dict[str, int]:
+    """Feature → number of ids, of the features that a run reads; builds its data.
+
+    For a graph, of the node types that the classes of nodes are predicted from.
+    """
+    if not isinstance(config.data, GraphDataConfig):
+        return dict(config.data.build().vocabularies)
+    data = config.data.build()
+    labels = require_labels(data)
+    assert isinstance(config.model, GraphModelConfig)
+    types = data.graph.schema.types_by_layer([labels.node_type], config.model.layers)[0]
+    return vocabularies_of(data.graph, types)
+
+
+def require_labels(data: GraphData) -> NodeLabels:
+    """The labels of nodes; raises a `ConfigError` if there are none."""
+    if data.labels is None:
+        raise ConfigError(
+            "graph.predict = 'nodes' needs labels, but the data has none: name them in [data], or "
+            "set graph.predict = 'links'"
+        )
+    return data.labels

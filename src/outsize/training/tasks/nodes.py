@@ -15,19 +15,18 @@ from torch.optim import Optimizer
 
 from outsize.contracts import ReclusterReport
 from outsize.contracts.neighborhood import Neighborhood
-from outsize.data import NodeLabels
 from outsize.data.click_data import SPLITS, Split
 from outsize.data.graphs.sampling import NeighborSampler
 from outsize.data.prefetch import prefetch
 from outsize.data.shuffle import BLOCK_ROWS, BlockShuffle
-from outsize.errors import ConfigError, DataError, ReclusterError
+from outsize.errors import DataError, ReclusterError
 from outsize.hashing import derive_seed
 from outsize.metrics import ClassMetrics
 from outsize.models import GraphModel
 from outsize.ranks.collectives import rank, world_size
 from outsize.ranks.failures import failing_together
 from outsize.training.build import build_device, data_parallel
-from outsize.training.build_graph import build_graph_data, build_graph_model
+from outsize.training.build_graph import build_graph_data, build_graph_model, require_labels
 from outsize.training.config import RunConfig
 from outsize.training.metric_names import Metrics
 from outsize.training.sampled_counts import expected_reads
@@ -69,7 +68,7 @@ class NodeTask(Task[NodeBatch]):
         assert config.graph is not None
         self.device = build_device(config.train.device)
         self.data = build_graph_data(config)
-        self.labels = _labels_of(self.data.labels)
+        self.labels = require_labels(self.data)
         self.judge = "micro_f1" if self.labels.is_multi_label else "accuracy"
         self._nodes = {split: self._labelled(split) for split in SPLITS}
         num_classes = len(self.labels.class_names)
@@ -187,12 +186,3 @@ class NodeTask(Task[NodeBatch]):
                 f"the {split} split has no labelled node: look at the split and the labels"
             )
         return np.array(nodes)
-
-
-def _labels_of(labels: NodeLabels | None) -> NodeLabels:
-    if labels is None:
-        raise ConfigError(
-            "graph.predict = 'nodes' needs labels, but the data has none: name them in [data], or "
-            "set graph.predict = 'links'"
-        )
-    return labels
