@@ -10,6 +10,7 @@ from numpy import float64, int64, uint64
 
 from outsize.kernels.compiled import kernel
 from outsize.kernels.memory_numba import prefetch
+from outsize.kernels.neighbors.parts_numba import first_group
 
 _AHEAD = 16  # elements that are prefetched
 _MOST_INSERTED = 64  # draws that are kept sorted by insertion; more are kept in a set
@@ -106,26 +107,9 @@ def _draw_many(key, degree, first, fan_out, out, at, taken):
 
 @numba.njit
 @no_type_check
-def _first_at(starts, edge):
-    """The first index whose start is not below `edge`."""
-    low = 0
-    high = len(starts) - 1
-    while low < high:
-        middle = (low + high) // 2
-        if starts[middle] < edge:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
-@numba.njit
-@no_type_check
 def _draw(part, parts, starts, sources, nodes, fan_out, seed, drawn_starts, out):
-    n = len(nodes)
-    total = drawn_starts[n]
-    begin = 0 if part == 0 else _first_at(drawn_starts, total * part // parts)
-    end = n if part + 1 == parts else _first_at(drawn_starts, total * (part + 1) // parts)
+    begin = first_group(drawn_starts, part, parts)
+    end = first_group(drawn_starts, part + 1, parts)
     size = 1
     if fan_out > _MOST_INSERTED:
         while size < 2 * fan_out:
