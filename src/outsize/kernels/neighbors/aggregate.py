@@ -167,7 +167,7 @@ def _kernels() -> Any:
 
 
 def _new(*shape: int) -> Tensor:
-    """An uninitialized matrix. The pages of a large one cost more than the sums, if they are small."""
+    """An uninitialized matrix; small pages of a large one would cost more than the sums."""
     return prefer_huge_pages(torch.empty(shape))
 
 
