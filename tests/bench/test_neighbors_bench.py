@@ -34,7 +34,7 @@ def test_peers_sample_as_many_edges_of_each_node():
     )
     seeds = torch.arange(0, 200, 3)
     expected = starts[seeds + 1] - starts[seeds]
-    for fan_out in (1, 7, 10**6):
+    for fan_out in (1, 7, 3000):
         ours = NeighborSampler(graph, [fan_out]).sample(seeds.numpy(), "node")
         assert ours.edges["edge"].starts.diff().tolist() == np.minimum(expected, fan_out).tolist()
         for sample in make_peers(starts, sources, [fan_out]).values():

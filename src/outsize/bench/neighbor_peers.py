@@ -92,8 +92,9 @@ class _TorchSampler:
             places = torch.arange(total)
             places -= (ends - counts).repeat_interleave(counts, output_size=total)
             is_large = degrees > fan_out
-            drawn = _floyd(degrees[is_large], fan_out)
-            places[is_large.repeat_interleave(counts, output_size=total)] = drawn.flatten()
+            if bool(is_large.any()):
+                drawn = _floyd(degrees[is_large], fan_out)
+                places[is_large.repeat_interleave(counts, output_size=total)] = drawn.flatten()
         edges = first.repeat_interleave(counts, output_size=total) + places
         return self._sources[edges].long()
 
