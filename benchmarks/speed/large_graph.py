@@ -151,7 +151,8 @@ class _Layers(nn.Module):
     def forward(self, rows: Tensor, found: Neighborhood) -> Tensor:
         """Scores of the seeds."""
         hidden = F.relu(self.first(_with_neighbors(rows, found, 1)))
-        return self.second(_with_neighbors(hidden, found, 0))[found.seeds]
+        scores: Tensor = self.second(_with_neighbors(hidden, found, 0))
+        return scores[found.seeds]
 
 
 def _with_neighbors(vectors: Tensor, found: Neighborhood, hops: int) -> Tensor:

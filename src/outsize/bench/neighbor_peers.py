@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import warnings
 from collections.abc import Callable, Sequence
@@ -12,24 +13,38 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Sample = Callable[[Tensor], int]
-MOST_LOADER_EDGES = 10_000_000  # it holds several copies of them
 _DESCRIPTIONS = {
     "torch": "plain torch, written for this benchmark: vectorised over nodes, without replacement",
     "torch_with_replacement": "the same with replacement, which is less work and another result",
-    "torch_sparse": "torch-sparse's `neighbor_sample`, which torch_geometric calls",
-    "pyg_loader": "torch_geometric's `NeighborLoader` in this process, with torch-sparse",
+    "torch_sparse": "`neighbor_sample` of torch-sparse, which torch_geometric calls",
+    "pyg_loader": "`NeighborLoader` of torch_geometric in this process, with torch-sparse",
 }
+_MODULES = {"torch_sparse": "torch_sparse", "pyg_loader": "torch_geometric"}
 
 
 def describe(name: str) -> str:
-    """What a peer is, for results."""
-    return _DESCRIPTIONS[name]
+    """What a peer is, for results, with its version."""
+    if name not in _MODULES:
+        return _DESCRIPTIONS[name]
+    version = importlib.import_module(_MODULES[name]).__version__
+    return f"{_DESCRIPTIONS[name]}; version {version}"
 
 
 def make_peers(
-    starts: NDArray[np.int64], sources: NDArray[np.int32], fan_out: Sequence[int]
+    starts: NDArray[np.int64],
+    sources: NDArray[np.int32],
+    fan_out: Sequence[int],
+    *,
+    loader: bool = True,
 ) -> dict[str, Sample]:
-    """Name → a function that samples the neighbourhood of seeds and returns its number of edges."""
+    """Name → a function that samples the neighbourhood of seeds and returns its number of edges.
+
+    Args:
+        starts: Start of each target's edges, and the end of the last.
+        sources: The source of each edge.
+        fan_out: Neighbours per hop.
+        loader: Whether to include `NeighborLoader`, which holds several copies of the edges.
+    """
     given = torch.from_numpy(starts), torch.from_numpy(sources)
     peers: dict[str, Sample] = {
         "torch": _TorchSampler(*given, fan_out).sample,
@@ -38,7 +53,7 @@ def make_peers(
     if has_torch_sparse():
         wide = given[1].long()
         peers["torch_sparse"] = _torch_sparse(given[0], wide, fan_out)
-        if len(sources) <= MOST_LOADER_EDGES and importlib.util.find_spec("torch_geometric"):
+        if loader and importlib.util.find_spec("torch_geometric"):
             peers["pyg_loader"] = _pyg_loader(given[0], wide, fan_out)
     return peers
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import cycle
 from typing import Any
 
@@ -27,7 +28,7 @@ from outsize.data.graphs.sampling import NeighborSampler
 from outsize.kernels.neighbors.aggregate import Aggregation, aggregate
 
 ABOUT = "edges per second of sampling and aggregating neighbours beside torch and torch_geometric"
-_BATCHES_KEPT = 6
+_BATCHES_KEPT = 3
 _LARGEST = 100_000_000
 _LARGEST_NEEDS = 8_000_000_000  # bytes of free memory, for all samplers
 _HOWS: tuple[Aggregation, ...] = ("mean", "max")
@@ -55,7 +56,7 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
     first = Shape(num_threads=min(2, torch.get_num_threads()))
     if quick:
         first = replace(first, num_edges=20_000, fan_out=(3, 3), batch_size=32)
-    rounds = 3 if quick else 11
+    rounds = 3 if quick else 9
     before = torch.get_num_threads()
     kept: dict[int, tuple[NDArray[np.int64], NDArray[np.int32]]] = {}
     try:
@@ -64,7 +65,8 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
             say(f"{shape.num_edges:,} edges, {_dashed(shape.fan_out)} × {shape.batch_size:,}")
             if shape.num_edges not in kept:
                 kept = {shape.num_edges: power_law_graph(shape.num_edges)}
-            points.append(measure_shape(shape, kept[shape.num_edges], rounds=rounds))
+            graph = kept[shape.num_edges]
+            points.append(measure_shape(shape, graph, rounds=rounds, loader=shape is first))
         say("aggregation")
         kept = {first.num_edges: power_law_graph(first.num_edges)}
         sums = [
@@ -80,24 +82,32 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
 
 
 def measure_shape(
-    shape: Shape, graph: tuple[NDArray[np.int64], NDArray[np.int32]], *, rounds: int
+    shape: Shape,
+    graph: tuple[NDArray[np.int64], NDArray[np.int32]],
+    *,
+    rounds: int,
+    loader: bool = True,
 ) -> dict[str, Any]:
-    """Time all samplers in turns, each over the same batches of seeds."""
+    """Time all samplers in turns, each over the same batches of seeds.
+
+    Args:
+        shape: The setting.
+        graph: Starts and sources.
+        rounds: Turns per sampler.
+        loader: Whether to time `NeighborLoader` beside the sampler that it calls.
+    """
     torch.set_num_threads(shape.num_threads)
     batches = _seeds(shape, len(graph[0]) - 1)
-    samplers = {"outsize": _outsize(graph, shape), **make_peers(*graph, shape.fan_out)}
+    peers = make_peers(*graph, shape.fan_out, loader=loader)
+    samplers = {"outsize": _outsize(graph, shape), **peers}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         edges = {
             name: sum(sample(seeds) for seeds in batches) / len(batches)
             for name, sample in samplers.items()
         }
-        turns = {name: (sample, cycle(batches)) for name, sample in samplers.items()}
-        timings = time_in_turns(
-            {name: lambda s=s, turn=turn: s(next(turn)) for name, (s, turn) in turns.items()},
-            rounds=rounds,
-            calls=len(batches),
-        )
+        turns = {name: _over(batches, sample) for name, sample in samplers.items()}
+        timings = time_in_turns(turns, rounds=rounds, calls=len(batches), warmup=0)
     per_edge = {name: timings[name].median_s / max(edges[name], 1) for name in samplers}
     return {
         **asdict(shape),
@@ -156,9 +166,8 @@ def measure_aggregation(
         vectors.grad = None
         way().backward(gradient)
 
-    timings = time_in_turns(
-        {name: lambda way=way: step(way) for name, way in ways.items()}, rounds=rounds, calls=3
-    )
+    steps = {name: partial(step, way) for name, way in ways.items()}
+    timings = time_in_turns(steps, rounds=rounds, calls=3)
     ours = timings["outsize"].median_s
     return {
         "how": how,
@@ -230,7 +239,7 @@ def _growth(first: Shape) -> Iterator[Shape]:
         yield replace(first, num_threads=1)
     for fan_out in ((2, 2), (10, 10), (25, 25)):
         yield replace(first, fan_out=fan_out)
-    for batch_size in (128, 8192):
+    for batch_size in (128, 4096):
         yield replace(first, batch_size=batch_size)
     yield replace(first, num_edges=100_000)
     yield replace(first, num_edges=10_000_000)
@@ -243,6 +252,12 @@ def _free_bytes() -> int:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError):  # of other systems
         return 0
+
+
+def _over(batches: list[Tensor], sample: Callable[[Tensor], int]) -> Callable[[], int]:
+    """Calls that take the batches in turn."""
+    turn = cycle(batches)
+    return lambda: sample(next(turn))
 
 
 def _seeds(shape: Shape, num_nodes: int) -> list[Tensor]:
