@@ -14,6 +14,7 @@ from outsize.contracts import EmbeddingTable as EmbeddingTable
 from outsize.contracts import RowStore as RowStore
 from outsize.data import CLICK_DATA as CLICK_DATA
 from outsize.data import DATA as DATA
+from outsize.data import GRAPH_DATA as GRAPH_DATA
 from outsize.data import RETRIEVAL_DATA as RETRIEVAL_DATA
 from outsize.data import ClickBatch as ClickBatch
 from outsize.data import ClickData as ClickData

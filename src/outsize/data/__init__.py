@@ -6,6 +6,14 @@ from outsize.data.avazu import AvazuConfig
 from outsize.data.click_data import ClickBatch, ClickData, ClickDataConfig
 from outsize.data.criteo import CriteoConfig
 from outsize.data.encoded import EncodedClicks
+from outsize.data.graphs import (
+    Graph,
+    GraphData,
+    GraphDataConfig,
+    LinkSplit,
+    NodeLabels,
+    SyntheticGraphConfig,
+)
 from outsize.data.interactions import InteractionsConfig
 from outsize.data.item_lists import ItemLists
 from outsize.data.movielens import MovieLensConfig
@@ -26,13 +34,17 @@ RETRIEVAL_DATA: dict[str, type[RetrievalDataConfig]] = {
     "interactions": InteractionsConfig,
     "synthetic-interactions": SyntheticInteractionsConfig,
 }
-DATA: MutableMapping[str, type[ClickDataConfig] | type[RetrievalDataConfig]] = ByTask(
-    click=CLICK_DATA, retrieval=RETRIEVAL_DATA
-)
+GRAPH_DATA: dict[str, type[GraphDataConfig]] = {
+    "synthetic-graph": SyntheticGraphConfig,
+}
+DATA: MutableMapping[
+    str, type[ClickDataConfig] | type[RetrievalDataConfig] | type[GraphDataConfig]
+] = ByTask(click=CLICK_DATA, retrieval=RETRIEVAL_DATA, graph=GRAPH_DATA)
 
 __all__ = [
     "CLICK_DATA",
     "DATA",
+    "GRAPH_DATA",
     "RETRIEVAL_DATA",
     "AvazuConfig",
     "ClickBatch",
@@ -41,14 +53,20 @@ __all__ = [
     "CriteoConfig",
     "EncodedClicks",
     "Entities",
+    "Graph",
+    "GraphData",
+    "GraphDataConfig",
     "InteractionsConfig",
     "ItemLists",
+    "LinkSplit",
     "MovieLensConfig",
+    "NodeLabels",
     "PairBatch",
     "RetrievalData",
     "RetrievalDataConfig",
     "SyntheticClicks",
     "SyntheticConfig",
+    "SyntheticGraphConfig",
     "SyntheticInteractionsConfig",
     "TabularConfig",
 ]

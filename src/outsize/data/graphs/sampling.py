@@ -98,6 +98,7 @@ class NeighborSampler:
                 kind: {name: _bag(bags, ids[kind]) for name, bags in nodes.attributes.items()}
                 for kind, nodes in self.graph.nodes.items()
             },
+            number,
         )
 
     def sample_ahead(
