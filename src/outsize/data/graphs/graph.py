@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from outsize.contracts.neighborhood import GraphSchema
 from outsize.data.click_data import Split
 
 Ids = NDArray[Any]  # int32 or int64, possibly memory-mapped
@@ -84,6 +85,14 @@ class Graph:
 
     nodes: Mapping[str, NodeType]
     relations: Mapping[str, Relation]
+
+    @property
+    def schema(self) -> GraphSchema:
+        """Its node types and relations."""
+        return GraphSchema(
+            {kind: tuple(nodes.attributes) for kind, nodes in self.nodes.items()},
+            {name: (edges.source, edges.target) for name, edges in self.relations.items()},
+        )
 
 
 @dataclass(frozen=True)
