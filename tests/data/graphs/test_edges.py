@@ -1,6 +1,7 @@
 """Graphs are read from lists of edges and nodes, whatever the ids."""
 
 import gzip
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -171,6 +172,24 @@ def test_relations_of_one_file_are_told_apart_by_a_column(tmp_path):
     assert list(data.graph.relations) == ["9", "10"]
     assert neighbors(data, "9") == {0: [], 1: [], 2: [1], 3: []}
     assert neighbors(data, "10") == {0: [], 1: [0], 2: [0], 3: []}
+
+
+def test_names_from_data_become_usable_as_names_of_tables(tmp_path):
+    kinds = ["a.b", "c d", "a.b", "-x"]
+    edges = write(tmp_path / "e.parquet", source=[0, 1, 2, 3], target=[1, 2, 3, 0], kind=kinds)
+    nodes = NodeFile(write(tmp_path / "n.csv", id=[0, 1, 2, 3], **{"own.er": [1, 1, 2, 3]}))
+    config = EdgesConfig(path=edges, relation="kind", nodes=replace(nodes, attributes=("own.er",)))
+    data = config.build()
+    assert sorted(data.graph.relations) == ["_-x", "a_b", "c_d"]
+    assert list(data.graph.nodes["node"].attributes) == ["own_er"]
+    kinds[1] = "a b"
+    edges = write(tmp_path / "e.parquet", source=[0, 1, 2, 3], target=[1, 2, 3, 0], kind=kinds)
+    with pytest.raises(DataError, match="two values of 'kind' would name the same relation"):
+        EdgesConfig(path=edges, relation="kind").build()
+    with pytest.raises(ConfigError, match="features of the same name"):
+        NodeFile(("n",), attributes=("a.b", "a_b"))
+    with pytest.raises(ConfigError, match=r"'a\.b' cannot name a relation"):
+        EdgesConfig(relations={"a.b": RelationFile(("e",), "x", "y")})
 
 
 @pytest.fixture
