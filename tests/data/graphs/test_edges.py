@@ -293,6 +293,23 @@ def test_a_graph_is_built_in_memory_where_no_folder_can_be_written(tmp_path, mon
     assert np.array_equal(data.links["test"], stored.links["test"])
 
 
+def test_ids_that_turn_out_to_be_text_are_read_anew(tmp_path):
+    nodes = {"a": NodeFile(write(tmp_path / "n.csv", id=[30, 20, 10]))}
+    first = write(tmp_path / "first.csv", source=[30, 20], target=[20, 10])
+    second = write(tmp_path / "second.csv", source=["x", "10"], target=[20, 30])
+    ends = {"source_column": "source", "target_column": "target"}
+    relations = {
+        "first": RelationFile(first, "a", "a", **ends),
+        "second": RelationFile(second, "a", "a", **ends),
+    }
+    config = EdgesConfig(
+        relations=relations, node_types=nodes, unknown="skip", directed=True, duplicates="keep"
+    )
+    data = config.build()
+    assert neighbors(data, "first") == {"30": [], "20": ["30"], "10": ["20"]}
+    assert neighbors(data, "second") == {"30": ["10"], "20": [], "10": []}
+
+
 def test_an_edge_to_a_node_without_a_row_is_an_error_or_skipped(tmp_path, capsys):
     nodes = write(tmp_path / "n.csv", id=["a", "b"])
     edges = write(tmp_path / "e.csv", source=["a", "a", "x"], target=["b", "y", "b"])

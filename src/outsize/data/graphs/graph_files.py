@@ -8,12 +8,11 @@ can be written next to the source files and no other folder is named, the graph 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -134,11 +133,8 @@ class GraphFilesConfig(GraphDataConfig):
         return manifest
 
     def _digest(self) -> str:
-        settings = asdict(self)
-        for name in ("cache", "verify"):
-            del settings[name]
-        recipe = {"format": _FORMAT, "kind": type(self).__name__, **settings}
-        return hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
+        settings = repr(replace(self, cache="", verify=False))
+        return hashlib.sha256(f"{_FORMAT} {settings}".encode()).hexdigest()
 
 
 class _GraphFolder(VerifiedFolder):
