@@ -285,3 +285,42 @@ def test_codes_of_before_a_reclustering_are_refused_by_a_collection():
         embeddings(batch)
     again = embeddings(embeddings.encode(inputs))
     assert torch.equal(again["ad"], table(inputs["ad"]))
+
+
+@pytest.mark.parametrize("make", [over_store, over_tables])
+def test_features_of_different_sizes_are_read_in_one_call(make):
+    embeddings = make()
+    inputs = {
+        "user": torch.tensor([3, 3, 39, 0]),
+        "clicked": torch.tensor([[0, 5, -1], [5, 5, 7]]),
+        "shown": (torch.tensor([1, 2, 29, 0]), torch.tensor([0, 0, 3])),
+        "bought": torch.zeros(0, dtype=torch.int64),
+        "country": torch.tensor([4]),
+    }
+    found = embeddings.ragged(inputs)
+    for name, given in inputs.items():
+        (alone,) = embeddings({name: given}, [name]).values()
+        torch.testing.assert_close(found[name], alone)
+    assert embeddings.ragged({"user": inputs["user"]}, ["user"])["user"].shape == (4, 4)
+    with pytest.raises(DataError, match="'clicked' has 2 examples"):
+        embeddings(inputs)
+
+
+def test_rows_of_features_of_different_sizes_get_the_gradients_of_each():
+    rows = {}
+    for ragged in (True, False):
+        embeddings = over_store(
+            [FEATURES[0], outsize.FeatureSpec("clicked", "item", "mean")], SPECS[:2]
+        )
+        optimizer = outsize.RowSGD(embeddings.store, lr=1.0)
+        users = torch.tensor([3, 3, 39, 0])
+        clicked = (torch.tensor([1, 2, 1]), torch.tensor([0, 2]))
+        if ragged:
+            found = embeddings.ragged({"user": users, "clicked": clicked})
+        else:
+            found = embeddings({"user": users}, ["user"])
+            found |= embeddings({"clicked": clicked}, ["clicked"])
+        (found["user"].sum() + 2 * found["clicked"].sum()).backward()
+        optimizer.step()
+        rows[ragged] = torch.cat([embeddings.store.peek(torch.arange(70))[0]])
+    torch.testing.assert_close(rows[True], rows[False])

@@ -109,6 +109,19 @@ class EmbeddingCollection(nn.Module):
             return {f.name: found[:, i] for i, f in enumerate(selection.features)}
         return {f.name: vector for f, vector in zip(selection.features, found, strict=True)}
 
+    def ragged(
+        self, inputs: Mapping[str, FeatureInput], only: Sequence[str] | None = None
+    ) -> dict[str, Float[Tensor, "_ dim"]]:
+        """Embed features that have different numbers of examples, in one exchange.
+
+        As `forward`, but feature f has B_f examples and gets `(B_f, dim)` vectors; so the nodes of
+        a graph with several types are read at once.
+        """
+        selection = self._selection(only)
+        found = self._read(inputs, selection, allow_ragged=True)
+        vectors = found.unbind(1) if isinstance(found, Tensor) else found
+        return {f.name: vector for f, vector in zip(selection.features, vectors, strict=True)}
+
     def stacked(self, inputs: Mapping[str, FeatureInput]) -> Float[Tensor, "batch features dim"]:
         """Embed a batch into one tensor, with features in the order of `self.features`."""
         _ = self.dim  # raises if the features differ in width
@@ -218,11 +231,14 @@ class EmbeddingCollection(nn.Module):
         return self._selections[names]
 
     def _read(
-        self, inputs: Mapping[str, FeatureInput], selection: FeatureSelection
+        self,
+        inputs: Mapping[str, FeatureInput],
+        selection: FeatureSelection,
+        allow_ragged: bool = False,
     ) -> Float[Tensor, "batch features dim"] | list[Float[Tensor, "batch dim"]]:
         """The vectors of features: one tensor if one gather is enough, or one per feature."""
         with self._failing_on_all_ranks():
-            bags = selection.bags(inputs, allow_codes=self.store is None)
+            bags = selection.bags(inputs, allow_codes=self.store is None, allow_ragged=allow_ragged)
             if self._is_one_id_each(bags, selection):
                 return self._read_stacked(bags, selection)
             read = self._read_tables if self.store is None else self._read_store
@@ -237,6 +253,7 @@ class EmbeddingCollection(nn.Module):
             and len(self.store.layout.groups) == 1
             and not selection.has_padding
             and all(isinstance(bag, Bag) and bag.is_one_id_each for bag in bags)
+            and len({bag.batch_size for bag in bags}) == 1
         )
 
     def _read_stacked(
@@ -357,6 +374,6 @@ def _fused_vectors(
     found: dict[int, Tensor] = {}
     for own, lines in zip(members, fused.look_up(ids, joined), strict=True):
         if own:
-            vectors = lines.view(len(own), bags[0].batch_size, -1).unbind()
+            vectors = lines.split([bags[i].batch_size for i in own])
             found.update(zip(own, vectors, strict=True))
     return [found[i] for i in range(len(features))]

@@ -149,8 +149,11 @@ def evaluate(
         Path, typer.Argument(help="The folder of a run or of an export.", metavar="RUN|DIR")
     ],
     file: Annotated[
-        Path, typer.Argument(help="A labelled CSV, TSV or Parquet file.", metavar="FILE")
-    ],
+        Path | None,
+        typer.Argument(
+            help="A labelled CSV, TSV or Parquet file; none for a graph model.", metavar="FILE"
+        ),
+    ] = None,
     step: Step = None,
     exclude: Annotated[
         list[Path],
@@ -179,6 +182,10 @@ def evaluate(
         say(f"note: {summary['note']}")
     if not as_json:
         which = "" if summary["step"] is None else f" of step {summary['step']:,}"
+        if "validation" in summary:
+            for split, name in (("validation", "validation"), ("test", "metrics")):
+                say(f"weights{which}  {split}  {in_words(summary[name])}")
+            return summary
         say(f"weights{which} on {summary['num_rows']:,} rows  {in_words(summary['metrics'])}")
         if summary["num_bad"]:
             say(f"{summary['num_bad']:,} malformed rows were skipped")

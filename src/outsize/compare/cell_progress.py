@@ -11,7 +11,7 @@ from rich.progress import TextColumn
 from outsize.compare.grid import Cell
 from outsize.compare.outcome import Outcome
 from outsize.reporting.progress import ProgressBar
-from outsize.training.metric_names import number_of
+from outsize.training.metric_names import number_of, quality_names
 
 
 class GridProgress(ProgressBar):
@@ -58,9 +58,8 @@ def _facts(outcome: Outcome) -> str:
     if outcome.status != "finished":
         return f"{outcome.status}: {outcome.reason}"
     test, elapsed = outcome.result["test"], outcome.result["elapsed_s"]
+    shown = ("loss", *quality_names(test))
     return (
-        "  ".join(
-            f"{name} {number_of(value)}" for name, value in test.items() if name in ("loss", "auc")
-        )
+        "  ".join(f"{name} {number_of(value)}" for name, value in test.items() if name in shown)
         + f"  {elapsed:.1f} s"
     )

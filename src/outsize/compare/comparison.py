@@ -35,6 +35,7 @@ from outsize.reporting.environment import environment
 from outsize.reporting.progress import print_line
 from outsize.suggestions import few
 from outsize.training.build import build_device
+from outsize.training.build_graph import vocabularies_of_run
 
 
 def compare(
@@ -64,7 +65,7 @@ def compare(
     except OSError as error:
         raise WriteError(f"cannot make {out}: {reason_of(error)}") from None
     console = Console(stderr=True, quiet=quiet)
-    vocabularies = grid.run.data.build().vocabularies  # encodes the data before cells need it
+    vocabularies = vocabularies_of_run(grid.run)  # encodes the data before cells need it
     if not vocabularies:
         raise ConfigError("the data of this run has no categorical features, so no tables either")
     grid = grid.within(list(vocabularies.values()))

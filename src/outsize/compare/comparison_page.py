@@ -35,8 +35,9 @@ def comparison_page(
         cards="".join(card(name, value) for name, value in _headline(comparison).items()),
         loss_params=size_svg(comparison, "loss", "params"),
         loss_bytes=size_svg(comparison, "loss", "total_bytes"),
-        auc_params=size_svg(comparison, "auc", "params"),
-        auc_bytes=size_svg(comparison, "auc", "total_bytes"),
+        quality=html.escape(comparison.labels[1]),
+        quality_params=size_svg(comparison, "quality", "params"),
+        quality_bytes=size_svg(comparison, "quality", "total_bytes"),
         best=_list(best_lines(comparison, best)),
         factors=by_factor,
         kinds=_list(kind_lines(factors)),
@@ -52,7 +53,7 @@ def comparison_page(
 def _headline(comparison: Comparison) -> dict[str, str]:
     facts = {}
     if comparison.full is not None:
-        facts["test BCE of full tables"] = f"{comparison.full.loss.mean:.5f}"
+        facts[f"test {comparison.labels[0]} of full tables"] = f"{comparison.full.loss.mean:.5f}"
         facts["their parameters"] = f"{comparison.full.params:,}"
     if "loss" in comparison.bayes:
         facts["best reachable (Bayes)"] = f"{comparison.bayes['loss']:.5f}"
@@ -79,14 +80,14 @@ _BODY = Template("""<div class="cards">$cards</div>
 <div class="grid">
 <section><h2>Loss by parameters</h2>$loss_params</section>
 <section><h2>Loss by bytes</h2>$loss_bytes</section>
-<section><h2>AUC by parameters</h2>$auc_params</section>
-<section><h2>AUC by bytes</h2>$auc_bytes</section>
+<section><h2>$quality by parameters</h2>$quality_params</section>
+<section><h2>$quality by bytes</h2>$quality_bytes</section>
 </div>
 <p>Lines are means over seeds; bars and the band of full tables run from the lowest to the highest
 seed; methods of one size are drawn side by side. Test metrics are those at the best validation.</p>
 <section><h2>Best at each budget</h2>$best</section><br>
 <section><h2>Compression at the loss of full tables</h2>
-<p>At which cap a method's mean BCE meets that of full tables, by a line and by a parabola in the
+<p>At which cap a method's mean loss meets that of full tables, by a line and by a parabola in the
 logarithm of the cap. By rows: Σ vocabulary / Σ min(vocabulary, rows that the cap pays for);
 largest: the same of the largest table alone. By bytes: bytes of full tables over all bytes of the
 method's, index maps included.</p>

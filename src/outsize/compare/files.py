@@ -11,7 +11,7 @@ from typing import Any
 
 from outsize.compare.factors import Factor, Factors
 from outsize.compare.outcome import Outcome
-from outsize.compare.results import Best, Comparison
+from outsize.compare.results import Best, Comparison, Point
 
 
 def to_csv(comparison: Comparison) -> str:
@@ -39,10 +39,10 @@ def to_plain(
         "dim": grid.dim,
         "vocabularies": dict(sizes),
         "bayes": dict(comparison.bayes),
-        "full": None if comparison.full is None else asdict(comparison.full),
+        "full": None if comparison.full is None else _point(comparison.full, comparison.metric),
         "methods": {
             method: {
-                "points": [asdict(point) for point in curve],
+                "points": [_point(point, comparison.metric) for point in curve],
                 "does_not_fit": [
                     budget for budget in grid.budgets if _is_unfit(comparison, method, budget)
                 ],
@@ -54,6 +54,11 @@ def to_plain(
         "failed": {outcome.cell.name: outcome.reason for outcome in comparison.failed},
         "environment": dict(environment),
     }
+
+
+def _point(point: Point, metric: str) -> dict[str, Any]:
+    plain = asdict(point)
+    return {**plain, metric: plain.pop("quality")}
 
 
 def _row(outcome: Outcome, unit: str) -> dict[str, Any]:

@@ -63,10 +63,11 @@ class Grid:
     num_seeds: int = 3
 
     def __post_init__(self) -> None:
-        if self.run.task != "click":
+        if self.run.negatives is not None:
+            what = "retrieval" if self.run.task == "retrieval" else "link prediction"
             raise ConfigError(
-                f"tables are compared by their click models, but this is a {self.run.task} run: "
-                "choose another [model] and [data]"
+                f"tables are compared by click models and classes of nodes, but this is a {what} "
+                "run: choose another [model] and [data]"
             )
         if not self.methods:
             raise ConfigError(

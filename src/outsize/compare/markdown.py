@@ -35,10 +35,8 @@ def to_markdown(
         f"\n{len(comparison.vocabularies)} tables of {sizes:,} ids together, dim {grid.dim}; caps "
         f"in {grid.unit} per table; test metrics at the best validation, mean over "
         f"{grid.num_seeds} seeds (least to most).\n",
-        _grid("BCE", comparison, lambda p: f"{p.loss.mean:.4f} ({_range(p.loss)})"),
-        _grid(
-            "AUC", comparison, lambda p: f"{p.auc.mean:.4f} ({_range(p.auc)})" if p.auc else "none"
-        ),
+        _grid(comparison.labels[0], comparison, lambda p: f"{p.loss.mean:.4f} ({_range(p.loss)})"),
+        _grid(comparison.labels[1], comparison, _quality),
         _grid("Bytes of all tables, index maps included", comparison, _bytes),
         *(f"- {line}" for line in best_lines(comparison, best)),
     ]
@@ -46,6 +44,11 @@ def to_markdown(
         parts += ["", _table(factors_table(factors)), ""]
         parts += [f"- {line}" for line in kind_lines(factors)]
     return "\n".join(parts) + "\n"
+
+
+def _quality(point: Point) -> str:
+    found = point.quality
+    return f"{found.mean:.4f} ({_range(found)})" if found else "none"
 
 
 def _grid(title: str, comparison: Comparison, cell: Callable[[Point], str]) -> str:

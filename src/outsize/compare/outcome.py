@@ -75,7 +75,8 @@ def load_outcome(cell: Cell) -> Outcome | None:
         content = read_json(path, _SCHEMA)
         if content["status"] == "finished":
             check(content["result"], _RESULT, "result")
-            check(content["result"]["test"], {"loss": float, "auc": object}, "result.test")
+            of_task = {"auc": object} if cell.config.task == "click" else {}
+            check(content["result"]["test"], {"loss": float, **of_task}, "result.test")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except SchemaError as error:

@@ -1,4 +1,4 @@
-"""Plots of loss and AUC over size: a curve per method, with full tables and the Bayes optimum."""
+"""Plots of loss and quality over size: a curve per method, with full tables and Bayes' optimum."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ from outsize.reporting.quantities import format_bytes, format_count
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Metric = Literal["loss", "auc"]
+Metric = Literal["loss", "quality"]
 Size = Literal["params", "total_bytes"]
 _COLORS = ("#1f77b4", "#ff7f0e", "#e377c2", "#9467bd", "#17becf", "#d62728", "#7f7f7f", "#8c564b",
            "#bcbd22", "#2ca02c", "#000080", "#ff1493")  # fmt: skip
 _MARKERS = "osD^vP<>Xhd*"
 _LABELS = {
-    "loss": "test BCE",
-    "auc": "test AUC",
     "params": "parameters of all tables",
     "total_bytes": "bytes of all tables, index maps included",
 }
@@ -43,11 +41,12 @@ def size_svg(comparison: Comparison, metric: Metric, size: Size) -> str:
     if full is not None:
         axes.axhline(full.mean, color=_FULL, lw=1.2, label="full tables")
         axes.axhspan(full.low, full.high, color=_FULL, alpha=0.12, lw=0)
-    if metric in comparison.bayes:
-        _draw_bayes(axes, comparison.bayes[metric])
+    name = "loss" if metric == "loss" else comparison.metric
+    if name in comparison.bayes:
+        _draw_bayes(axes, comparison.bayes[name])
     _scale(axes, size)
     axes.set_xlabel(_LABELS[size])
-    axes.set_ylabel(_LABELS[metric])
+    axes.set_ylabel(f"test {comparison.labels[0 if metric == 'loss' else 1]}")
     if axes.get_legend_handles_labels()[0]:
         figure.legend(loc="outside lower center", ncols=_LEGEND_COLUMNS, frameon=False, fontsize=8)
     return svg_of(figure)
@@ -86,7 +85,7 @@ def _draw_bayes(axes: Axes, best: float) -> None:
 
 
 def _metric_of(point: Point, metric: Metric) -> Spread | None:
-    return point.loss if metric == "loss" else point.auc
+    return point.loss if metric == "loss" else point.quality
 
 
 def _scale(axes: Axes, size: Size) -> None:

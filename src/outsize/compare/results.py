@@ -8,6 +8,7 @@ from typing import Any
 
 from outsize.compare.grid import BASELINE, Grid
 from outsize.compare.outcome import Outcome
+from outsize.training.metric_names import label_of, quality_names
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,8 @@ class Point:
         params: Trainable parameters of all tables together.
         total_bytes: Bytes of all tables, including index maps.
         loss: Test log loss at the best validation.
-        auc: Test AUC at the best validation, if it is defined.
+        quality: The quality metric of the test at the best validation, if it is defined: the AUC
+            of a click model, accuracy or micro-F1 of a graph's nodes.
     """
 
     budget: int | None
@@ -46,20 +48,25 @@ class Point:
     params: int
     total_bytes: int
     loss: Spread
-    auc: Spread | None
+    quality: Spread | None
 
     @classmethod
-    def of(cls, outcomes: Sequence[Outcome]) -> Point:
-        """Average the finished cells of a method and budget."""
+    def of(cls, outcomes: Sequence[Outcome], metric: str = "auc") -> Point:
+        """Average the finished cells of a method and budget.
+
+        Args:
+            outcomes: The cells.
+            metric: The name of the quality metric.
+        """
         results = [outcome.result for outcome in outcomes]
-        aucs = [result["test"]["auc"] for result in results]
+        values = [result["test"].get(metric) for result in results]
         return cls(
             budget=outcomes[0].cell.budget,
             num_seeds=len(results),
             params=results[0]["params"],
             total_bytes=results[0]["total_bytes"],
             loss=Spread.of([result["test"]["loss"] for result in results]),
-            auc=None if None in aucs else Spread.of(aucs),
+            quality=None if None in values else Spread.of(values),
         )
 
 
@@ -73,7 +80,8 @@ class Comparison:
         outcomes: The outcomes of all cells, in the grid's order.
         full: The results of full tables, if one of their cells finished.
         curves: Method → its points by ascending budget.
-        bayes: "loss" and "auc" of predicting the true probability, if the data provides it.
+        bayes: The best reachable "loss" and quality, as far as the data provides them.
+        metric: The name of the quality metric.
     """
 
     grid: Grid
@@ -82,6 +90,7 @@ class Comparison:
     full: Point | None
     curves: Mapping[str, Sequence[Point]]
     bayes: Mapping[str, float]
+    metric: str = "auc"
 
     @classmethod
     def of(
@@ -92,13 +101,20 @@ class Comparison:
         for outcome in outcomes:
             if outcome.status == "finished":
                 groups.setdefault((outcome.cell.method, outcome.cell.budget), []).append(outcome)
-        points = {key: Point.of(group) for key, group in groups.items()}
+        metric = _metric_of(outcomes)
+        points = {key: Point.of(group, metric) for key, group in groups.items()}
         curves = {
             method: [points[method, b] for b in grid.budgets if (method, b) in points]
             for method in grid.methods
         }
         full = points.get((BASELINE, None))
-        return cls(grid, vocabularies, outcomes, full, curves, _bayes(outcomes))
+        bayes = _bayes(outcomes, metric)
+        return cls(grid, vocabularies, outcomes, full, curves, bayes, metric)
+
+    @property
+    def labels(self) -> tuple[str, str]:
+        """Display names of the loss and of the quality metric."""
+        return "BCE" if self.metric == "auc" else "loss", label_of(self.metric)
 
     def unfinished(self, method: str, budget: int | None) -> Outcome | None:
         """The first cell of a method and budget that did not finish."""
@@ -156,10 +172,16 @@ def best_at_each_budget(comparison: Comparison) -> list[Best]:
     return found
 
 
-def _bayes(outcomes: Iterable[Outcome]) -> dict[str, float]:
+def _metric_of(outcomes: Iterable[Outcome]) -> str:
+    """The quality metric of finished cells: the first that they have."""
+    tests = [outcome.result["test"] for outcome in outcomes if outcome.status == "finished"]
+    return next(iter(quality_names(tests[0])), "auc") if tests else "auc"
+
+
+def _bayes(outcomes: Iterable[Outcome], metric: str) -> dict[str, float]:
     tests: list[dict[str, Any]] = [o.result["test"] for o in outcomes if o.status == "finished"]
     return {
-        metric: tests[0][f"bayes_{metric}"]
-        for metric in ("loss", "auc")
-        if tests and tests[0].get(f"bayes_{metric}") is not None
+        name: tests[0][f"bayes_{name}"]
+        for name in ("loss", metric)
+        if tests and tests[0].get(f"bayes_{name}") is not None
     }

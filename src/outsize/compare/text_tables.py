@@ -42,7 +42,8 @@ def losses_table(comparison: Comparison) -> TextTable:
     for method, curve in comparison.curves.items():
         points = {point.budget: point for point in curve}
         rows += [_point_row(comparison, method, b, points.get(b)) for b in grid.budgets]
-    columns = ("method", "cap", "parameters", "bytes", "BCE", "range", "AUC", "seeds")
+    loss, quality = comparison.labels
+    columns = ("method", "cap", "parameters", "bytes", loss, "range", quality, "seeds")
     title = f"Test metrics at the best validation, means over seeds; caps in {grid.unit} per table"
     return TextTable(title, columns, rows)
 
@@ -73,7 +74,8 @@ def best_lines(comparison: Comparison, best: Sequence[Best]) -> list[str]:
     unit, num_seeds = comparison.grid.unit, comparison.grid.num_seeds
     lines = []
     for entry in best:
-        line = f"at {entry.budget:,} {unit} per table: {entry.method} (BCE {entry.loss.mean:.5f})"
+        found = f"{entry.method} ({comparison.labels[0]} {entry.loss.mean:.5f})"
+        line = f"at {entry.budget:,} {unit} per table: {found}"
         if entry.ties:
             line += f", a tie with {', '.join(entry.ties)}: their ranges overlap"
         lines.append(line)
@@ -97,7 +99,7 @@ def _point_row(
         format_bytes(point.total_bytes),
         f"{point.loss.mean:.5f}",
         f"{point.loss.low:.4f}–{point.loss.high:.4f}",
-        "none" if point.auc is None else f"{point.auc.mean:.4f}",
+        "none" if point.quality is None else f"{point.quality.mean:.4f}",
         str(asked) if point.num_seeds == asked else f"{point.num_seeds} of {asked}",
     ]
 

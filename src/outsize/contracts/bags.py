@@ -135,7 +135,7 @@ def pool_features(
     Args:
         rows: The rows of `found.ids`.
         found: The distinct ids of all features, one after the other.
-        bags: Flat bags of each feature, equally many.
+        bags: Flat bags of each feature.
         poolings: The pooling of each feature.
     """
     if not bags:
@@ -148,7 +148,7 @@ def pool_features(
             for position, bag, pooling in zip(positions, bags, poolings, strict=True)
         ]
     pooled = gather(rows, found, joined_bags(bags, poolings))
-    return list(pooled.view(len(bags), bags[0].batch_size, rows.shape[1]).unbind())
+    return list(pooled.split([bag.batch_size for bag in bags]))
 
 
 def joined_bags(bags: Sequence[Bag], poolings: Sequence[Pooling]) -> Bags:
@@ -172,11 +172,12 @@ def _scales(
     """The factor of each id in a sum: its weight, or 1 over the size of its bag for a mean."""
     if "mean" not in poolings and all(bag.weights is None for bag in bags):
         return None
-    num_bags = bags[0].batch_size
     scales: list[Tensor] = []
-    for i, (bag, pooling) in enumerate(zip(bags, poolings, strict=True)):
+    first = 0
+    for bag, pooling in zip(bags, poolings, strict=True):
+        first, own = first + bag.batch_size, edges[first : first + bag.batch_size + 1]
         if pooling == "mean":
-            counts = edges[i * num_bags : (i + 1) * num_bags + 1].diff()
+            counts = own.diff()
             scales.append((1.0 / counts.float()).repeat_interleave(counts))
         elif bag.weights is None:
             scales.append(torch.ones(bag.values.shape[0]))

@@ -31,10 +31,13 @@ class FeatureSelection:
         self.has_padding = any(f.padding_id is not None for f in features)
         self._offsets: Int64[Tensor, " features"] | None = None
 
-    def bags(self, inputs: Mapping[str, FeatureInput], *, allow_codes: bool) -> list[Bag | Codes]:
+    def bags(
+        self, inputs: Mapping[str, FeatureInput], *, allow_codes: bool, allow_ragged: bool = False
+    ) -> list[Bag | Codes]:
         """The inputs of these features in a batch, checked to have equally many examples.
 
-        The batch may have other features, too; with `allow_codes`, codes may replace ids.
+        The batch may have other features, too; with `allow_codes`, codes may replace ids; with
+        `allow_ragged`, features may have different numbers of examples.
         """
         bags: list[Bag | Codes] = []
         for feature in self.features:
@@ -53,7 +56,7 @@ class FeatureSelection:
             if isinstance(bag, Codes):
                 bag.require_flat(f"feature {feature.name!r}: codes")
             require_poolable(feature.pooling, bag.weights)
-            if bags and bag.batch_size != bags[0].batch_size:
+            if bags and not allow_ragged and bag.batch_size != bags[0].batch_size:
                 raise DataError(
                     f"feature {feature.name!r} has {bag.batch_size} examples, but "
                     f"{self.features[0].name!r} has {bags[0].batch_size}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -10,6 +10,41 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from outsize.contracts.bags import Bag
+
+
+@dataclass(frozen=True)
+class GraphSchema:
+    """The node types and relations of a graph, without its nodes and edges.
+
+    Attributes:
+        nodes: Node type → the names of its attributes.
+        relations: Relation → the node types of its sources and its targets.
+    """
+
+    nodes: Mapping[str, tuple[str, ...]]
+    relations: Mapping[str, tuple[str, str]]
+
+    def types_by_layer(self, output_types: Iterable[str], num_layers: int) -> list[list[str]]:
+        """The node types that each layer computes, if the last computes `output_types`.
+
+        Returns:
+            One list per layer from the first to the last, after the list of those that are read.
+        """
+        needed = [set(output_types)]
+        for _ in range(num_layers):
+            last = needed[0]
+            sources = {source for source, target in self.relations.values() if target in last}
+            needed.insert(0, last | sources)
+        return [[kind for kind in self.nodes if kind in types] for types in needed]
+
+    def features_of(self, node_type: str) -> tuple[str, ...]:
+        """The features of a node type: its ids, then its attributes."""
+        return (node_type, *(feature_of(node_type, name) for name in self.nodes[node_type]))
+
+
+def feature_of(node_type: str, attribute: str) -> str:
+    """The name of the feature that an attribute is."""
+    return f"{node_type}-{attribute}"
 
 
 @dataclass(frozen=True)
@@ -56,6 +91,7 @@ class Neighborhood:
         seed_type: The type of the seeds.
         seeds: Where each seed that was asked for stands among the nodes; repeats are allowed.
         attributes: Node type → attribute → the bag of each node.
+        number: Of the draw, such as the step; what else is random in a step depends on it, too.
     """
 
     nodes: Mapping[str, Int64[Tensor, " _"]]
@@ -64,6 +100,7 @@ class Neighborhood:
     seed_type: str
     seeds: Int64[Tensor, " seeds"]
     attributes: Mapping[str, Mapping[str, Bag]] = field(default_factory=dict)
+    number: int = 0
 
     @property
     def num_layers(self) -> int:
@@ -86,4 +123,5 @@ class Neighborhood:
                 kind: {name: bag.to(device) for name, bag in bags.items()}
                 for kind, bags in self.attributes.items()
             },
+            self.number,
         )

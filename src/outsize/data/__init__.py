@@ -6,6 +6,19 @@ from outsize.data.avazu import AvazuConfig
 from outsize.data.click_data import ClickBatch, ClickData, ClickDataConfig
 from outsize.data.criteo import CriteoConfig
 from outsize.data.encoded import EncodedClicks
+from outsize.data.graphs import (
+    AmazonConfig,
+    EdgesConfig,
+    Graph,
+    GraphData,
+    GraphDataConfig,
+    LinkSplit,
+    NodeLabels,
+    NpzGraphConfig,
+    OgbConfig,
+    RedditConfig,
+    SyntheticGraphConfig,
+)
 from outsize.data.interactions import InteractionsConfig
 from outsize.data.item_lists import ItemLists
 from outsize.data.movielens import MovieLensConfig
@@ -26,29 +39,49 @@ RETRIEVAL_DATA: dict[str, type[RetrievalDataConfig]] = {
     "interactions": InteractionsConfig,
     "synthetic-interactions": SyntheticInteractionsConfig,
 }
-DATA: MutableMapping[str, type[ClickDataConfig] | type[RetrievalDataConfig]] = ByTask(
-    click=CLICK_DATA, retrieval=RETRIEVAL_DATA
-)
+GRAPH_DATA: dict[str, type[GraphDataConfig]] = {
+    "synthetic-graph": SyntheticGraphConfig,
+    "edges": EdgesConfig,
+    "npz": NpzGraphConfig,
+    "ogb": OgbConfig,
+    "reddit": RedditConfig,
+    "amazon": AmazonConfig,
+}
+DATA: MutableMapping[
+    str, type[ClickDataConfig] | type[RetrievalDataConfig] | type[GraphDataConfig]
+] = ByTask(click=CLICK_DATA, retrieval=RETRIEVAL_DATA, graph=GRAPH_DATA)
 
 __all__ = [
     "CLICK_DATA",
     "DATA",
+    "GRAPH_DATA",
     "RETRIEVAL_DATA",
+    "AmazonConfig",
     "AvazuConfig",
     "ClickBatch",
     "ClickData",
     "ClickDataConfig",
     "CriteoConfig",
+    "EdgesConfig",
     "EncodedClicks",
     "Entities",
+    "Graph",
+    "GraphData",
+    "GraphDataConfig",
     "InteractionsConfig",
     "ItemLists",
+    "LinkSplit",
     "MovieLensConfig",
+    "NodeLabels",
+    "NpzGraphConfig",
+    "OgbConfig",
     "PairBatch",
+    "RedditConfig",
     "RetrievalData",
     "RetrievalDataConfig",
     "SyntheticClicks",
     "SyntheticConfig",
+    "SyntheticGraphConfig",
     "SyntheticInteractionsConfig",
     "TabularConfig",
 ]

@@ -1,5 +1,6 @@
 """Metrics over streams of any length, in bounded memory."""
 
+from outsize.metrics.classes import ClassMetrics
 from outsize.metrics.clicks import (
     AUC,
     EXACT_EXAMPLES,
@@ -14,6 +15,7 @@ __all__ = [
     "AUC",
     "EXACT_EXAMPLES",
     "NUM_BINS",
+    "ClassMetrics",
     "ClickMetrics",
     "RankingMetrics",
     "exact_auc",

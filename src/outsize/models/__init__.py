@@ -8,6 +8,8 @@ from outsize.models.dcnv2 import DCNv2, DCNv2Config
 from outsize.models.deepfm import DeepFM, DeepFMConfig
 from outsize.models.dlrm import DLRM, DLRMConfig
 from outsize.models.gmf import GMF, GMFConfig
+from outsize.models.graph_model import GraphModel, GraphModelConfig
+from outsize.models.graphsage import GraphSAGE, GraphSAGEConfig
 from outsize.models.logistic import Logistic, LogisticConfig
 from outsize.models.retrieval_model import RetrievalModel, RetrievalModelConfig
 from outsize.models.two_tower import TwoTower, TwoTowerConfig
@@ -24,15 +26,17 @@ CLICK_MODELS: dict[str, type[ClickModelConfig]] = {
     "gmf": GMFConfig,
 }
 RETRIEVAL_MODELS: dict[str, type[RetrievalModelConfig]] = {"two-tower": TwoTowerConfig}
-MODELS: MutableMapping[str, type[ClickModelConfig] | type[RetrievalModelConfig]] = ByTask(
-    click=CLICK_MODELS, retrieval=RETRIEVAL_MODELS
-)
+GRAPH_MODELS: dict[str, type[GraphModelConfig]] = {"graphsage": GraphSAGEConfig}
+MODELS: MutableMapping[
+    str, type[ClickModelConfig] | type[RetrievalModelConfig] | type[GraphModelConfig]
+] = ByTask(click=CLICK_MODELS, retrieval=RETRIEVAL_MODELS, graph=GRAPH_MODELS)
 
 __all__ = [
     "CLICK_MODELS",
     "DCN",
     "DLRM",
     "GMF",
+    "GRAPH_MODELS",
     "MODELS",
     "RETRIEVAL_MODELS",
     "ClickModel",
@@ -44,6 +48,10 @@ __all__ = [
     "DeepFM",
     "DeepFMConfig",
     "GMFConfig",
+    "GraphModel",
+    "GraphModelConfig",
+    "GraphSAGE",
+    "GraphSAGEConfig",
     "Logistic",
     "LogisticConfig",
     "RetrievalModel",

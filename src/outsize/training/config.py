@@ -9,12 +9,13 @@ from types import MappingProxyType
 from typing import Literal
 
 from outsize.bounds import MAX_RATE, require_at_least, require_between
-from outsize.data import DATA, ClickDataConfig, RetrievalDataConfig
+from outsize.data import DATA, ClickDataConfig, GraphDataConfig, RetrievalDataConfig
 from outsize.errors import ConfigError
-from outsize.models import MODELS, ClickModelConfig, RetrievalModelConfig
+from outsize.models import MODELS, ClickModelConfig, GraphModelConfig, RetrievalModelConfig
 from outsize.negatives import NEGATIVES, NegativesConfig
 from outsize.registries import name_of
 from outsize.training.embeddings_config import EmbeddingsConfig
+from outsize.training.graph_config import GraphConfig
 from outsize.training.retrieval_config import RetrievalConfig
 from outsize.training.schedule import ScheduleConfig
 from outsize.training.served_weights import require_served
@@ -124,8 +125,9 @@ class RunConfig:
         data: What to train on.
         model: What to train.
         embeddings: How its embeddings are stored.
-        negatives: What queries are trained against, for a retrieval model.
-        retrieval: What is masked and measured, for a retrieval model.
+        negatives: What queries are trained against, for a retrieval model and for links.
+        retrieval: What is masked and measured, likewise.
+        graph: What is predicted from which neighbours, for a graph model.
         optimizer: How dense weights are trained.
         schedule: How learning rates change.
         train: How long and how.
@@ -133,11 +135,12 @@ class RunConfig:
     """
 
     seed: int = 0
-    data: ClickDataConfig | RetrievalDataConfig = choice(DATA, "synthetic")
-    model: ClickModelConfig | RetrievalModelConfig = choice(MODELS, "dlrm")
+    data: ClickDataConfig | RetrievalDataConfig | GraphDataConfig = choice(DATA, "synthetic")
+    model: ClickModelConfig | RetrievalModelConfig | GraphModelConfig = choice(MODELS, "dlrm")
     embeddings: EmbeddingsConfig = choice(EMBEDDINGS, "store")
     negatives: NegativesConfig | None = optional_choice(NEGATIVES, "cache")
     retrieval: RetrievalConfig | None = None
+    graph: GraphConfig | None = None
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
@@ -161,7 +164,7 @@ class RunConfig:
         return self.model.task
 
     def _require_one_task(self) -> None:
-        """Refuse parts of different tasks, and complete those of retrieval."""
+        """Refuse parts of different tasks, and complete those of retrieval and of graphs."""
         if self.data.task != self.model.task:
             fitting = [name for name, kind in DATA.items() if kind.task == self.model.task]
             raise ConfigError(
@@ -169,20 +172,45 @@ class RunConfig:
                 f"data.kind = {name_of(DATA, self.data)!r} is {self.data.task} data: choose "
                 f"data.kind from {', '.join(fitting)}, or another model"
             )
+        if self.task != "click" and self.is_asynchronous:
+            raise ConfigError(
+                "embeddings.store = 'served' is for click models: choose 'local' or 'sharded'"
+            )
+        if isinstance(self.model, GraphModelConfig):
+            self._complete_graph(self.model)
+        elif self.graph is not None:
+            raise self._misplaced("graph", "a graph model", "graphsage")
         if self.task == "retrieval":
-            if self.is_asynchronous:
-                raise ConfigError(
-                    "embeddings.store = 'served' is for click models: choose 'local' or 'sharded'"
-                )
             object.__setattr__(self, "negatives", self.negatives or NEGATIVES["cache"]())
+            object.__setattr__(self, "retrieval", self.retrieval or RetrievalConfig())
+        elif self.task == "click":
+            for name in ("negatives", "retrieval"):
+                if getattr(self, name) is not None:
+                    raise self._misplaced(name, "a retrieval model", "two-tower")
+
+    def _misplaced(self, section: str, owner: str, kind: str) -> ConfigError:
+        return ConfigError(
+            f"[{section}] belongs to {owner}, but model.kind = "
+            f"{name_of(MODELS, self.model)!r}: leave it out, or set model.kind = {kind!r}"
+        )
+
+    def _complete_graph(self, model: GraphModelConfig) -> None:
+        graph = self.graph or GraphConfig()
+        graph.require_layers(model.layers)
+        object.__setattr__(self, "graph", graph)
+        if graph.predict == "links":
+            if self.negatives is None:
+                raise ConfigError(
+                    "graph.predict = 'links' trains against negatives, but there is no [negatives]:"
+                    " add it, for example with kind = 'in-batch'"
+                )
             object.__setattr__(self, "retrieval", self.retrieval or RetrievalConfig())
             return
         for name in ("negatives", "retrieval"):
             if getattr(self, name) is not None:
                 raise ConfigError(
-                    f"[{name}] belongs to a retrieval model, but model.kind = "
-                    f"{name_of(MODELS, self.model)!r}: leave it out, or set model.kind = "
-                    "'two-tower'"
+                    f"[{name}] is for graph.predict = 'links', but it is 'nodes': leave it out, or "
+                    "predict links"
                 )
 
     @property

@@ -17,6 +17,7 @@ from outsize.export.retrieval import ItemSearcher
 from outsize.export.score_files import evaluate_file
 from outsize.models import ClickModel, ClickModelConfig, RetrievalModel, TwoTower
 from outsize.training.config import RunConfig
+from outsize.training.evaluate_graph import evaluate_graph_run
 from outsize.training.evaluate_pairs import cold_keys, evaluate_pairs, pair_facts, seen_in_run
 from outsize.training.export_run import encode_items
 from outsize.training.run_folder import RunFolder
@@ -44,7 +45,7 @@ class _Loaded:
 
 def evaluate(
     model: str | Path,
-    file: str | Path,
+    file: str | Path | None = None,
     step: int | None = None,
     *,
     exclude: Sequence[str | Path] = (),
@@ -56,7 +57,8 @@ def evaluate(
     Args:
         model: The folder of a run, whose data must still be there, or of an export.
         file: A CSV, TSV or Parquet file with the columns and the label of the training data; for a
-            two-tower model, of pairs.
+            two-tower model, of pairs. None for the run of a graph model, which is measured on its
+            validation and test splits.
         step: For a run, take the checkpoint of this step instead of the best validation's.
         exclude: For a two-tower model, files of pairs whose items are left out of rankings; by
             default a run's training and validation pairs, and nothing for an export.
@@ -66,8 +68,15 @@ def evaluate(
 
     Returns:
         "metrics", the "step" of the weights they are of, "num_rows" and "num_bad" of the file, and
-        a "note" where the weights are not those of a run's best validation.
+        a "note" where the weights are not those of a run's best validation. Of a graph model also
+        the "validation" metrics; "metrics" are those of the test.
     """
+    run = RunFolder(Path(model))
+    if run.holds_run() and run.config().task == "graph":
+        _refuse_file(run, file, exclude)
+        return evaluate_graph_run(run, step)
+    if file is None:
+        raise ConfigError(f"{model} is measured on a labelled file: name it after the folder")
     loaded = _load(Path(model), step)
     notes = [loaded.note]
     if isinstance(loaded.model, RetrievalModel):
@@ -92,6 +101,14 @@ def evaluate(
         **counts,
         "note": "; ".join(note for note in notes if note),
     }
+
+
+def _refuse_file(run: RunFolder, file: str | Path | None, exclude: Sequence[str | Path]) -> None:
+    if file is not None or exclude:
+        raise ConfigError(
+            f"{run.path} holds a graph model, which is measured on the splits of its own data: "
+            f"leave {file if file is not None else '--exclude'} out"
+        )
 
 
 def _load(folder: Path, step: int | None) -> _Loaded:

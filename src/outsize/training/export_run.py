@@ -81,6 +81,11 @@ def export_run(
     folder, out = open_run(run), Path(out)
     require_free(out)
     config = folder.config()
+    if config.task == "graph":
+        raise ConfigError(
+            f"{folder.path} holds a graph model, which cannot be exported yet: measure it with "
+            "outsize evaluate, or load it with its data in Python"
+        )
     export = _export_click if isinstance(config.model, ClickModelConfig) else _export_retrieval
     written, training, note = export(folder, config, out, step, how, quiet)
     return {**written, **training, "note": note}

@@ -15,7 +15,7 @@ from torch import nn
 
 from outsize.collection import EmbeddingCollection
 from outsize.errors import NotEnoughMemoryError, OutsizeError
-from outsize.models import ClickModelConfig, RetrievalModel
+from outsize.models import ClickModelConfig, GraphModel, RetrievalModel
 from outsize.ranks.failures import failing_together
 from outsize.spec import FeatureSpec, TableSpec
 from outsize.training.available_memory import available_bytes
@@ -142,6 +142,28 @@ def retrieval_model_needs(
         f"[negatives] with {num_drawn:,} items per step of vectors of {dim:,}":
             num_drawn * dim * _FLOAT,
         f"[retrieval] with cut-offs up to {num_places:,}": num_asked * num_places * _ID,
+    }  # fmt: skip
+
+
+def graph_model_needs(
+    config: RunConfig, build: Callable[[], GraphModel], num_train: int
+) -> dict[str, int]:
+    """What the layers and a batch of seeds take on a rank.
+
+    Of a batch, the seeds alone are counted: how many neighbours they share is not known before.
+
+    Args:
+        config: The run.
+        build: Makes the model, over `EmbeddingShapes`.
+        num_train: Training examples, which bound a batch.
+    """
+    model, hidden = _model_shape(build), getattr(config.model, "hidden", 1)
+    batch_size = min(config.train.batch_size, num_train)
+    return {
+        f"[model] with hidden = {hidden:,} and embeddings.dim = {config.embeddings.dim:,}":
+            model.num_weights * _FLOAT * (2 + _state_numbers(config)),
+        f"train.batch_size = {config.train.batch_size:,}":
+            batch_size * (config.embeddings.dim + hidden) * 2 * _FLOAT,
     }  # fmt: skip
 
 

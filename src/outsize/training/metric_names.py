@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-_LABELS = {"loss": "log loss", "auc": "AUC"}
+_LABELS = {
+    "loss": "log loss", "auc": "AUC", "micro_f1": "micro-F1", "macro_f1": "macro-F1",
+}  # fmt: skip
+_QUALITY = ("auc", "accuracy", "micro_f1", "macro_f1")
 _RANKING = {"recall": "recall", "ndcg": "NDCG", "mrr": "MRR", "hit": "hit rate"}
 _OF_EVERY_TASK = (
     "step", "split", "epoch", "loss", "learning_rate", "examples_per_s", "hit_rate", "reads",
@@ -24,8 +27,8 @@ def label_of(name: str) -> str:
 
 
 def quality_names(names: Iterable[str]) -> list[str]:
-    """The quality metrics besides the loss: AUC, or ranking metrics."""
-    return [name for name in names if name == "auc" or "@" in name]
+    """The quality metrics besides the loss: AUC, accuracy and F1, or ranking metrics."""
+    return [name for name in names if name in _QUALITY or "@" in name]
 
 
 def own_names(lines: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from outsize.contracts.neighborhood import GraphSchema
 from outsize.data.click_data import Split
 
 Ids = NDArray[Any]  # int32 or int64, possibly memory-mapped
@@ -27,11 +28,13 @@ class IdBags:
         starts: Start of each node's ids in `values`, and the end of the last; int64.
         values: The ids of all nodes, from 0 to `num_ids` − 1.
         num_ids: Number of different ids.
+        names: The raw value of each id, a pyarrow array; `None` if they are the ids.
     """
 
     starts: NDArray[np.int64]
     values: Ids
     num_ids: int
+    names: Any = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,14 @@ class Graph:
 
     nodes: Mapping[str, NodeType]
     relations: Mapping[str, Relation]
+
+    @property
+    def schema(self) -> GraphSchema:
+        """Its node types and relations."""
+        return GraphSchema(
+            {kind: tuple(nodes.attributes) for kind, nodes in self.nodes.items()},
+            {name: (edges.source, edges.target) for name, edges in self.relations.items()},
+        )
 
 
 @dataclass(frozen=True)

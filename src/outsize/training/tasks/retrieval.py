@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from outsize.checkpoint import read_manifest
 from outsize.contracts import ReclusterReport
-from outsize.data import PairBatch
+from outsize.data import PairBatch, RetrievalData
 from outsize.data.click_data import SPLITS, Split
 from outsize.errors import CheckpointError, ConfigError, DataError, ReclusterError
 from outsize.hashing import derive_seed
@@ -40,7 +40,7 @@ from outsize.training.build import (
 )
 from outsize.training.config import RunConfig
 from outsize.training.metric_names import Metrics
-from outsize.training.retrieval_evaluation import encode_corpus, evaluate_retrieval
+from outsize.training.retrieval_evaluation import Encode, encode_corpus, evaluate_retrieval
 from outsize.training.saved_state import fitting, require_weights
 from outsize.training.tasks.base import Task
 
@@ -62,8 +62,7 @@ class RetrievalTask(Task[PairBatch]):
         assert config.negatives is not None
         assert config.retrieval is not None
         self.device = build_device(config.train.device)
-        self.data = build_retrieval_data(config).to(self.device)
-        self.model = build_retrieval_model(config, self.data).to(self.device)
+        self.data = self._build(config).to(self.device)
         self.embeddings = self.model.embeddings
         self.rows = config.embeddings.build_row_optimizer(self.embeddings.store)
         self.fingerprint = self.data.fingerprint
@@ -75,7 +74,7 @@ class RetrievalTask(Task[PairBatch]):
         self._weighted = config.embeddings.weighs_ids
         self._require_possible(config)
         chunk_size = config.negatives.chunk_size
-        self._encode_queries = in_chunks(self.model.encode_queries, chunk_size)
+        self._encode_queries = in_chunks(self._encode_query_features, chunk_size)
         self._encode_items = in_chunks(self._encode_item_rows, chunk_size)
         source = ItemSource(
             num_items=self.data.items.num_rows,
@@ -92,6 +91,12 @@ class RetrievalTask(Task[PairBatch]):
         self._sums: dict[str, Tensor] = {}
         self._counts: dict[str, int] = {}
         self.model.train()
+
+    def _build(self, config: RunConfig) -> RetrievalData:
+        """Make the data, and `self.model` on its device."""
+        data = build_retrieval_data(config)
+        self.model = build_retrieval_model(config, data).to(self.device)
+        return data
 
     @property
     def trained(self) -> nn.Module:
@@ -120,7 +125,7 @@ class RetrievalTask(Task[PairBatch]):
         if not batch.items.shape[0]:
             batch = self._stand_in(batch)
         with self.autocast():
-            queries = self._encode_queries(batch.queries)
+            queries = self._encode_queries(self._query_features(batch))
         known = None
         if self._wanted.max_known != 0:
             known = self.data.known_items(batch.query_rows, self._wanted.max_known)
@@ -167,17 +172,7 @@ class RetrievalTask(Task[PairBatch]):
         If a stop is requested, it raises `StopRequested` between chunks.
         """
         self.model.eval()
-
-        def encode(rows: Tensor) -> Tensor:
-            with self.autocast():
-                return self.model.encode_queries(self.data.queries.take(rows))
-
-        items = encode_corpus(
-            lambda rows: self._encode({"item": rows}),
-            self.data.items.num_rows,
-            _ITEMS_PER_CHUNK,
-            self.device,
-        )
+        encode, items = self._evaluated(split)
         with torch.no_grad():
             beta = self.negatives.temperature()
         metrics = self._wanted.metrics(str(self.device))
@@ -191,8 +186,12 @@ class RetrievalTask(Task[PairBatch]):
     def recluster(self, step: int, optimizer: Optimizer) -> dict[str, ReclusterReport]:
         """Recluster tables."""
         with failing_together(ReclusterError):
-            counts = self.data.count_ids() if rank() == 0 and self._weighted else {}
+            counts = self.count_ids() if rank() == 0 and self._weighted else {}
         return self.embeddings.recluster(optimizer, counts)
+
+    def count_ids(self) -> dict[str, Tensor]:
+        """How often each id of each table occurs in training."""
+        return self.data.count_ids()
 
     def extra_memory(self) -> dict[str, MemoryUse]:
         """The negative cache, if there is one."""
@@ -234,11 +233,37 @@ class RetrievalTask(Task[PairBatch]):
             if torch.is_grad_enabled():
                 encoded: Tensor = self._forward(features)
                 return encoded
-            with evaluation_mode(self.model.encode_items):
+            with evaluation_mode(self._item_encoder):
                 return self._encode_items(features)
+
+    @property
+    def _item_encoder(self) -> Callable[..., Any]:
+        """What encodes items, to be switched to evaluation mode."""
+        return self.model.encode_items
+
+    def _query_features(self, batch: PairBatch) -> Mapping[str, Tensor]:
+        return batch.queries
+
+    def _encode_query_features(self, features: Mapping[str, Tensor]) -> Tensor:
+        return self.model.encode_queries(features)
 
     def _encode_item_rows(self, features: Mapping[str, Tensor]) -> Tensor:
         return self.model.encode_items(self.data.items.take(features["item"]))
+
+    def _evaluated(self, split: Split) -> tuple[Encode, Tensor]:
+        """How queries of a split are encoded, and all items, encoded."""
+
+        def encode(rows: Tensor) -> Tensor:
+            with self.autocast():
+                return self.model.encode_queries(self.data.queries.take(rows))
+
+        items = encode_corpus(
+            lambda rows: self._encode({"item": rows}),
+            self.data.items.num_rows,
+            _ITEMS_PER_CHUNK,
+            self.device,
+        )
+        return encode, items
 
     def _stand_in(self, batch: PairBatch) -> PairBatch:
         """A training pair with weight 0, for a rank that has none in the last batch.
@@ -267,7 +292,7 @@ class RetrievalTask(Task[PairBatch]):
 class _Trained(nn.Module):
     """Everything that is optimized, averaged over ranks by DDP and saved together."""
 
-    def __init__(self, model: RetrievalModel, negatives: NegativesLoss, encode: Any) -> None:
+    def __init__(self, model: nn.Module, negatives: NegativesLoss, encode: Any) -> None:
         super().__init__()
         self.model = model
         self.negatives = nn.ParameterList(negatives.parameters())

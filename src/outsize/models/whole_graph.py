@@ -1,0 +1,177 @@
+"""Computing the vectors of many nodes of a graph, layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from outsize.contracts.neighborhood import Neighborhood
+from outsize.ranks.collectives import check_stop_together, gather_rows, rank, world_size
+
+
+@runtime_checkable
+class OneHop(Protocol):
+    """Samples one hop of a graph; `NeighborSampler(graph, [-1])` is one."""
+
+    graph: Any
+
+    def sample(self, seeds: NDArray[np.int64], node_type: str, number: int = 0) -> Neighborhood:
+        """The neighbourhood of seeds."""
+
+
+@runtime_checkable
+class Layered(Protocol):
+    """A model that can be applied layer by layer; every `GraphModel` is one."""
+
+    types_by_layer: list[list[str]]
+
+    def read(self, neighborhood: Neighborhood) -> dict[str, Tensor]:
+        """The inputs of all nodes, by type."""
+
+    def apply_layer(
+        self, number: int, vectors: Mapping[str, Tensor], neighborhood: Neighborhood, hops: int
+    ) -> dict[str, Tensor]:
+        """The vectors of the nodes within some hops after a layer."""
+
+    def finish(self, vectors: Tensor) -> Tensor:
+        """What is returned for vectors of the last layer."""
+
+
+@torch.no_grad()
+def encode_whole_graph(
+    model: Layered, sampler: OneHop, node_type: str, nodes: Any, max_edges: int
+) -> Float[Tensor, "n dim"]:
+    """See `GraphModel.encode_all`.
+
+    Ranks take turns with the chunks of a layer and send each other the vectors: every rank ends
+    with all of them. Each layer so sends (ranks − 1) times its vectors.
+    """
+    graph, device = sampler.graph, _device_of(model)
+    num_nodes = graph.nodes[node_type].num_nodes
+    wanted = np.arange(num_nodes) if nodes is None else np.asarray(nodes, np.int64)
+    needed = _needed_nodes(model, graph, node_type, wanted, max_edges)
+    vectors: dict[str, Tensor] = {}
+    places: dict[str, Tensor] = {}
+    for number, targets in enumerate(needed):
+        found: dict[str, Tensor] = {}
+        for kind, ids in targets.items():
+            found[kind] = _encode_layer(
+                model, sampler, number, kind, ids, (vectors, places), max_edges, device
+            )
+        vectors = found
+        places = {kind: _places(ids, graph.nodes[kind].num_nodes) for kind, ids in targets.items()}
+    return model.finish(vectors[node_type]).index_select(
+        0, places[node_type][torch.from_numpy(wanted)].to(device)
+    )
+
+
+def _encode_layer(
+    model: Layered,
+    sampler: OneHop,
+    number: int,
+    kind: str,
+    ids: NDArray[np.int64],
+    before: tuple[Mapping[str, Tensor], Mapping[str, Tensor]],
+    max_edges: int,
+    device: torch.device,
+) -> Float[Tensor, "n width"]:
+    """The vectors of nodes of one type after a layer.
+
+    Args:
+        model: The model.
+        sampler: Samples one hop.
+        number: Which layer.
+        kind: The type.
+        ids: The nodes.
+        before: Node type → vectors after the layer before, and where each node's is; empty before
+            the first layer.
+        max_edges: Edges per chunk.
+        device: Where the model is.
+    """
+    vectors, places = before
+    parts: list[Tensor] = []
+    chunks = list(_chunks(sampler.graph, kind, ids, max_edges))
+    empty = slice(0, 0)
+    for first in range(0, max(1, len(chunks)), world_size()):
+        check_stop_together(device)
+        own = first + rank()
+        # A rank without a chunk takes part: reading rows may be collective.
+        chunk = chunks[own] if own < len(chunks) else empty
+        hood = sampler.sample(ids[chunk], kind)
+        on_device = hood.to(device)
+        if number == 0:
+            inputs = model.read(on_device)
+        else:
+            inputs = {
+                name: vectors[name].index_select(0, places[name][hood.nodes[name]].to(device))
+                for name in vectors
+            }
+        found = model.apply_layer(number, inputs, on_device, 0)[kind]
+        parts.extend(gather_rows(found))
+    return torch.cat(parts)
+
+
+def _needed_nodes(
+    model: Layered, graph: Any, node_type: str, wanted: NDArray[np.int64], max_edges: int
+) -> list[dict[str, NDArray[np.int64]]]:
+    """The nodes that each layer computes, ascending, by type."""
+    marks = {kind: np.zeros(nodes.num_nodes, bool) for kind, nodes in graph.nodes.items()}
+    marks[node_type][wanted] = True
+    *earlier, last = model.types_by_layer[1:]
+    needed = [_marked(marks, last)]
+    for kinds in reversed(earlier):
+        for kind, ids in needed[0].items():
+            for chunk in _chunks(graph, kind, ids, max_edges):
+                for relation in graph.relations.values():
+                    if relation.target == kind:
+                        marks[relation.source][_sources_of(relation, ids[chunk])] = True
+        needed.insert(0, _marked(marks, kinds))
+    return needed
+
+
+def _marked(
+    marks: Mapping[str, NDArray[np.bool_]], kinds: list[str]
+) -> dict[str, NDArray[np.int64]]:
+    return {kind: np.flatnonzero(marks[kind]) for kind in kinds}
+
+
+def _sources_of(relation: Any, nodes: NDArray[np.int64]) -> NDArray[Any]:
+    first = relation.starts[nodes]
+    sizes = relation.starts[nodes + 1] - first
+    ends = sizes.cumsum()
+    total = int(ends[-1]) if len(ends) else 0
+    edges = np.arange(total) + np.repeat(first - (ends - sizes), sizes)
+    sources: NDArray[Any] = relation.sources[edges]
+    return sources
+
+
+def _chunks(graph: Any, kind: str, ids: NDArray[np.int64], max_edges: int) -> Iterator[slice]:
+    """Divide nodes so that each part has at most `max_edges` edges and nodes, or one node."""
+    degrees = np.ones(len(ids), np.int64)
+    for relation in graph.relations.values():
+        if relation.target == kind:
+            degrees += relation.starts[ids + 1] - relation.starts[ids]
+    ends, first = degrees.cumsum(), 0
+    while first < len(ids):
+        before = int(ends[first - 1]) if first else 0
+        stop = max(first + 1, int(np.searchsorted(ends, before + max_edges, side="right")))
+        yield slice(first, stop)
+        first = stop
+
+
+def _places(ids: NDArray[np.int64], num_nodes: int) -> Tensor:
+    """Where each node is among some; −1 for the others."""
+    places = torch.full((num_nodes,), -1)
+    places[torch.from_numpy(ids)] = torch.arange(len(ids))
+    return places
+
+
+def _device_of(model: Layered) -> torch.device:
+    assert isinstance(model, nn.Module)
+    return next((weight.device for weight in model.parameters()), torch.device("cpu"))
