@@ -24,15 +24,14 @@ from numpy.typing import NDArray
 
 import outsize
 from benchmarks.het.plain_graphsage import PlainSettings, train_plain
-from benchmarks.het.real_graphs import GRAPHS, RealGraphConfig
+from benchmarks.het.real_graphs import GRAPHS, graph_section
 from benchmarks.runner import typed_command
-from outsize.data import DATA, GraphData
+from outsize.data import GraphData, GraphDataConfig
 from outsize.files import write_text_atomically
 from outsize.reporting.environment import environment
 from outsize.training.config import RunConfig
 from outsize.training.strict_toml import decode
 
-DATA["real-graph"] = RealGraphConfig
 METHODS = ("outsize", "torch", "label-propagation")
 _SEEDS = (0, 1, 2)
 _MOST_STEPS = 10
@@ -53,7 +52,7 @@ def run_file(name: str, folder: str, settings: PlainSettings, seed: int) -> dict
     """The run of Outsize that the settings ask for."""
     return {
         "seed": seed,
-        "data": {"kind": "real-graph", "name": name, "folder": folder},
+        "data": graph_section(name, folder),
         "model": {
             "kind": "graphsage",
             "hidden": settings.hidden,
@@ -122,12 +121,13 @@ def run_cell(name: str, method: str, seed: int, folder: str, epochs: int | None)
     settings = SETTINGS[name]
     settings = settings if epochs is None else replace(settings, epochs=epochs)
     started = time.perf_counter()
+    config = decode(RunConfig, run_file(name, folder, settings, seed), "benchmark")
     if method == "outsize":
-        config = decode(RunConfig, run_file(name, folder, settings, seed), "benchmark")
         result = outsize.train(config, quiet=True)
         best = {"validation": result.best["accuracy"], "test": result.test["accuracy"]}
     else:
-        data = RealGraphConfig(name, folder).build()
+        assert isinstance(config.data, GraphDataConfig)
+        data = config.data.build()
         plain = method == "torch"
         best = dict(train_plain(data, settings, seed) if plain else propagate_labels(data))
     elapsed_s = round(time.perf_counter() - started, 1)

@@ -1,11 +1,13 @@
 """HET's comparison on graphs: accuracy by step, time and bytes with a cache of bounded staleness.
 
-    python -m benchmarks.het.graph_staleness [--work CELLS] [--out benchmarks/results]
+    python -m benchmarks.het.graph_staleness [--data FOLDER] [--work CELLS]
+                                             [--out benchmarks/results]
 
 GraphSAGE learns the classes of nodes of a synthetic graph with power-law degrees from a row per
 node. Synchronous training, and caches with several bounds, by 2 and 4 ranks; then the hit rate of
 caches by size and eviction policy. Differences in accuracy are taken seed by seed, and shown with
-their range. `--work` keeps finished cells, so an interrupted run goes on where it stopped.
+their range. `--data` adds real graphs, with the settings of `graph_quality`. `--work` keeps
+finished cells, so an interrupted run goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -14,9 +16,11 @@ import argparse
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.het.graph_quality import SETTINGS, run_file
 from benchmarks.het.staleness_runs import MODES, cache_of, launch, steady_step_s, train_cells
 from outsize.bench import Benchmark, measure
 from outsize.data import SyntheticGraphConfig
@@ -25,15 +29,23 @@ from outsize.training.config import CheckpointConfig, OptimizerConfig, RunConfig
 from outsize.training.graph_config import GraphConfig
 from outsize.training.row_counts import sent_bytes
 from outsize.training.store_config import RowOptimizerConfig, StoreConfig
+from outsize.training.strict_toml import decode
 
 ABOUT = "accuracy, bytes and hit rate of GraphSAGE with bounded staleness"
 _MODES = ("synchronous", "s = 0", "s = 10", "s = 100", "s = inf")
 _ON_FOUR = ("synchronous", "s = 10")
+_REAL = ("musae_facebook", "debian_trixie", "acl")
+_REAL_ONCE = ("s = 100", "s = inf")  # with one seed, on two ranks
 _SHARES = (0.05, 0.2)
 _POLICIES = ("lru", "lfu", "fading-lfu")
 _SHARE = 0.1
 _POLICY = "fading-lfu"
 _NEVER = 1 << 40
+_MODE_HEAD = (
+    "| ranks | mode | MB sent | fewer bytes | hit rate | largest lag | test accuracy | against "
+    "synchronous | ms per step |"
+)
+_MODE_RULE = "|--:|---|--:|--:|--:|--:|--:|--:|--:|"
 
 
 def cells_of(sizes: Mapping[str, Any], seeds: int, *, quick: bool) -> list[dict[str, Any]]:
@@ -53,6 +65,36 @@ def cells_of(sizes: Mapping[str, Any], seeds: int, *, quick: bool) -> list[dict[
         {"mode": "s = 10", "num_ranks": 2, **sizes, "seed": 0, "share": share, "policy": policy}
         for share, policy in (caches[:1] if quick else caches)
     ]
+
+
+def real_cells(seeds: int) -> list[dict[str, Any]]:
+    """The cells of real graphs."""
+    chosen = [(mode, ranks, seed) for ranks in (2, 4) for mode in _ON_FOUR for seed in range(seeds)]
+    chosen += [(mode, 2, 0) for mode in _REAL_ONCE]
+    return [
+        {"graph": graph, "mode": mode, "num_ranks": ranks, "seed": seed}
+        for graph in _REAL
+        for mode, ranks, seed in chosen
+    ]
+
+
+def real_run(mode: str, *, graph: str, folder: str, num_ranks: int, seed: int) -> RunConfig:
+    """The run of a cell on a real graph: that of `graph_quality`, by several ranks."""
+    settings, chosen = SETTINGS[graph], MODES[mode]
+    config = decode(RunConfig, run_file(graph, folder, settings, seed), "benchmark")
+    assert isinstance(config.embeddings, StoreConfig)
+    embeddings = replace(
+        config.embeddings,
+        store=chosen.store,
+        wire=chosen.wire,
+        cache=cache_of(chosen, _SHARE, eviction=_POLICY),
+    )
+    return replace(
+        config,
+        embeddings=embeddings,
+        train=replace(config.train, batch_size=settings.batch_size // num_ranks, log_every=10),
+        checkpoint=CheckpointConfig(every=_NEVER, best=False),
+    )
 
 
 def graph_run(
@@ -105,24 +147,30 @@ def graph_run(
     )
 
 
-def train_cell(mode: str, say: Callable[[str], None], **settings: Any) -> dict[str, Any]:
-    """Train one cell in its own processes."""
-    config = graph_run(mode, **settings)
+def train_cell(
+    mode: str, say: Callable[[str], None], folder: str = "", **settings: Any
+) -> dict[str, Any]:
+    """Train one cell in its own processes; the files of real graphs are in `folder`."""
+    if "graph" in settings:
+        config = real_run(mode, folder=folder, **settings)
+    else:
+        config = graph_run(mode, **settings)
+    batch_size = config.train.batch_size * settings["num_ranks"]
     summary, lines = launch(config, settings["num_ranks"], f"{mode} ({settings})")
     train = [line for line in lines if line["split"] == "train"]
     sent = sent_bytes(lines)
     cell = {
         "run_steps": summary["steps"],
-        "curve": read_curve(lines, settings["batch_size"]),
+        "curve": read_curve(lines, batch_size),
         "test_accuracy": summary["test"]["accuracy"],
         "bayes_accuracy": summary["test"].get("bayes_accuracy"),
         "sent_bytes": sent,
         "hit_rate": train[-1].get("hit_rate"),
         "largest_lag": max((line.get("largest_lag") or 0 for line in train), default=0),
-        "step_ms": steady_step_s(lines, settings["batch_size"]) * 1e3,
+        "step_ms": steady_step_s(lines, batch_size) * 1e3,
         "elapsed_s": summary["elapsed_s"],
     }
-    named = ("num_ranks", "seed", "share", "policy")
+    named = ("graph", "num_ranks", "seed", "share", "policy")
     told = ", ".join(f"{key} {settings[key]}" for key in named if key in settings)
     say(
         f"{mode} ({told}): {sum(sent.values()) / 1e6:,.1f} MB, accuracy "
@@ -154,12 +202,16 @@ def compare(quick: bool, say: Callable[[str], None], given: argparse.Namespace) 
         "dim": 8 if quick else 64,
     }
     cells = cells_of(sizes, 1 if quick else given.seeds, quick=quick)
-    return {"sizes": sizes, "rows": train_cells(cells, say, given.work, given.jobs, train_cell)}
+    if given.data is not None:
+        cells += real_cells(given.seeds)
+    train = partial(train_cell, folder=str(given.data or ""))
+    return {"sizes": sizes, "rows": train_cells(cells, say, given.work, given.jobs, train)}
 
 
 def table(results: dict[str, Any]) -> str:
     """The results as Markdown."""
-    sizes, rows = results["sizes"], results["rows"]
+    sizes = results["sizes"]
+    rows = [row for row in results["rows"] if "graph" not in row]
     modes = [row for row in rows if "policy" not in row]
     seeds = len({row["seed"] for row in modes})
     steps = modes[0]["run_steps"]
@@ -170,9 +222,8 @@ def table(results: dict[str, Any]) -> str:
         f"Mean of {seeds} seeds (range); differences in accuracy are taken seed by seed. Bytes "
         "are sent by all ranks over the whole run, the cold cache and the last flush included. "
         f"{_best(modes)}Times are those of a busy machine: read them as noise.\n",
-        "| ranks | mode | MB sent | fewer bytes | hit rate | largest lag | test accuracy | against "
-        "synchronous | ms per step |",
-        "|--:|---|--:|--:|--:|--:|--:|--:|--:|",
+        _MODE_HEAD,
+        _MODE_RULE,
     ]
     parts += _mode_lines(modes)
     parts += ["\nValidation accuracy after each epoch, and MB sent until then, by 2 ranks:\n"]
@@ -181,7 +232,23 @@ def table(results: dict[str, Any]) -> str:
         "\nHit rate and MB sent by size and policy of the cache, s = 10, 2 ranks, one seed:\n"
     )
     parts += _cache_lines([row for row in rows if "policy" in row])
+    real = [row for row in results["rows"] if "graph" in row]
+    for graph in dict.fromkeys(row["graph"] for row in real):
+        same = [row for row in real if row["graph"] == graph]
+        parts.append(f"\n{_about_graph(graph, same)}\n")
+        parts += [_MODE_HEAD, _MODE_RULE, *_mode_lines(same)]
     return "\n".join(parts) + "\n"
+
+
+def _about_graph(graph: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    settings = SETTINGS[graph]
+    seeds = len({row["seed"] for row in rows})
+    return (
+        f"`{graph}`, a real graph: two layers of {settings.hidden} over rows of {settings.dim}, "
+        f"fan-out {' × '.join(map(str, settings.fan_out))}, batches of {settings.batch_size} over "
+        f"all ranks, {rows[0]['run_steps']:,} steps, {seeds} seeds (one for {_REAL_ONCE[0]} and "
+        f"{_REAL_ONCE[1]}); accuracy is that of the best validation:"
+    )
 
 
 def _best(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -252,6 +319,7 @@ def _parsed(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=BENCHMARK.command, description=ABOUT)
     parser.add_argument("--quick", action="store_true", help="small sizes, to try the command")
     parser.add_argument("--out", type=Path, help="also write the results to this folder")
+    parser.add_argument("--data", type=Path, help="folder of real graphs")
     parser.add_argument("--work", type=Path, help="folder that keeps finished cells")
     parser.add_argument("--jobs", type=int, help="cells at a time")
     parser.add_argument("--seeds", type=int, default=3, help="seeds per mode")
