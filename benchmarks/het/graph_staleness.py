@@ -226,7 +226,10 @@ def table(results: dict[str, Any]) -> str:
         _MODE_RULE,
     ]
     parts += _mode_lines(modes)
-    parts += ["\nValidation accuracy after each epoch, and MB sent until then, by 2 ranks:\n"]
+    parts.append(
+        "\nValidation accuracy after each epoch, and MB sent up to the last line of the log before "
+        "it, at most 10 steps earlier, by 2 ranks:\n"
+    )
     parts += _curve_lines([row for row in modes if row["num_ranks"] == 2])
     parts.append(
         "\nHit rate and MB sent by size and policy of the cache, s = 10, 2 ranks, one seed:\n"

@@ -139,6 +139,18 @@ def test_edges_that_are_out_of_range_are_refused(monkeypatch, starts, sources, s
         aggregate(torch.zeros(3, 2), torch.tensor(starts), torch.tensor(sources))
 
 
+@pytest.mark.parametrize("how", HOWS)
+def test_torch_may_be_asked_to_be_deterministic(how):
+    vectors, starts, sources = make(0, [3, 0, 90, 2], 50, 16)
+    leaf = vectors.requires_grad_()
+    torch.use_deterministic_algorithms(True)
+    try:
+        aggregate_by_torch(leaf, starts, sources, how).sum().backward()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert leaf.grad.abs().sum() > 0
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("how", HOWS)
 def test_cuda_gives_the_same(how):

@@ -30,7 +30,7 @@ def count_drawn(starts, num_edges, nodes, fan_out, drawn_starts):
     `num_edges`.
     """
     n = len(nodes)
-    num_nodes = uint64(len(starts) - 1)
+    num_nodes = uint64(max(len(starts) - 1, 0))
     total = 0
     drawn_starts[0] = 0
     for i in range(n):
