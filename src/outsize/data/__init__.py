@@ -7,11 +7,16 @@ from outsize.data.click_data import ClickBatch, ClickData, ClickDataConfig
 from outsize.data.criteo import CriteoConfig
 from outsize.data.encoded import EncodedClicks
 from outsize.data.graphs import (
+    AmazonConfig,
+    EdgesConfig,
     Graph,
     GraphData,
     GraphDataConfig,
     LinkSplit,
     NodeLabels,
+    NpzGraphConfig,
+    OgbConfig,
+    RedditConfig,
     SyntheticGraphConfig,
 )
 from outsize.data.interactions import InteractionsConfig
@@ -36,6 +41,11 @@ RETRIEVAL_DATA: dict[str, type[RetrievalDataConfig]] = {
 }
 GRAPH_DATA: dict[str, type[GraphDataConfig]] = {
     "synthetic-graph": SyntheticGraphConfig,
+    "edges": EdgesConfig,
+    "npz": NpzGraphConfig,
+    "ogb": OgbConfig,
+    "reddit": RedditConfig,
+    "amazon": AmazonConfig,
 }
 DATA: MutableMapping[
     str, type[ClickDataConfig] | type[RetrievalDataConfig] | type[GraphDataConfig]
@@ -46,11 +56,13 @@ __all__ = [
     "DATA",
     "GRAPH_DATA",
     "RETRIEVAL_DATA",
+    "AmazonConfig",
     "AvazuConfig",
     "ClickBatch",
     "ClickData",
     "ClickDataConfig",
     "CriteoConfig",
+    "EdgesConfig",
     "EncodedClicks",
     "Entities",
     "Graph",
@@ -61,7 +73,10 @@ __all__ = [
     "LinkSplit",
     "MovieLensConfig",
     "NodeLabels",
+    "NpzGraphConfig",
+    "OgbConfig",
     "PairBatch",
+    "RedditConfig",
     "RetrievalData",
     "RetrievalDataConfig",
     "SyntheticClicks",

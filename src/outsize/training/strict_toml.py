@@ -1,8 +1,9 @@
 """TOML to frozen dataclasses and back; unknown keys and wrong types are errors.
 
 A field is a number, a string, a boolean, a list of those, an optional one (`T | None`), another
-dataclass, or a choice: a field with `kinds` in its metadata holds one of several dataclasses,
-told apart by the key `kind`. Every message names the key and the way out.
+dataclass, a mapping from names to dataclasses, or a choice: a field with `kinds` in its metadata
+holds one of several dataclasses, told apart by the key `kind`. Every message names the key and the
+way out.
 
 Integers have 64 bits, as TOML has it, no number is NaN, and strings and lists have bounds that no
 run comes near: what is beyond them is refused here, before any other code meets it.
@@ -13,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 import tomllib
 import types
 import typing
@@ -29,6 +31,7 @@ T = TypeVar("T")
 _MAX_FILE_BYTES = 1 << 20
 _MAX_CHARACTERS, _MAX_ITEMS = 1 << 12, 1 << 16
 _SHOWN_CHARACTERS = 60
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")  # what TOML takes as a key without quotes
 
 
 def choice(kinds: Mapping[str, type], default: str) -> Any:
@@ -138,6 +141,8 @@ def encode(config: Any) -> dict[str, Any]:
             kinds = field.metadata.get("kinds")
             kind = {"kind": name_of(kinds, value)} if kinds else {}
             tree[field.name] = {**kind, **encode(value)}
+        elif isinstance(value, Mapping):
+            tree[field.name] = {name: encode(section) for name, section in value.items()}
         else:
             tree[field.name] = list(value) if isinstance(value, tuple) else value
     return tree
@@ -174,6 +179,8 @@ def _decode_field(
 ) -> Any:
     parts = [part for part in typing.get_args(hint) if part is not type(None)]
     hint = parts[0] if len(parts) == 1 and dataclasses.is_dataclass(parts[0]) else hint
+    if typing.get_origin(hint) is Mapping:
+        return _decode_sections(typing.get_args(hint)[1], value, source, path)
     kinds = field.metadata.get("kinds")
     if not kinds and not (dataclasses.is_dataclass(hint) and isinstance(hint, type)):
         return _decode_value(hint, value, source, path)
@@ -193,6 +200,24 @@ def _decode_field(
             )
         return decode(kinds[kind], rest, source, path)
     return decode(hint, value, source, path)
+
+
+def _decode_sections(kind: type[T], value: Any, source: str, path: str) -> dict[str, T]:
+    """A section for each name."""
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{source}: {path!r} must be a section, but got {shown(value)}")
+    sections = {}
+    for name, section in value.items():
+        if not _NAME.fullmatch(name):
+            raise ConfigError(
+                f"{source}: {shown(_at(path, name))} must be named by letters, digits, _ and - only"
+            )
+        if not isinstance(section, Mapping):
+            raise ConfigError(
+                f"{source}: {shown(_at(path, name))} must be a section, but got {shown(section)}"
+            )
+        sections[name] = decode(kind, section, source, _at(path, name))
+    return sections
 
 
 def _decode_value(hint: Any, value: Any, source: str, path: str) -> Any:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,12 @@ from outsize.data.encoding.manifest import MANIFEST, read_manifest
 from outsize.data.encoding.recipe import Recipe
 from outsize.data.encoding.sealed import sealed
 from outsize.data.encoding.sources import find_files, source_facts
-from outsize.data.encoding.verification import EncodedFolder
+from outsize.data.encoding.verification import EncodedFolder, VerifiedFolder
 from outsize.errors import DataError, WriteError
 from outsize.files import reason_of, sync_folder, write_text_atomically
 from outsize.interrupts import StopRequested, check_stop
 
-_FOLDER = ".outsize-cache"
+CACHE_FOLDER = ".outsize-cache"
 _POLL_S = 0.1
 
 
@@ -45,33 +45,45 @@ def open_encoded(recipe: Recipe, cache: str = "", verify: bool = False) -> Path:
         verify: Verify the checksums of all files, whether or not they have changed.
     """
     files = find_files(recipe.paths)
-    root = Path(cache) if cache else files[0].parent / _FOLDER
+    root = Path(cache) if cache else files[0].parent / CACHE_FOLDER
     final = root / f"{files[0].name.split('.')[0]}-{recipe.digest()[:16]}"
     facts = source_facts(files)
     encoded = EncodedFolder(final, facts, recipe)
-    # With `verify`, every process verifies on its own, without waiting for another.
-    if not (_is_whole(encoded) if verify else encoded.is_verified()):
-        try:
-            _verify_or_make(encoded, files, facts, recipe, verify)
-        except OSError as error:
-            raise WriteError(
-                f"could not write encoded data to {final}: {reason_of(error)}; "
-                "name another folder as cache"
-            ) from error
+    ensure_folder(encoded, lambda: _make(files, facts, recipe, final), verify)
     _report_bad(final)
     return final
 
 
-def _is_whole(encoded: EncodedFolder) -> bool:
-    return not encoded.is_outdated() and encoded.flaw(everything=True) is None
+def ensure_folder(
+    folder: VerifiedFolder, make: Callable[[], Mapping[str, Any]], verify: bool
+) -> None:
+    """Verify a folder, and make it if it is missing, outdated or damaged.
+
+    One process at a time does either; the others wait, and find the result.
+
+    Args:
+        folder: The folder.
+        make: Writes it, and returns its manifest.
+        verify: Verify the checksums of all files, whether or not they have changed.
+    """
+    # With `verify`, every process verifies on its own, without waiting for another.
+    if _is_whole(folder) if verify else folder.is_verified():
+        return
+    try:
+        _verify_or_make(folder, make, verify)
+    except OSError as error:
+        raise WriteError(
+            f"could not write encoded data to {folder.path}: {reason_of(error)}; "
+            "name another folder as cache"
+        ) from error
+
+
+def _is_whole(folder: VerifiedFolder) -> bool:
+    return not folder.is_outdated() and folder.flaw(everything=True) is None
 
 
 def _verify_or_make(
-    encoded: EncodedFolder,
-    files: list[Path],
-    facts: list[dict[str, Any]],
-    recipe: Recipe,
-    verify: bool,
+    encoded: VerifiedFolder, make: Callable[[], Mapping[str, Any]], verify: bool
 ) -> None:
     final = encoded.path
     with contextlib.ExitStack() as stack:
@@ -93,8 +105,7 @@ def _verify_or_make(
                 encoded.stamp()
                 return
             say(f"encoded data in {final} is damaged ({flaw}): encoding it again")
-        manifest = _make(files, facts, recipe, final)
-        encoded.stamp_as_written(manifest["files"])
+        encoded.stamp_as_written(make()["files"])
 
 
 def _make(
@@ -121,10 +132,15 @@ def _make(
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
+    replace_folder(partial, final)
+    return manifest
+
+
+def replace_folder(partial: Path, final: Path) -> None:
+    """Rename a finished folder to its final name, in place of an older one."""
     shutil.rmtree(final, ignore_errors=True)
     partial.rename(final)
     sync_folder(final.parent)
-    return manifest
 
 
 def _clear(folder: Path, except_for: tuple[str, ...]) -> None:

@@ -12,13 +12,12 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from outsize.data.encoding.bad_rows import BadRows
-from outsize.data.encoding.recipe import Recipe
 from outsize.data.encoding.text_keys import Column
 from outsize.data.encoding.unreadable import ReadableStream
 from outsize.errors import DataError, one_line
@@ -29,6 +28,23 @@ _BLOCK_BYTES = 1 << 22
 _PARQUET_ROWS = 1 << 15
 _HEAD_BYTES = 1 << 20
 _DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t", ".dat": "\t", "": "\t"}
+
+
+@runtime_checkable
+class TextForm(Protocol):
+    """How text files are written."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns of files without a header."""
+
+    @property
+    def delimiter(self) -> str:
+        """The character between columns; empty for the one that the file's name implies."""
+
+    @property
+    def quoted(self) -> bool:
+        """Whether values may be quoted."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +106,7 @@ def source_facts(files: list[Path]) -> list[dict[str, Any]]:
 
 
 def read_chunks(
-    files: list[Path], wanted: tuple[str, ...], recipe: Recipe, bad: BadRows
+    files: list[Path], wanted: tuple[str, ...], form: TextForm, bad: BadRows
 ) -> Iterator[Chunk]:
     """Stream the wanted columns of all files; rows with a wrong number of columns are bad rows."""
     import pyarrow as pa
@@ -102,14 +118,14 @@ def read_chunks(
             if is_parquet:
                 yield from _read_parquet(number, path, wanted)
             else:
-                yield from _read_text(number, path, wanted, recipe, bad)
+                yield from _read_text(number, path, wanted, form, bad)
         except DataError:
             raise
         except damaged as error:
-            form = "cannot be read as text columns"
+            flaw = "cannot be read as text columns"
             if is_parquet:
-                form = "is not a readable Parquet file" + _damaged_column(path, wanted, damaged)
-            raise DataError(f"{path} {form}: {one_line(error, 200)}") from None
+                flaw = "is not a readable Parquet file" + _damaged_column(path, wanted, damaged)
+            raise DataError(f"{path} {flaw}: {one_line(error, 200)}") from None
 
 
 def _read_parquet(number: int, path: Path, wanted: tuple[str, ...]) -> Iterator[Chunk]:
@@ -145,13 +161,13 @@ def _damaged_column(
 
 
 def _read_text(
-    number: int, path: Path, wanted: tuple[str, ...], recipe: Recipe, bad: BadRows
+    number: int, path: Path, wanted: tuple[str, ...], form: TextForm, bad: BadRows
 ) -> Iterator[Chunk]:
     import pyarrow as pa
     import pyarrow.csv as pc
 
-    delimiter = recipe.delimiter or delimiter_of(path)
-    names = list(recipe.columns) or read_header(path, delimiter, recipe.quoted)
+    delimiter = form.delimiter or delimiter_of(path)
+    names = list(form.columns) or read_header(path, delimiter, form.quoted)
     _require_columns(path, wanted, names)
     malformed = _WrongWidths(path, bad)
     with pa.OSFile(str(path)) as raw:
@@ -163,11 +179,11 @@ def _read_text(
                 use_threads=False,
                 block_size=_BLOCK_BYTES,
                 column_names=names,
-                skip_rows=0 if recipe.columns else 1,
+                skip_rows=0 if form.columns else 1,
             ),
             parse_options=pc.ParseOptions(
                 delimiter=delimiter,
-                quote_char='"' if recipe.quoted else False,
+                quote_char='"' if form.quoted else False,
                 invalid_row_handler=malformed.skip,
             ),
             convert_options=pc.ConvertOptions(
@@ -178,7 +194,7 @@ def _read_text(
                 null_values=[""],
             ),
         )
-        first, position = 0 if recipe.columns else 1, 0
+        first, position = 0 if form.columns else 1, 0
         for batch in reader:
             columns = {name: batch.column(name) for name in wanted}
             numbers = malformed.lines(first, batch.num_rows)

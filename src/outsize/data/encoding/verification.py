@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -32,21 +33,26 @@ _BLOCK_BYTES = 1 << 20
 _SCHEMA = Each({"sha256": str, "stat": [int]})
 
 
-class EncodedFolder:
-    """A folder of encoded data, which may be missing, outdated, damaged or valid.
+class VerifiedFolder(ABC):
+    """A folder made from source files, which may be missing, outdated, damaged or valid.
 
     Args:
         path: The folder.
-        sources: The `source_facts` of the files it must have been encoded from.
-        recipe: The recipe it must have been encoded with.
+        sources: The `source_facts` of the files it must have been made from.
     """
 
-    def __init__(self, path: Path, sources: list[dict[str, Any]], recipe: Recipe) -> None:
+    def __init__(self, path: Path, sources: list[dict[str, Any]]) -> None:
         self.path = path
         self._sources = sources
-        self._recipe = recipe
         self._stamp_file = path.with_name(f"{path.name}.verified.json")
         self._stamps: dict[str, Any] = {}
+
+    @abstractmethod
+    def _manifest(self) -> dict[str, Any]:
+        """Its manifest, with `sources` and `files`; raises a `SchemaError` or an `OSError`."""
+
+    def _require_consistent(self, name: str, manifest: Mapping[str, Any]) -> None:  # noqa: B027
+        """Raise a `SchemaError` if a file whose checksum is right contradicts the manifest."""
 
     def is_verified(self) -> bool:
         """Whether it is complete, and no file has changed since it was verified."""
@@ -76,10 +82,8 @@ class EncodedFolder:
             with encoding_progress(sum(files[name]["bytes"] for name in names)) as advance:
                 for name in names:
                     self._compare(name, files[name], advance)
-            for feature, num_ids in manifest["num_ids"].items():
-                name = values_file(feature)
-                if name in names:
-                    require_named(self.path / name, num_ids)
+            for name in names:
+                self._require_consistent(name, manifest)
         except SchemaError as error:
             return f"{name}: {error}"
         except FileNotFoundError:
@@ -100,11 +104,6 @@ class EncodedFolder:
             for name, facts in files.items()
         }
         self.stamp()
-
-    def _manifest(self) -> dict[str, Any]:
-        manifest = load_manifest(self.path)
-        require_made_by(manifest, self._recipe)
-        return manifest
 
     def _unverified(self, manifest: Mapping[str, Any]) -> list[str]:
         """The files that have changed since they were verified, or never were."""
@@ -134,6 +133,30 @@ class EncodedFolder:
             raise SchemaError("its checksum is not the one written")
         # Taken before reading the file: a change in the meantime has a later time.
         self._stamps[name] = {"sha256": facts["sha256"], "stat": before}
+
+
+class EncodedFolder(VerifiedFolder):
+    """A folder of encoded click data.
+
+    Args:
+        path: The folder.
+        sources: The `source_facts` of the files it must have been encoded from.
+        recipe: The recipe it must have been encoded with.
+    """
+
+    def __init__(self, path: Path, sources: list[dict[str, Any]], recipe: Recipe) -> None:
+        super().__init__(path, sources)
+        self._recipe = recipe
+
+    def _manifest(self) -> dict[str, Any]:
+        manifest = load_manifest(self.path)
+        require_made_by(manifest, self._recipe)
+        return manifest
+
+    def _require_consistent(self, name: str, manifest: Mapping[str, Any]) -> None:
+        for feature, num_ids in manifest["num_ids"].items():
+            if name == values_file(feature):
+                require_named(self.path / name, num_ids)
 
 
 def _stat(path: Path) -> list[int]:

@@ -28,11 +28,13 @@ class IdBags:
         starts: Start of each node's ids in `values`, and the end of the last; int64.
         values: The ids of all nodes, from 0 to `num_ids` − 1.
         num_ids: Number of different ids.
+        names: The raw value of each id, a pyarrow array; `None` if they are the ids.
     """
 
     starts: NDArray[np.int64]
     values: Ids
     num_ids: int
+    names: Any = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from outsize.bounds import require_at_least, require_between
 from outsize.data.click_data import SPLITS, Split
+from outsize.data.encoding.ids import runs
 from outsize.data.encoding.splits.base import cut, require_shares
 from outsize.data.graphs.csr import EdgeRules, GroupedEdges, Pairs, group_edges
 from outsize.data.graphs.graph import (
@@ -237,7 +238,7 @@ class _Blocks:
         nodes = nodes[:: -(-len(nodes) * count // _MAX_SCORES)]
         degrees = edges.starts[nodes + 1] - edges.starts[nodes]
         owner = np.repeat(np.arange(len(nodes)), degrees)
-        neighbor = edges.sources[_places(edges.starts[nodes], degrees)]
+        neighbor = edges.sources[runs(edges.starts[nodes], degrees)]
         weights = self.weights()
         expected = 2 * config.num_edges / count * weights[nodes][owner] * weights[neighbor]
         # P(edge) = 1 − exp(−λ), P(no edge) = exp(−λ); blocks differ in the edges there are only
@@ -249,7 +250,7 @@ class _Blocks:
         if words is not None:
             owner = np.repeat(np.arange(len(nodes)), config.words_per_node)
             begin = words.starts[nodes]
-            found = words.values[_places(begin, words.starts[nodes + 1] - begin)] % count
+            found = words.values[runs(begin, words.starts[nodes + 1] - begin)] % count
             own = (config.num_words - 1 - found) // count + 1
             share = np.maximum((1 - config.word_signal) / config.num_words, 1e-300)
             odds = np.minimum(np.log1p(config.word_signal / own / share), _MAX_LOG_ODDS)
@@ -303,13 +304,6 @@ def _below(uniform: NDArray[np.float64], bound: Any) -> NDArray[np.int64]:
     """Integers from 0 to bound − 1."""
     drawn: NDArray[np.int64] = np.clip((uniform * bound).astype(np.int64), 0, bound - 1)
     return drawn
-
-
-def _places(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """starts[0], starts[0] + 1, …, counts[0] of them, then those of the next."""
-    ends = counts.cumsum()
-    total = int(ends[-1]) if len(ends) else 0
-    return np.arange(total) + np.repeat(starts - (ends - counts), counts)
 
 
 def _sums(
