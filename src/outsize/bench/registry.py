@@ -5,7 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from outsize.bench import cache, compositional, dlrm, encode, negative_sampling, rows, tables
+from outsize.bench import (
+    cache,
+    compositional,
+    dlrm,
+    encode,
+    negative_sampling,
+    neighbors,
+    rows,
+    tables,
+)
 from outsize.bench.runner import Benchmark, measure, say_to_console
 from outsize.errors import ConfigError
 
@@ -15,6 +24,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "dlrm": dlrm.BENCHMARK,
     "encode": encode.BENCHMARK,
     "negative-sampling": negative_sampling.BENCHMARK,
+    "neighbors": neighbors.BENCHMARK,
     "rows": rows.BENCHMARK,
     "tables": tables.BENCHMARK,
 }

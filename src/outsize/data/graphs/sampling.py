@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 from outsize.contracts.bags import Bag
 from outsize.contracts.neighborhood import Edges, Neighborhood
 from outsize.data.graphs.graph import Graph, IdBags
-from outsize.errors import ConfigError
+from outsize.data.prefetch import prefetch
+from outsize.errors import ConfigError, DataError
 from outsize.hashing import derive_seed
-from outsize.kernels.neighbors.draws import ALL, draw_neighbors
+from outsize.kernels.neighbors.draws import ALL, draw_kernels, draw_neighbors
+from outsize.kernels.neighbors.found import found_nodes
 
 
 class NeighborSampler:
@@ -38,6 +40,8 @@ class NeighborSampler:
         self.graph = graph
         self.fan_out = tuple(fan_out)
         self.seed = seed
+        num_edges = sum(relation.num_edges for relation in graph.relations.values())
+        self._is_compiled = draw_kernels(num_edges) is not None
 
     def sample(self, seeds: NDArray[np.int64], node_type: str, number: int = 0) -> Neighborhood:
         """Sample the neighbourhood of seeds.
@@ -47,31 +51,47 @@ class NeighborSampler:
             node_type: Their type.
             number: Of the draw, such as the step.
         """
-        found = {kind: _Found() for kind in self.graph.nodes}
+        num_nodes = self.graph.nodes[node_type].num_nodes
+        if seeds.size and not 0 <= seeds.min() <= seeds.max() < num_nodes:
+            raise DataError(
+                f"seeds are {seeds.min()} … {seeds.max()}, but nodes of type {node_type!r} are "
+                f"0 … {num_nodes - 1}"
+            )
+        relations = self.graph.relations
+        found = {
+            kind: found_nodes(kind, nodes.num_nodes, compiled=self._is_compiled)
+            for kind, nodes in self.graph.nodes.items()
+        }
         positions = found[node_type].add(seeds)
-        starts = {name: [np.zeros(1, np.int64)] for name in self.graph.relations}
-        sources: dict[str, list[NDArray[np.int64]]] = {name: [] for name in self.graph.relations}
-        within = {kind: [len(nodes)] for kind, nodes in found.items()}
+        num_edges = dict.fromkeys(relations, 0)
+        starts = {name: [np.zeros(1, np.int64)] for name in relations}
+        sources: dict[str, list[NDArray[np.int64]]] = {name: [] for name in relations}
+        within = {kind: [0, len(nodes)] for kind, nodes in found.items()}
         for fan_out in self.fan_out:
-            new = {kind: nodes.new() for kind, nodes in found.items()}
-            for name, relation in self.graph.relations.items():
-                seed = derive_seed(self.seed, name, number)
+            new = {kind: nodes.since(within[kind][-2]) for kind, nodes in found.items()}
+            for name, relation in relations.items():
                 ends, drawn = draw_neighbors(
-                    relation.starts, relation.sources, new[relation.target], fan_out, seed
+                    relation.starts,
+                    relation.sources,
+                    new[relation.target],
+                    fan_out,
+                    derive_seed(self.seed, name, number),
                 )
-                starts[name].append(ends[1:] + sum(map(len, sources[name])))
+                starts[name].append(ends[1:] + num_edges[name])
                 sources[name].append(found[relation.source].add(drawn))
+                num_edges[name] += len(drawn)
             for kind, nodes in found.items():
                 within[kind].append(len(nodes))
-        edges = {
-            name: _edges(starts[name], sources[name], within[relation.target])
-            for name, relation in self.graph.relations.items()
-        }
-        ids = {kind: nodes.ids() for kind, nodes in found.items()}
+        ids = {kind: nodes.since(0).copy() for kind, nodes in found.items()}
+        for nodes in found.values():
+            nodes.release()
         return Neighborhood(
             {kind: torch.from_numpy(nodes) for kind, nodes in ids.items()},
-            {kind: tuple(counts) for kind, counts in within.items()},
-            edges,
+            {kind: tuple(counts[1:]) for kind, counts in within.items()},
+            {
+                name: _edges(starts[name], sources[name], within[relation.target][1:-1])
+                for name, relation in relations.items()
+            },
             node_type,
             torch.from_numpy(positions),
             {
@@ -81,50 +101,46 @@ class NeighborSampler:
             number,
         )
 
+    def sample_ahead(
+        self,
+        batches: Iterable[tuple[int, NDArray[np.int64]]],
+        node_type: str,
+        *,
+        device: torch.device | str = "cpu",
+        depth: int = 2,
+    ) -> Iterator[tuple[int, Neighborhood]]:
+        """Yield the number and the neighbourhood of each batch, sampled ahead in a thread.
 
-class _Found:
-    """The nodes of one type in the order they are found."""
+        The same neighbourhoods as by `sample`: a run that resumes at some number continues with
+        what it would have sampled.
 
-    def __init__(self) -> None:
-        self._position: dict[int, int] = {}
-        self._num_old = 0
+        Args:
+            batches: Number of the draw and seeds of each batch, read in the thread.
+            node_type: The type of the seeds.
+            device: Where to move neighbourhoods to, in the thread.
+            depth: Maximum number of neighbourhoods that wait.
+        """
 
-    def __len__(self) -> int:
-        return len(self._position)
+        def prepare(batch: tuple[int, NDArray[np.int64]]) -> tuple[int, Neighborhood]:
+            number, seeds = batch
+            return number, self.sample(seeds, node_type, number).to(device)
 
-    def add(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The positions of ids; those that are not there yet are appended."""
-        known = self._position
-        return np.array([known.setdefault(i, len(known)) for i in ids.tolist()], np.int64)
-
-    def new(self) -> NDArray[np.int64]:
-        """The ids that were added since the last call."""
-        first, self._num_old = self._num_old, len(self)
-        return self.ids()[first:]
-
-    def ids(self) -> NDArray[np.int64]:
-        """All ids."""
-        return np.fromiter(self._position, np.int64, len(self))
+        return prefetch(iter(batches), prepare, depth)
 
 
 def _edges(
     starts: list[NDArray[np.int64]], sources: list[NDArray[np.int64]], num_targets: list[int]
 ) -> Edges:
     ends = np.concatenate(starts)
-    counts = tuple(num_targets[:-1])
     return Edges(
         torch.from_numpy(ends),
         torch.from_numpy(np.concatenate(sources)),
-        counts,
-        tuple(int(ends[count]) for count in counts),
+        tuple(num_targets),
+        tuple(int(ends[count]) for count in num_targets),
     )
 
 
 def _bag(bags: IdBags, nodes: NDArray[np.int64]) -> Bag:
     """The bags of some nodes."""
-    first = bags.starts[nodes]
-    sizes = bags.starts[nodes + 1] - first
-    offsets = np.concatenate((np.zeros(1, np.int64), sizes.cumsum()))
-    places = np.arange(offsets[-1]) + np.repeat(first - offsets[:-1], sizes)
-    values = torch.from_numpy(bags.values[places].astype(np.int64))
-    return Bag(values, torch.from_numpy(offsets[:-1]))
+    starts, values = draw_neighbors(bags.starts, bags.values, nodes, ALL, seed=0)
+    return Bag(torch.from_numpy(values), torch.from_numpy(starts[:-1]))
