@@ -144,7 +144,9 @@ def rows_by_rule(
 
 
 @torch.no_grad()
-def measure(name: str, folder: str, dropout: float, seed: int, epochs: int | None) -> dict[str, Any]:
+def measure(
+    name: str, folder: str, dropout: float, seed: int, epochs: int | None
+) -> dict[str, Any]:
     """The accuracy of each rule on new nodes."""
     settings = replace(SETTINGS.get(name, PlainSettings(batch_size=128)), seed_dropout=dropout)
     settings = settings if epochs is None else replace(settings, epochs=epochs)

@@ -124,9 +124,7 @@ def schema_of(facts: Mapping[str, Any]) -> GraphSchema:
     )
 
 
-def _require_groups(
-    name: str, starts: NDArray[Any], values: NDArray[Any], num_groups: int
-) -> None:
+def _require_groups(name: str, starts: NDArray[Any], values: NDArray[Any], num_groups: int) -> None:
     if starts.shape != (num_groups + 1,) or values.shape != (int(starts[-1]),):
         raise SchemaError(f"the tensors of {name!r} do not fit the number of nodes")
 

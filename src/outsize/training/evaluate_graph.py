@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from outsize.checkpoint import load_checkpoint
 from outsize.data.click_data import Split
-from outsize.errors import ConfigError
-from outsize.stores.row_files import load_rows
-from outsize.training.loop_state import dense_state, load_dense_state
+from outsize.training.export_graph import load_graph_run
 from outsize.training.run_folder import RunFolder
-from outsize.training.run_weights import choose_checkpoint, finite
-from outsize.training.saved_state import fitting, require_state, require_weights
-from outsize.training.tasks import TASKS
+from outsize.training.run_weights import finite
 
 
 def evaluate_graph_run(run: RunFolder, step: int | None = None) -> dict[str, Any]:
@@ -25,21 +20,8 @@ def evaluate_graph_run(run: RunFolder, step: int | None = None) -> dict[str, Any
     Returns:
         As `outsize.training.evaluate.evaluate`.
     """
-    config, chosen = run.config(), choose_checkpoint(run, step)
-    task = TASKS[config.task](config)
-    store = task.embeddings.store
-    state = load_checkpoint(chosen.folder)
-    with fitting(chosen.folder):
-        require_state(state, task.judge, is_older=True)
-        weights = state["model"]
-        require_weights(weights, dense_state(task.trained, store))
-    if state["data"] != task.fingerprint:
-        raise ConfigError(
-            f"the data has changed since {run.path} was trained: bring the old data back"
-        )
-    load_dense_state(task.trained, store, weights)
-    if store is not None:
-        load_rows(store, chosen.folder)
+    loaded = load_graph_run(run, step)
+    task, chosen = loaded.task, loaded.chosen
     splits: tuple[Split, ...] = ("validation", "test")
     found = {split: finite(task.evaluate(split)) for split in splits}
     return {
