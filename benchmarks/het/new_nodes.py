@@ -27,6 +27,7 @@ from benchmarks.het.plain_graphsage import PlainSettings
 from benchmarks.het.real_graphs import RealGraphConfig
 from benchmarks.runner import typed_command
 from outsize.data import DATA, GraphData, SyntheticGraphConfig
+from outsize.data.click_data import Split
 from outsize.data.graphs.graph import Graph, GraphDataConfig, Relation
 from outsize.export.graph_encoder import GraphEncoder, Lists, NewNodes
 from outsize.files import write_text_atomically
@@ -68,7 +69,7 @@ class SeenNodesConfig(GraphDataConfig):
         }
         train = data.labelled["train"]
         is_validation = np.arange(len(train)) % 10 == 0
-        labelled = {
+        labelled: dict[Split, Any] = {
             "train": train[~is_validation],
             "validation": train[is_validation],
             "test": data.labelled["test"],
@@ -143,6 +144,17 @@ def rows_by_rule(
     }
 
 
+class _WithRows(GraphEncoder):
+    """Gives each new node a row of its own."""
+
+    def __init__(self, model: GraphModel, graph: Graph, rows: Tensor) -> None:
+        super().__init__(model, graph)
+        self._rows = rows
+
+    def _inputs(self, kind: str, new: NewNodes) -> Tensor:
+        return self._rows
+
+
 @torch.no_grad()
 def measure(
     name: str, folder: str, dropout: float, seed: int, epochs: int | None
@@ -161,10 +173,9 @@ def measure(
     assert data.labels is not None
     kind, classes = data.labels.node_type, torch.from_numpy(data.labels.classes)
     nodes, new = new_nodes(data)
-    encoder = GraphEncoder(result.model.eval(), seen.graph)
     found = {}
     for rule, rows in rows_by_rule(result.model, seen.graph, kind, nodes, new).items():
-        encoder._inputs = lambda kind, new, rows=rows: rows()  # type: ignore[method-assign]
+        encoder = _WithRows(result.model.eval(), seen.graph, rows())
         logits = encoder.encode(kind, np.full(new.count, -1), new)
         found[rule] = float((logits.argmax(1) == classes[torch.from_numpy(nodes)]).float().mean())
     return {"graph": name, "seed_dropout": dropout, "seed": seed, "num_new": new.count,

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
-from jaxtyping import Float32
+from jaxtyping import Float32, Int64
 from torch import Tensor
 
 from outsize.errors import ConfigError
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from outsize.data.graphs.graph import Graph
 
 GRAPH, VECTORS = "graph.safetensors", "vectors.safetensors"
-_OWN_ROW = "own_row"
+_OWN_ROW, _COLD = "own_row", "cold"
 _SCHEMA = {
     **GRAPH_SCHEMA,
     "node_type": str,
@@ -94,14 +95,15 @@ class GraphPurpose:
     def from_facts(cls, facts: Mapping[str, Any]) -> GraphPurpose:
         """The one that `config.json` describes; raises a `SchemaError` for others."""
         check(facts, _SCHEMA)
-        own = {field.name: facts.get(field.name) for field in dataclasses.fields(cls)}
+        own: dict[str, Any] = {f.name: facts.get(f.name) for f in dataclasses.fields(cls)}
         classes = None if own["classes"] is None else tuple(own["classes"])
         columns = GraphColumns.from_facts(facts["columns"])
         if (classes is None) == (own["target_type"] is None):
             raise SchemaError("it describes neither classes of nodes nor links")
         if own["target_type"] is not None and columns.target is None:
             raise SchemaError("there is no column of targets")
-        return cls(**{**own, "classes": classes, "columns": columns})
+        own |= {"classes": classes, "columns": columns}
+        return cls(**own)
 
 
 def write_exported_graph(
@@ -113,6 +115,7 @@ def write_exported_graph(
     training: Mapping[str, Any] | None = None,
     *,
     data: Mapping[str, Any] | None = None,
+    cold: Int64[Tensor, " n"] | None = None,
 ) -> dict[str, Any]:
     """Write a graph model with the graph that it reads to a folder, atomically.
 
@@ -124,6 +127,7 @@ def write_exported_graph(
         purpose: What is predicted.
         training: As for `write_exported`.
         data: Facts about the training data for the card, as plain values.
+        cold: For links, sources without a training link, which are not evaluated.
     """
     tables = exported_tables(model.embeddings)
     part = read_part(graph, model.types_by_layer)
@@ -146,7 +150,7 @@ def write_exported_graph(
         GRAPH: {name: tensors[name] for name in ordered},
     }
     if purpose.target_type is not None:
-        files[VECTORS] = link_vectors(model, part, purpose)
+        files[VECTORS] = link_vectors(model, part, purpose, cold)
     return write_folder(Path(folder), content, files, tables, dense, dict(data or {}))
 
 
@@ -171,19 +175,27 @@ def own_rows(model: GraphModel, node_types: Sequence[str]) -> dict[str, Float32[
         embeddings.train(was_training)
 
 
-def link_vectors(model: GraphModel, graph: Graph, purpose: GraphPurpose) -> dict[str, Tensor]:
-    """The vectors of all nodes that links lead to, and from if these are of another type."""
-    import numpy as np
+def link_vectors(
+    model: GraphModel, graph: Graph, purpose: GraphPurpose, cold: Int64[Tensor, " n"] | None
+) -> dict[str, Tensor]:
+    """The vectors of all nodes that links lead to, and from if these are of another type.
 
+    Args:
+        model: The model.
+        graph: The graph that it reads.
+        purpose: What is predicted.
+        cold: Sources without a training link, which are returned, too.
+    """
     encoder = GraphEncoder(model, graph, purpose.fan_out, purpose.seed)
     assert purpose.target_type is not None
     kinds = {"targets": purpose.target_type, "sources": purpose.node_type}
     if purpose.target_type == purpose.node_type:
         del kinds["sources"]
-    return {
+    found = {
         name: encoder.encode(kind, np.arange(graph.nodes[kind].num_nodes))
         for name, kind in kinds.items()
     }
+    return {_COLD: torch.zeros(0, dtype=torch.int64) if cold is None else cold.cpu(), **found}
 
 
 def build_graph_model(
@@ -244,7 +256,8 @@ def make_predictor(
         assert purpose.classes is not None
         return NodePredictor(encoder, reader, purpose.classes, multi_label=purpose.multi_label)
     targets, sources = vectors["targets"], vectors.get("sources")
-    return LinkPredictor(encoder, reader, purpose.target_type, targets, sources)
+    cold = vectors[_COLD].numpy()
+    return LinkPredictor(encoder, reader, purpose.target_type, targets, sources, cold)
 
 
 def _tensors(folder: Path, name: str) -> dict[str, Tensor]:
@@ -258,8 +271,8 @@ def _require_vectors(
     kinds = {"targets": purpose.target_type, "sources": purpose.node_type}
     if purpose.target_type == purpose.node_type:
         del kinds["sources"]
-    if set(vectors) != set(kinds):
-        raise unreadable(folder, f"{VECTORS} does not hold {' and '.join(kinds)}")
+    if set(vectors) != {_COLD, *kinds}:
+        raise unreadable(folder, f"{VECTORS} does not hold {', '.join((_COLD, *kinds))}")
     for name, kind in kinds.items():
         assert kind is not None
         if len(vectors[name]) != graph.nodes[kind].num_nodes:

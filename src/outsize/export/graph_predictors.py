@@ -82,6 +82,7 @@ class LinkPredictor:
         target_type: The node type of targets.
         targets: The vectors of all nodes of that type.
         sources: The vectors of all sources, if they are of another type.
+        cold: Sources without a training link, which are not evaluated.
     """
 
     classes: tuple[str, ...] = ()
@@ -93,9 +94,11 @@ class LinkPredictor:
         target_type: str,
         targets: Float32[Tensor, "num_targets dim"],
         sources: Float32[Tensor, "num_sources dim"] | None,
+        cold: NDArray[np.int64],
     ) -> None:
         self.encoder, self.reader, self.target_type = encoder, reader, target_type
         self.targets, self.sources = targets, targets if sources is None else sources
+        self.cold = cold
         self._same_type = sources is None
 
     @property
@@ -178,7 +181,8 @@ class LinkPredictor:
     def names(self, numbers: NDArray[np.int64]) -> list[Any]:
         """The raw ids of targets."""
         names = self.encoder.graph.nodes[self.target_type].names
-        return numbers.tolist() if names is None else names.take(numbers).to_pylist()
+        found: list[Any] = numbers.tolist() if names is None else names.take(numbers).to_pylist()
+        return found
 
     def _listed(self, exclude: Any) -> tuple[Ragged, int, str]:
         from outsize.export.pairs import listed_items

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from outsize.checkpoint import load_checkpoint
 from outsize.data import EdgesConfig, GraphData
 from outsize.data.graphs import NodeFile
@@ -64,11 +66,19 @@ class LoadedGraphRun:
         """What the run predicts, and how rows ask for it."""
         return (_links if isinstance(self.task, LinkTask) else _nodes)(self)
 
+    def cold(self) -> Tensor | None:
+        """For links, the sources without a training link."""
+        if not isinstance(self.task, LinkTask):
+            return None
+        return (self.task.data.known("validation").counts() == 0).nonzero().flatten()
+
     def predictor(self) -> NodePredictor | LinkPredictor:
         """What predicts raw rows, without an export."""
         purpose = self.purpose()
         graph = read_part(self.data.graph, self.model.types_by_layer)
-        vectors = {} if purpose.target_type is None else link_vectors(self.model, graph, purpose)
+        vectors = {}
+        if purpose.target_type is not None:
+            vectors = link_vectors(self.model, graph, purpose, self.cold())
         rows = own_rows(self.model, [purpose.node_type])
         return make_predictor(self.model, graph, purpose, rows, vectors)
 
@@ -116,6 +126,7 @@ def export_graph(
         loaded.purpose(),
         training,
         data=facts_of(loaded.config, _sizes(data), data.fingerprint),
+        cold=loaded.cold(),
     )
     return written, training, chosen.note
 
@@ -188,6 +199,6 @@ def _node_file(source: EdgesConfig, kind: str) -> NodeFile | None:
     return source.node_types.get(kind) if source.nodes is None else source.nodes
 
 
-def _evaluated(config: RunConfig) -> dict[str, int]:
+def _evaluated(config: RunConfig) -> dict[str, Any]:
     assert config.graph is not None
     return {"fan_out": config.graph.eval_fan_out, "seed": derive_seed(config.seed, "neighbors")}
