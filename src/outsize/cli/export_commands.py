@@ -46,10 +46,17 @@ def export(
     from outsize.training import export_run
     from outsize.training.metric_names import in_words
     from outsize.training.quantization_loss import loss_table, unchanged_lines
+    from outsize.training.run_folder import RunFolder
 
     import_modules(imports)
     if onnx:
         require_onnx()
+        folder = RunFolder(run)
+        if folder.holds_run() and folder.config().task != "click":
+            raise ConfigError(
+                f"{run} holds a {folder.config().task} model, but ONNX files are of click models: "
+                "leave --onnx out"
+            )
     how = None
     if quantize is not None:
         how = Quantization(quantize, columns, codes, max_bytes, min_rows)

@@ -54,7 +54,7 @@ def graph_state(graph: Graph) -> tuple[dict[str, Any], dict[str, Tensor]]:
     tensors: dict[str, Tensor] = {}
 
     def put(name: str, array: Any) -> None:
-        tensors[name] = torch.from_numpy(np.ascontiguousarray(array))
+        tensors[name] = torch.from_numpy(np.require(array, requirements=["C", "W"]))
 
     nodes = []
     for number, (kind, own) in enumerate(graph.nodes.items()):

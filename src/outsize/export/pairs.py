@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -84,6 +84,7 @@ class PairFiles:
         )
 
 
+@runtime_checkable
 class RowsOf(Protocol):
     """Looks up raw ids of items."""
 

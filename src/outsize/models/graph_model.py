@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -17,6 +17,7 @@ from outsize.errors import ConfigError
 from outsize.models.whole_graph import OneHop, encode_whole_graph
 
 
+@runtime_checkable
 class GraphPredictor(Protocol):
     """Predicts nodes or links of raw rows with a model; an exported model brings its own."""
 
