@@ -46,10 +46,17 @@ def export(
     from outsize.training import export_run
     from outsize.training.metric_names import in_words
     from outsize.training.quantization_loss import loss_table, unchanged_lines
+    from outsize.training.run_folder import RunFolder
 
     import_modules(imports)
     if onnx:
         require_onnx()
+        folder = RunFolder(run)
+        if folder.holds_run() and folder.config().task != "click":
+            raise ConfigError(
+                f"{run} holds a {folder.config().task} model, but ONNX files are of click models: "
+                "leave --onnx out"
+            )
     how = None
     if quantize is not None:
         how = Quantization(quantize, columns, codes, max_bytes, min_rows)
@@ -91,13 +98,19 @@ def predict(
         list[str],
         typer.Option(metavar="COLUMN", help="Copy a column of FILE to the scores. Repeatable."),
     ] = [],  # noqa: B006
-    top: Annotated[int, typer.Option(help="Items per query, for a two-tower model.")] = 10,
+    top: Annotated[
+        int | None,
+        typer.Option(
+            help="Items per query, for a two-tower model or links: 10 by default. Classes per "
+            "node: the best one, or all where a node may have several."
+        ),
+    ] = None,
     exclude: Annotated[
         list[Path],
         typer.Option(
             metavar="PAIRS",
-            help="For a two-tower model, leave out what queries have seen: a file of pairs. "
-            "Repeatable.",
+            help="For a two-tower model or links, leave out what queries have seen: a file of "
+            "pairs. Repeatable.",
         ),
     ] = [],  # noqa: B006
     max_bad_rows: Annotated[
@@ -106,11 +119,12 @@ def predict(
     imports: Imports = [],  # noqa: B006
     as_json: AsJson = False,
 ) -> dict[str, Any]:
-    """Score the rows of a file of raw values with an exported model, or find items for them."""
+    """Score the rows of a file with an exported model, or find items, classes or links for them."""
     from outsize.export import load_exported
+    from outsize.export.graph_files import predict_graph_file
     from outsize.export.score_files import file_to_read, score_file
     from outsize.export.search_files import search_file
-    from outsize.models import RetrievalModel
+    from outsize.models import GraphModel, RetrievalModel
 
     import_modules(imports)
     if as_json and out is None:
@@ -118,12 +132,18 @@ def predict(
     if out is not None and out.exists() and out.samefile(file_to_read(file)):
         raise ConfigError(f"--out {out} is the file that is scored: name another one")
     loaded = load_exported(model)
-    if isinstance(loaded, RetrievalModel):
+    if isinstance(loaded, GraphModel):
+        found, name = predict_graph_file(
+            loaded, file, out, keep=keep, top=top, exclude=exclude, max_bad_rows=max_bad_rows,
+            quiet=as_json,
+        )  # fmt: skip
+    elif isinstance(loaded, RetrievalModel):
         if keep:
             raise ConfigError("--keep is for click models: join the items by row")
         found = search_file(
-            loaded, file, out, k=top, exclude=exclude, max_bad_rows=max_bad_rows, quiet=as_json
-        )
+            loaded, file, out, k=10 if top is None else top, exclude=exclude,
+            max_bad_rows=max_bad_rows, quiet=as_json,
+        )  # fmt: skip
         name = "mean score of the best item"
     else:
         if exclude:
@@ -151,7 +171,8 @@ def evaluate(
     file: Annotated[
         Path | None,
         typer.Argument(
-            help="A labelled CSV, TSV or Parquet file; none for a graph model.", metavar="FILE"
+            help="A labelled CSV, TSV or Parquet file; none for the splits of a graph run.",
+            metavar="FILE",
         ),
     ] = None,
     step: Step = None,
@@ -159,8 +180,8 @@ def evaluate(
         list[Path],
         typer.Option(
             metavar="PAIRS",
-            help="For a two-tower model, leave out of rankings what queries have seen: a file of "
-            "pairs. Repeatable. Default: a run's own pairs.",
+            help="For a two-tower model or links, leave out of rankings what queries have seen: a "
+            "file of pairs. Repeatable. Default: a run's own pairs.",
         ),
     ] = [],  # noqa: B006
     max_bad_rows: Annotated[

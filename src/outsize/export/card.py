@@ -15,7 +15,9 @@ from outsize.files import write_json, write_text_atomically
 from outsize.reporting.quantities import format_bytes
 
 CARD, README = "card.json", "README.md"
-_SHOWN_METRICS = ("loss", "auc", "normalized_entropy", "calibration")
+_SHOWN_METRICS = (
+    "loss", "auc", "normalized_entropy", "calibration", "accuracy", "micro_f1", "macro_f1"
+)  # fmt: skip
 
 
 def write_card(
@@ -85,6 +87,8 @@ def feature_facts(config: Mapping[str, Any]) -> list[dict[str, Any]]:
 
     Without an encoding, the features of ids by name.
     """
+    if config["task"] == "graph":
+        return _graph_facts(config["graph"])
     sizes = {table["name"]: table["num_rows"] for table in config["tables"]}
     encoding = config.get("encoding")
     if encoding is None:
@@ -115,6 +119,30 @@ def feature_facts(config: Mapping[str, Any]) -> list[dict[str, Any]]:
             }
         )
     return columns
+
+
+def _graph_facts(graph: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The columns that ask for nodes, and those that describe new nodes."""
+    nodes = {own["name"]: own for own in graph["nodes"]}
+    relations = {own["name"]: own for own in graph["relations"]}
+    columns, kind = graph["columns"], graph["node_type"]
+
+    def fact(column: str, what: str, of: str, num_ids: int) -> dict[str, Any]:
+        return {"column": column, "type": what, "ids": of, "num_ids": num_ids}
+
+    found = [fact(columns["id"], "raw id of a node", kind, nodes[kind]["num_nodes"])]
+    if graph["target_type"] is not None:
+        target = graph["target_type"]
+        size = nodes[target]["num_nodes"]
+        found.append(fact(columns["target"], "raw id of a target", target, size))
+    for name, column in columns["neighbors"].items():
+        source = relations[name]["source"]
+        size = nodes[source]["num_nodes"]
+        found.append(fact(column, "of a new node: list of neighbours", source, size))
+    sizes = {own["name"]: own["num_ids"] for own in nodes[kind]["attributes"]}
+    for name, column in columns["attributes"].items():
+        found.append(fact(column, "of a new node: list of values", name, sizes[name]))
+    return found
 
 
 def _id_kind(name: str, recipe: Mapping[str, Any]) -> str:

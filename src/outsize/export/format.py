@@ -1,14 +1,14 @@
 """The folder of an exported model: its `config.json`, its versions, and what is wrong with it.
 
 Format 1 held click models with full tables only. Format 2 adds tables in their compressed form, the
-encoding of raw values, retrieval models and a card. Format 3 adds tables of 8-bit rows. All are
-read; format 3 is written where there are such tables, and format 2 otherwise, which older versions
-read.
+encoding of raw values, retrieval models and a card. Format 3 adds tables of 8-bit rows, and format
+4 graph models. All are read; a model is written in the oldest format that can hold it, which older
+versions read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,8 @@ from outsize.errors import ConfigError, ExportError
 from outsize.files import flaw_of, reason_of
 from outsize.json_files import FILE_FACTS, Absent, Each, OneOf, SchemaError, Whole, check, read_json
 
-FORMAT = 3
-READABLE = (1, 2, 3)
+FORMAT = 4
+READABLE = (1, 2, 3, 4)
 CONFIG, WEIGHTS, VOCABULARIES = "config.json", "model.safetensors", "vocabularies.safetensors"
 _TABLE = {
     "name": str,
@@ -36,6 +36,7 @@ _CONFIG = {
     "tables": [_TABLE],
     "encoding": Absent(OneOf(None, Each(object))),
     "pairs": Absent(OneOf(None, Each(object))),
+    "graph": Absent(Each(object)),
     "batch_size": Absent(Whole(1)),
     "training": Absent(Each(object)),
     "files": {WEIGHTS: FILE_FACTS},
@@ -69,9 +70,11 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def format_of(tables: Sequence[Mapping[str, Any]]) -> int:
-    """The oldest format that can hold tables, given what `config.json` says of them."""
-    return FORMAT if any(facts["method"] == "int8" for facts in tables) else 2
+def format_of(content: Mapping[str, Any]) -> int:
+    """The oldest format that can hold a model, given its `config.json`."""
+    if content["task"] == "graph":
+        return 4
+    return 3 if any(facts["method"] == "int8" for facts in content["tables"]) else 2
 
 
 def holds_export(folder: Path) -> bool:

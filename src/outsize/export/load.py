@@ -9,12 +9,13 @@ from typing import Any
 from outsize.collection import EmbeddingCollection
 from outsize.errors import ConfigError, ExportError, one_line
 from outsize.export.format import CONFIG, read_config, require_whole_files, unreadable
+from outsize.export.graph import build_graph_model, load_predictor
 from outsize.export.predicting import RowScorer
 from outsize.export.retrieval import ItemSearcher, build_retrieval
 from outsize.export.tables import build_exported_table
 from outsize.export.weights import load_weights, opened
 from outsize.export.write import BATCH_SIZE
-from outsize.models import CLICK_MODELS, ClickModel, RetrievalModel
+from outsize.models import CLICK_MODELS, ClickModel, GraphModel, RetrievalModel
 from outsize.spec import FeatureSpec
 
 
@@ -27,12 +28,13 @@ def load_exported(folder: str | Path) -> Any:
     Returns:
         A module in evaluation mode. A `ClickModel` takes `(dense, ids)` and returns the same logits
         as the trained model; `model.predict(rows)` takes raw values, if it was trained on files. A
-        `RetrievalModel` has its items with it: `model.search(rows, k)`.
+        `RetrievalModel` has its items with it: `model.search(rows, k)`. A `GraphModel` has its
+        graph with it, memory-mapped: `model.predict(rows)`, and for links `model.search(rows, k)`.
     """
     folder = Path(folder)
     config = read_config(folder)
     require_whole_files(folder, config["files"])
-    model: ClickModel | RetrievalModel
+    model: ClickModel | RetrievalModel | GraphModel
     try:
         model = _build(config, folder)
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, MemoryError) as error:
@@ -40,7 +42,9 @@ def load_exported(folder: str | Path) -> Any:
             raise
         raise unreadable(folder, f"{CONFIG}: {type(error).__name__}: {one_line(error)}") from None
     load_weights(model, folder)
-    if isinstance(model, RetrievalModel):
+    if isinstance(model, GraphModel):
+        model.predictor = load_predictor(folder, config, model)
+    elif isinstance(model, RetrievalModel):
         model.searcher = ItemSearcher.of_folder(folder, config)
     elif config.get("encoding") is not None:
         model.predictor = RowScorer.of_folder(folder, config, config.get("batch_size", BATCH_SIZE))
@@ -66,9 +70,11 @@ def model_settings(config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     return settings.pop("kind"), settings
 
 
-def _build(config: Mapping[str, Any], folder: Path) -> ClickModel | RetrievalModel:
+def _build(config: Mapping[str, Any], folder: Path) -> ClickModel | RetrievalModel | GraphModel:
     """Build the module that a configuration describes; its weights are loaded afterwards."""
     kind, settings = model_settings(config)
+    if config.get("task", "click") == "graph":
+        return build_graph_model(kind, settings, config, build_embeddings(config, folder))
     if config.get("task", "click") == "retrieval":
         return build_retrieval(kind, settings, config, build_embeddings(config, folder))
     if kind not in CLICK_MODELS:

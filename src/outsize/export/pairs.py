@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -82,6 +82,14 @@ class PairFiles:
             quoted=self.quoted,
             separator="|" if encoder is None else encoder.separator or "|",
         )
+
+
+@runtime_checkable
+class RowsOf(Protocol):
+    """Looks up raw ids of items."""
+
+    def rows_of(self, values: Any) -> NDArray[np.int64]:
+        """The rows of a pyarrow array of raw ids; −1 for those that are unknown."""
 
 
 class ItemNames:
@@ -207,7 +215,7 @@ def query_keys(rows: Rows, column: str) -> NDArray[np.uint64]:
     return np.append(text_keys(text.values), np.uint64(0))[text.codes]
 
 
-def listed_items(exclude: Any, items: ItemNames) -> tuple[Ragged, int, str]:
+def listed_items(exclude: Any, items: RowsOf) -> tuple[Ragged, int, str]:
     """Lists of raw ids, one per row, as rows of items.
 
     Args:

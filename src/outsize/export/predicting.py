@@ -73,7 +73,7 @@ class RowScorer:
                 bad = _bad_rows()
                 encoded, is_good = self.encode(chunk, None, recipe, bad, unknown)
                 if bad.total and not skip_bad:
-                    raise _cannot_score(bad, chunk.numbers[~is_good])
+                    raise cannot_score_rows(bad, chunk.numbers[~is_good])
                 numbers.append(chunk.numbers[is_good])
                 num_rows += chunk.num_rows
                 yield encoded
@@ -194,7 +194,7 @@ def _bad_rows() -> BadRows:
     return BadRows()
 
 
-def _cannot_score(bad: BadRows, numbers: NDArray[np.int64]) -> DataError:
+def cannot_score_rows(bad: BadRows, numbers: NDArray[np.int64]) -> DataError:
     """The error for rows in memory that cannot be scored, counted from 0."""
     shown = ", ".join(f"{number:,}" for number in numbers[:_SHOWN])
     if len(numbers) > _SHOWN:

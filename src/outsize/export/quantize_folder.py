@@ -13,7 +13,7 @@ from outsize.export.predicting import RowScorer
 from outsize.export.quantization import Quantization, quantization_facts, quantize_click_model
 from outsize.export.write import BATCH_SIZE, write_exported
 from outsize.json_files import Each, SchemaError, read_json
-from outsize.models import CLICK_MODELS, ClickModel
+from outsize.models import CLICK_MODELS, ClickModel, GraphModel
 
 
 def quantize_folder(
@@ -35,6 +35,11 @@ def quantize_folder(
     require_free(out)
     config = read_config(folder)
     model = load_exported(folder)
+    if isinstance(model, GraphModel):
+        raise ConfigError(
+            f"{folder} holds a graph model, which cannot be quantized yet: train it with "
+            "compressed tables (embeddings.kind = 'tables')"
+        )
     if not isinstance(model, ClickModel):
         raise ConfigError(
             f"{folder} holds a {config['task']} model, whose items have to be encoded again: "

@@ -211,13 +211,13 @@ class ItemSearcher:
                 raise DataError(
                     f"{bad.total:,} rows (counted from 0) cannot be searched for: {where} is {kind}"
                 )
-            part = None if lists is None else _lines(lists, first, chunk.num_rows)
+            part = None if lists is None else lists_of_rows(lists, first, chunk.num_rows)
             first += chunk.num_rows
             found, logits = self.search_features(model, features, k, part)
             items += [[self.names[row] for row in line if row >= 0] for line in found.tolist()]
             scores.append(logits.numpy())
         if lists is not None and lists.num_lines != first:
-            raise _other_length(lists.num_lines, first)
+            raise other_length(lists.num_lines, first)
         return FoundItems(items, np.concatenate(scores))
 
     @torch.no_grad()
@@ -236,39 +236,57 @@ class ItemSearcher:
             k: Items per query.
             excluded: Rows of items to leave out, a list per query.
         """
-        from outsize.kernels.softmax.best_items import top_items
-        from outsize.kernels.softmax.draws import ScoredItems
-
         was_training = model.training
         model.eval()
         try:
             queries = model.encode_queries(features).float().cpu()
         finally:
             model.train(was_training)
-        scored = ScoredItems(self.vectors, None, torch.zeros(len(self.vectors)))
-        num = min(k, len(self.vectors))
-        parts = []
-        for first in range(0, max(1, len(queries)), _QUERIES_PER_CHUNK):
-            last = first + _QUERIES_PER_CHUNK
-            out = None if excluded is None else excluded.part(first, last)
-            parts.append(top_items(queries[first:last], scored, num, out))
-        rows = torch.cat([rows for rows, _ in parts])
-        scores = torch.cat([scores for _, scores in parts])
-        missing = (0, k - num)
-        return (
-            torch.nn.functional.pad(rows, missing, value=-1),
-            torch.nn.functional.pad(scores, missing, value=-torch.inf),
-        )
+        return best_items(self.vectors, queries, k, excluded)
 
 
-def _lines(lists: Ragged, first: int, num_rows: int) -> Ragged:
+def best_items(
+    vectors: Float32[Tensor, "num_items dim"],
+    queries: Float32[Tensor, "num_queries dim"],
+    k: int,
+    excluded: Ragged | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The rows and scores of the best items, best first; −1 and −inf where there are no more.
+
+    Args:
+        vectors: The vectors of all items.
+        queries: The vectors of queries.
+        k: Items per query.
+        excluded: Rows of items to leave out, a list per query.
+    """
+    from outsize.kernels.softmax.best_items import top_items
+    from outsize.kernels.softmax.draws import ScoredItems
+
+    scored = ScoredItems(vectors, None, torch.zeros(len(vectors)))
+    num = min(k, len(vectors))
+    parts = []
+    for first in range(0, max(1, len(queries)), _QUERIES_PER_CHUNK):
+        last = first + _QUERIES_PER_CHUNK
+        out = None if excluded is None else excluded.part(first, last)
+        parts.append(top_items(queries[first:last], scored, num, out))
+    rows = torch.cat([rows for rows, _ in parts])
+    scores = torch.cat([scores for _, scores in parts])
+    missing = (0, k - num)
+    return (
+        torch.nn.functional.pad(rows, missing, value=-1),
+        torch.nn.functional.pad(scores, missing, value=-torch.inf),
+    )
+
+
+def lists_of_rows(lists: Ragged, first: int, num_rows: int) -> Ragged:
     """The lists of some rows, all of which must have one."""
     if first + num_rows > lists.num_lines:
-        raise _other_length(lists.num_lines, first + num_rows)
+        raise other_length(lists.num_lines, first + num_rows)
     return lists.part(first, first + num_rows)
 
 
-def _other_length(num_lists: int, num_rows: int) -> DataError:
+def other_length(num_lists: int, num_rows: int) -> DataError:
+    """The error for lists of items to exclude that do not fit the rows."""
     which = "more than" if num_rows > num_lists else "only"
     return DataError(
         f"exclude has {num_lists:,} lists, but there are {which} {min(num_rows, num_lists):,} rows"

@@ -170,7 +170,7 @@ class _Reading:
             encoded, is_good = self._scorer.encode(chunk, self.path, self._recipe, self.bad)
             if self.bad.total and not max_bad_rows:
                 raise cannot_score(self.bad)
-            told(_kept(chunk, self._keep, is_good, header, not self._is_parquet))
+            told(kept_columns(chunk, self._keep, is_good, header, not self._is_parquet))
             advance("", chunk.num_bytes)
             yield encoded
 
@@ -202,7 +202,9 @@ class _Pending:
         return whole.slice(0, num_rows)
 
 
-def _kept(chunk: Chunk, keep: tuple[str, ...], is_good: Any, header: int, is_text: bool) -> Any:
+def kept_columns(
+    chunk: Chunk, keep: tuple[str, ...], is_good: Any, header: int, is_text: bool
+) -> Any:
     """The numbers of the good rows, and their values of the columns to keep."""
     import pyarrow as pa
 

@@ -127,7 +127,7 @@ def write_folder(
             written = {
                 name: write_tensors(partial / name, tensors) for name, tensors in files.items()
             }
-            version = {"format": format_of(content["tables"]), "outsize": __version__}
+            version = {"format": format_of(content), "outsize": __version__}
             config = {**version, **content, "files": written}
             write_json(partial / CONFIG, config)
             write_card(partial, config, tables, dense, data)

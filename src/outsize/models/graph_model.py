@@ -4,16 +4,30 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from outsize.collection import EmbeddingCollection, FeatureInput
 from outsize.contracts.neighborhood import GraphSchema, Neighborhood, feature_of
 from outsize.errors import ConfigError
 from outsize.models.whole_graph import OneHop, encode_whole_graph
+
+
+@runtime_checkable
+class GraphPredictor(Protocol):
+    """Predicts nodes or links of raw rows with a model; an exported model brings its own."""
+
+    classes: tuple[str, ...]
+
+    def predict(self, model: GraphModel, rows: Any, *, logits: bool, skip_bad: bool) -> Any:
+        """See `GraphModel.predict`."""
+
+    def search(self, model: GraphModel, rows: Any, k: int, exclude: Any = None) -> Any:
+        """See `GraphModel.search`."""
 
 
 class GraphModel(nn.Module, ABC):
@@ -32,9 +46,11 @@ class GraphModel(nn.Module, ABC):
         dim: Width of the vectors that it returns.
         types_by_layer: The node types that are read, then those that each layer computes.
         input_widths: Node type → width of its inputs.
+        predictor: How raw rows are predicted; `outsize.load_exported` sets it.
     """
 
     dim: int
+    predictor: GraphPredictor | None = None
 
     def __init__(
         self,
@@ -122,6 +138,60 @@ class GraphModel(nn.Module, ABC):
             max_edges: Edges per chunk; a node with more is a chunk of its own.
         """
         return encode_whole_graph(self, sampler, node_type, nodes, max_edges)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes in the order of `predict`; empty for links."""
+        return self._predictor.classes
+
+    def predict(self, rows: Any, *, logits: bool = False, skip_bad: bool = False) -> NDArray[Any]:
+        """Predict the classes of nodes, or score pairs of nodes, in evaluation mode.
+
+        A node that the graph does not have is predicted through its neighbours: raw ids in a column
+        for each relation that leads to it, as lists or as texts with a separator; and its values of
+        attributes. Of a node that the graph has, the graph's own edges and attributes are taken.
+
+        Args:
+            rows: The column of raw ids of nodes (for links, of sources and of targets), in any of
+                the forms that `ClickModel.predict` takes.
+            logits: Return logits (float32) instead of probabilities (float64).
+            skip_bad: Return NaN for rows that cannot be scored, instead of raising an error.
+
+        Returns:
+            `(n, C)` probabilities of classes in the order of `classes`: those of a node sum to 1,
+            or are independent if a node may have several classes. For links `(n,)` scores, the
+            inner products of vectors.
+
+        Raises:
+            DataError: A column is missing, or rows cannot be scored: a missing id, or one that the
+                graph does not have and that comes without known neighbours.
+        """
+        return self._predictor.predict(self, rows, logits=logits, skip_bad=skip_bad)  # type: ignore[no-any-return]
+
+    def search(self, rows: Any, k: int = 10, exclude: Any = None) -> Any:
+        """The best targets of links from nodes, exactly, over all nodes of the targets' type.
+
+        A node is never its own target.
+
+        Args:
+            rows: The column of raw ids of sources; new ones as for `predict`.
+            k: Targets per source.
+            exclude: Raw ids of targets to leave out, a list for each row, such as those of links
+                that are known. Ids that are of no node are a warning.
+
+        Returns:
+            `.items`, lists of raw ids, best first, and `.scores`, `(n, k)`.
+        """
+        return self._predictor.search(self, rows, k, exclude)
+
+    @property
+    def _predictor(self) -> GraphPredictor:
+        if self.predictor is None:
+            raise ConfigError(
+                "this model does not know raw ids: export its run, and load it with "
+                "outsize.load_exported; or call the model with a neighbourhood"
+            )
+        return self.predictor
 
 
 class GraphModelConfig(ABC):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -52,12 +53,57 @@ def encode_whole_graph(
     Ranks take turns with the chunks of a layer and send each other the vectors: every rank ends
     with all of them. Each layer so sends (ranks − 1) times its vectors.
     """
-    graph, device = sampler.graph, _device_of(model)
-    num_nodes = graph.nodes[node_type].num_nodes
+    num_nodes = sampler.graph.nodes[node_type].num_nodes
     wanted = np.arange(num_nodes) if nodes is None else np.asarray(nodes, np.int64)
-    needed = _needed_nodes(model, graph, node_type, wanted, max_edges)
+    found = LayerVectors({}, {})
+    for layer in encode_layers(model, sampler, {node_type: wanted}, max_edges):
+        found = layer
+    # Finished before repeats are taken, so that each node is finished once.
+    finished = LayerVectors({node_type: model.finish(found.vectors[node_type])}, found.places)
+    return finished.of(node_type, wanted)
+
+
+@dataclass(frozen=True)
+class LayerVectors:
+    """The vectors of nodes after a layer.
+
+    Attributes:
+        vectors: Node type → vectors.
+        places: Node type → where each node's vector is; −1 if it has none.
+    """
+
+    vectors: Mapping[str, Tensor]
+    places: Mapping[str, Tensor]
+
+    def of(self, kind: str, ids: NDArray[np.int64]) -> Float[Tensor, "n width"]:
+        """The vectors of nodes of a type, which must be among those that were asked for."""
+        vectors = self.vectors[kind]
+        places = self.places[kind][torch.from_numpy(ids)].to(vectors.device)
+        return vectors.index_select(0, places)
+
+
+@torch.no_grad()
+def encode_layers(
+    model: Layered,
+    sampler: OneHop,
+    wanted: Mapping[str, NDArray[np.int64]],
+    max_edges: int,
+    num_layers: int | None = None,
+) -> Iterator[LayerVectors]:
+    """The vectors of nodes after each layer, from the first on.
+
+    Args:
+        model: The model.
+        sampler: Samples one hop.
+        wanted: Node type → ids; their vectors are there after every layer that computes the type.
+        max_edges: Edges per chunk.
+        num_layers: How many layers; by default all.
+    """
+    graph, device = sampler.graph, _device_of(model)
+    targets_by_layer = model.types_by_layer[1:][:num_layers]
     vectors: dict[str, Tensor] = {}
     places: dict[str, Tensor] = {}
+    needed = _needed_nodes(targets_by_layer, graph, wanted, max_edges)
     for number, targets in enumerate(needed):
         found: dict[str, Tensor] = {}
         for kind, ids in targets.items():
@@ -66,9 +112,7 @@ def encode_whole_graph(
             )
         vectors = found
         places = {kind: _places(ids, graph.nodes[kind].num_nodes) for kind, ids in targets.items()}
-    return model.finish(vectors[node_type]).index_select(
-        0, places[node_type][torch.from_numpy(wanted)].to(device)
-    )
+        yield LayerVectors(vectors, places)
 
 
 def _encode_layer(
@@ -118,12 +162,18 @@ def _encode_layer(
 
 
 def _needed_nodes(
-    model: Layered, graph: Any, node_type: str, wanted: NDArray[np.int64], max_edges: int
+    targets_by_layer: list[list[str]],
+    graph: Any,
+    wanted: Mapping[str, NDArray[np.int64]],
+    max_edges: int,
 ) -> list[dict[str, NDArray[np.int64]]]:
     """The nodes that each layer computes, ascending, by type."""
+    if not targets_by_layer:
+        return []
     marks = {kind: np.zeros(nodes.num_nodes, bool) for kind, nodes in graph.nodes.items()}
-    marks[node_type][wanted] = True
-    *earlier, last = model.types_by_layer[1:]
+    for kind, ids in wanted.items():
+        marks[kind][ids] = True
+    *earlier, last = targets_by_layer
     needed = [_marked(marks, last)]
     for kinds in reversed(earlier):
         for kind, ids in needed[0].items():

@@ -17,7 +17,7 @@ from outsize.export.retrieval import ItemSearcher
 from outsize.export.score_files import evaluate_file
 from outsize.models import ClickModel, ClickModelConfig, RetrievalModel, TwoTower
 from outsize.training.config import RunConfig
-from outsize.training.evaluate_graph import evaluate_graph_run
+from outsize.training.evaluate_graph import evaluate_graph_file, evaluate_graph_run
 from outsize.training.evaluate_pairs import cold_keys, evaluate_pairs, pair_facts, seen_in_run
 from outsize.training.export_run import encode_items
 from outsize.training.run_folder import RunFolder
@@ -57,11 +57,12 @@ def evaluate(
     Args:
         model: The folder of a run, whose data must still be there, or of an export.
         file: A CSV, TSV or Parquet file with the columns and the label of the training data; for a
-            two-tower model, of pairs. None for the run of a graph model, which is measured on its
-            validation and test splits.
+            two-tower model, of pairs; for a graph model, of nodes with their classes, or of links.
+            None for the run of a graph model, which is then measured on its validation and test
+            splits.
         step: For a run, take the checkpoint of this step instead of the best validation's.
-        exclude: For a two-tower model, files of pairs whose items are left out of rankings; by
-            default a run's training and validation pairs, and nothing for an export.
+        exclude: For a two-tower model or links, files of pairs whose items are left out of
+            rankings; by default a run's training and validation pairs, and nothing for an export.
         max_bad_rows: The largest share of malformed rows that is skipped; by default as in
             training.
         quiet: Show no progress.
@@ -72,11 +73,22 @@ def evaluate(
         the "validation" metrics; "metrics" are those of the test.
     """
     run = RunFolder(Path(model))
-    if run.holds_run() and run.config().task == "graph":
-        _refuse_file(run, file, exclude)
+    is_graph = _is_graph(run)
+    if is_graph and run.holds_run() and file is None:
+        if exclude:
+            raise ConfigError(
+                f"{run.path} is measured on the splits of its own data: leave --exclude out, or "
+                "name a file"
+            )
         return evaluate_graph_run(run, step)
     if file is None:
         raise ConfigError(f"{model} is measured on a labelled file: name it after the folder")
+    if is_graph:
+        _refuse_step(run, step)
+        return evaluate_graph_file(
+            run.path, Path(file), step, exclude=[Path(path) for path in exclude],
+            max_bad_rows=max_bad_rows, quiet=quiet,
+        )  # fmt: skip
     loaded = _load(Path(model), step)
     notes = [loaded.note]
     if isinstance(loaded.model, RetrievalModel):
@@ -103,12 +115,16 @@ def evaluate(
     }
 
 
-def _refuse_file(run: RunFolder, file: str | Path | None, exclude: Sequence[str | Path]) -> None:
-    if file is not None or exclude:
-        raise ConfigError(
-            f"{run.path} holds a graph model, which is measured on the splits of its own data: "
-            f"leave {file if file is not None else '--exclude'} out"
-        )
+def _is_graph(run: RunFolder) -> bool:
+    if run.holds_run():
+        return run.config().task == "graph"
+    return holds_export(run.path) and read_config(run.path).get("task") == "graph"
+
+
+def _refuse_step(run: RunFolder, step: int | None) -> None:
+    if step is not None and not run.holds_run():
+        raise ConfigError("--step chooses a checkpoint of a run, but an export has one set of "
+                          "weights: leave it out")  # fmt: skip
 
 
 def _load(folder: Path, step: int | None) -> _Loaded:
@@ -123,9 +139,7 @@ def _load(folder: Path, step: int | None) -> _Loaded:
             f"{folder} holds neither a run nor an export: there is no config.toml and no "
             "config.json in it"
         )
-    if step is not None:
-        raise ConfigError("--step chooses a checkpoint of a run, but an export has one set of "
-                          "weights: leave it out")  # fmt: skip
+    _refuse_step(run, step)
     found = read_config(folder)
     return _Loaded(
         load_exported(folder), found.get("training", {}).get("step"), pairs=found.get("pairs")

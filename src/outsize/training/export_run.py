@@ -27,6 +27,7 @@ from outsize.registries import name_of
 from outsize.suggestions import few
 from outsize.training.config import RunConfig
 from outsize.training.evaluate_pairs import cold_keys, pair_facts
+from outsize.training.export_graph import export_graph
 from outsize.training.quantization_loss import (
     ITEMS_PER_CHUNK,
     measure_click_models,
@@ -82,10 +83,13 @@ def export_run(
     require_free(out)
     config = folder.config()
     if config.task == "graph":
-        raise ConfigError(
-            f"{folder.path} holds a graph model, which cannot be exported yet: measure it with "
-            "outsize evaluate, or load it with its data in Python"
-        )
+        if how is not None:
+            raise ConfigError(
+                f"{folder.path} holds a graph model, which cannot be quantized yet: train it with "
+                "compressed tables (embeddings.kind = 'tables')"
+            )
+        written, training, note = export_graph(folder, out, step, _data_facts)
+        return {**written, **training, "note": note}
     export = _export_click if isinstance(config.model, ClickModelConfig) else _export_retrieval
     written, training, note = export(folder, config, out, step, how, quiet)
     return {**written, **training, "note": note}

@@ -38,6 +38,22 @@ def frame_chunks(rows: Any, wanted: Sequence[str]) -> Iterator[Chunk]:
         yield Chunk(0, columns, batch.num_rows, numbers, 0)
 
 
+def frame_columns(rows: Any) -> list[str]:
+    """The names of the columns of rows in memory; none if the rows are of no known form."""
+    if isinstance(rows, Mapping):
+        return [str(name) for name in rows]
+    if isinstance(rows, list | tuple):
+        names = (name for row in rows if isinstance(row, Mapping) for name in row)
+        return list(dict.fromkeys(map(str, names)))
+    if hasattr(rows, "column_names"):  # Arrow
+        return list(rows.column_names)
+    if hasattr(rows, "columns"):  # pandas, polars
+        return [str(name) for name in rows.columns]
+    if hasattr(rows, "schema"):  # a RecordBatch
+        return [str(name) for name in rows.schema.names]
+    return []
+
+
 def _as_table(rows: Any, wanted: Sequence[str]) -> Any:
     import pyarrow as pa
 

@@ -1,0 +1,109 @@
+"""Measuring a graph model on a labelled file of links."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from outsize.data import RetrievalData
+from outsize.data.item_lists import ItemLists
+from outsize.errors import ConfigError, DataError
+from outsize.export.graph_files import NodeFileReading, read_known_links
+from outsize.export.graph_predictors import LinkPredictor
+from outsize.export.pairs import SeenItems
+from outsize.export.score_files import file_progress
+from outsize.metrics import RankingMetrics
+from outsize.training.quantization_loss import QUERIES_PER_CHUNK
+from outsize.training.retrieval_evaluation import rank_relevant
+
+
+def known_links(data: RetrievalData) -> SeenItems:
+    """What the test of a run leaves out of rankings: training and validation links."""
+    sources, targets = (part.cpu().numpy() for part in data.known("test").pairs())
+    return SeenItems(sources.astype(np.uint64), targets)
+
+
+def evaluate_links(
+    predictor: LinkPredictor,
+    file: str | Path,
+    ranking: Mapping[str, Any] | None,
+    *,
+    seen: SeenItems | None = None,
+    exclude: Sequence[Path] = (),
+    max_bad_rows: float | None = None,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """The ranking metrics of a model on a file of links, as in the evaluation of a run.
+
+    Known links are not counted, and their targets are left out of the ranking of their source; cold
+    sources are not evaluated. Both nodes of a link must be in the graph. Held in memory are two
+    numbers per link.
+
+    Args:
+        predictor: Of an exported model, or of a run.
+        file: A CSV, TSV or Parquet file with the columns of sources and targets.
+        ranking: Cut-offs and inverse temperature, as in `GraphPurpose`.
+        seen: The known links.
+        exclude: Files of known links, instead of `seen`.
+        max_bad_rows: The largest share of malformed rows that is skipped; by default none.
+        quiet: Show no progress.
+    """
+    if ranking is None:
+        raise ConfigError("this model does not know what to measure: export its run again")
+    most = 0.0 if max_bad_rows is None else max_bad_rows
+    if exclude:
+        seen = read_known_links(predictor, exclude)
+    assert predictor.columns.target is not None
+    reading = NodeFileReading(predictor.reader, file, (predictor.columns.target,))
+    none = np.zeros(0, np.int64)
+    sources, targets = [none], [none]
+    with file_progress(reading.path, "read", quiet) as advance:
+        for chunk, asked in reading.chunks(advance, most):
+            pairs, found = predictor.read_targets(chunk, reading.path, asked, reading.bad)
+            reading.require_good(most)
+            sources.append(pairs.nodes)
+            targets.append(found)
+    reading.finish(most, reading.bad.num_rows)
+    asked_for, wanted = np.concatenate(sources), np.concatenate(targets)
+    if (asked_for < 0).any():
+        raise DataError(
+            f"{reading.path}: {int((asked_for < 0).sum()):,} links lead from nodes that the graph "
+            "does not have: leave them out, or predict them with outsize predict"
+        )
+    is_warm = ~np.isin(asked_for, predictor.cold)
+    relevant, known, nodes = _lists(asked_for[is_warm], wanted[is_warm], seen)
+    if not len(relevant.values):
+        raise DataError(
+            f"{reading.path}: no source can be evaluated: there is no link, every one is known "
+            "already, or the training data has no link of its source"
+        )
+    metrics = rank_relevant(
+        relevant,
+        known,
+        lambda rows: predictor.sources[nodes[rows]],
+        predictor.targets,
+        torch.tensor(ranking["beta"]),
+        RankingMetrics(**ranking["metrics"]),
+        QUERIES_PER_CHUNK,
+    )
+    note = "" if seen is None else seen.note()
+    return {**metrics, "num_rows": len(wanted), "num_bad": reading.bad.total, "note": note}
+
+
+def _lists(
+    sources: Any, targets: Any, seen: SeenItems | None
+) -> tuple[ItemLists, ItemLists, torch.Tensor]:
+    """The relevant and the known targets of each distinct source, and these sources."""
+    nodes, places = np.unique(sources, return_inverse=True)
+    asked, wanted = torch.from_numpy(places.reshape(-1)), torch.from_numpy(targets)
+    none = torch.zeros(0, dtype=torch.int64)
+    known = ItemLists(none, none, len(nodes))
+    if seen is not None:
+        found = seen.of(nodes.astype(np.uint64))
+        known = ItemLists(found.lines(), found.values, len(nodes))
+    new = ~known.contains(asked, wanted)
+    return ItemLists(asked[new], wanted[new], len(nodes)), known, torch.from_numpy(nodes)
