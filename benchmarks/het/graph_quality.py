@@ -1,9 +1,9 @@
 """Node classification on real graphs: Outsize, the same model in plain torch, label propagation.
 
-    python -m benchmarks.het.graph_quality --data FOLDER --out benchmarks/results
-    python -m benchmarks.het.graph_quality --data FOLDER --out DIR --only acl/outsize/0
+    python -m benchmarks.het.graph_quality --data FOLDER --work CELLS --out benchmarks/results
+    python -m benchmarks.het.graph_quality --data FOLDER --work CELLS --only acl/outsize/0
 
-Nodes have ids only. Every cell (graph, method, seed) is saved in `--out` when it is done, so a
+Nodes have ids only. Every cell (graph, method, seed) is saved in `--work` when it is done, so a
 second call goes on. Settings were chosen on the validation split; the split is the same for all.
 """
 
@@ -14,7 +14,7 @@ import fnmatch
 import json
 import statistics
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,9 @@ from numpy.typing import NDArray
 import outsize
 from benchmarks.het.plain_graphsage import PlainSettings, train_plain
 from benchmarks.het.real_graphs import GRAPHS, graph_section
-from benchmarks.runner import typed_command
+from outsize.bench import Benchmark, measure
 from outsize.data import GraphData, GraphDataConfig
 from outsize.files import write_text_atomically
-from outsize.reporting.environment import environment
 from outsize.training.config import RunConfig
 from outsize.training.strict_toml import decode
 
@@ -44,9 +43,7 @@ SETTINGS: Mapping[str, PlainSettings] = {
     "musae_facebook": _LARGE,
     "musae_github": _LARGE,
     "debian_trixie": _LARGE,
-    "acl": replace(
-        _LARGE, dim=128, hidden=128, fan_out=(-1, 20), row_rate=0.1, rate=0.003, epochs=4
-    ),
+    "acl": replace(_LARGE, dim=128, hidden=128, fan_out=(-1, 20), rate=0.003, epochs=4),
 }
 
 
@@ -78,10 +75,18 @@ def run_file(name: str, folder: str, settings: PlainSettings, seed: int) -> dict
 
 
 def propagate_labels(data: GraphData) -> dict[str, float]:
-    """Label propagation: classes of training nodes spread over edges, `_MOST_STEPS` times at most.
+    """Label propagation with the number of steps that is the best on validation."""
+    most = _MOST_STEPS * (1 if len(data.graph.nodes) == 1 else 2)
+    found = propagations(data, most)
+    best = max(range(most), key=lambda number: found[number]["validation"])
+    return {**found[best], "steps": best + 1}
 
-    A step replaces the class shares of a node by the mean of its neighbours', of all relations, and
-    resets the training nodes. The number of steps is the best on validation.
+
+def propagations(data: GraphData, num_steps: int) -> list[dict[str, float]]:
+    """The accuracies of label propagation after each of its steps, by split.
+
+    Classes of training nodes spread over edges: a step replaces the class shares of a node by the
+    mean of its neighbours', of all relations, after it has reset the training nodes.
     """
     labels = data.labels
     assert labels is not None
@@ -91,18 +96,18 @@ def propagate_labels(data: GraphData) -> dict[str, float]:
         name: np.zeros((nodes.num_nodes, num_classes)) for name, nodes in data.graph.nodes.items()
     }
     prior = np.bincount(classes[train], minlength=num_classes) / len(train)
-    best: dict[str, float] = {"validation": -1.0}
-    for number in range(_MOST_STEPS * (1 if len(shares) == 1 else 2)):
+    found = []
+    for _ in range(num_steps):
         shares[kind][train] = np.eye(num_classes)[classes[train]]
         shares = _spread(data, shares)
         predicted = (shares[kind] + 1e-9 * prior).argmax(axis=1)
-        found = {
-            str(split): float((predicted[nodes] == classes[nodes]).mean())
-            for split, nodes in data.labelled.items()
-        }
-        if found["validation"] > best["validation"]:
-            best = {**found, "steps": number + 1}
-    return best
+        found.append(
+            {
+                str(split): float((predicted[nodes] == classes[nodes]).mean())
+                for split, nodes in data.labelled.items()
+            }
+        )
+    return found
 
 
 def _spread(data: GraphData, shares: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -154,16 +159,14 @@ def cells_of(only: Sequence[str]) -> list[tuple[str, str, int]]:
     ]
 
 
-def page_of(results: Iterable[Mapping[str, Any]], command: str) -> str:
+def table(results: dict[str, Any]) -> str:
     """The results as Markdown: mean and range of the test accuracy over seeds."""
     by_cell: dict[tuple[str, str], list[float]] = {}
-    for result in results:
-        by_cell.setdefault((result["graph"], result["method"]), []).append(result["test"])
+    for row in results["rows"]:
+        by_cell.setdefault((row["graph"], row["method"]), []).append(row["test"])
     lines = [
-        "# Node classification on real graphs, ids only\n",
-        *(f"- {name}: {fact}" for name, fact in environment().items()),
-        f"\n    {command}\n",
-        "Test accuracy at the best validation in %, mean over seeds (least to most).\n",
+        "Nodes have ids only. Test accuracy at the best validation in %, mean over seeds (least to "
+        "most); the split is the same for all.\n",
         f"| graph | {' | '.join(METHODS)} | Outsize − torch | Outsize − propagation |",
         "|---|---|---|---|---|---|",
     ]
@@ -182,30 +185,47 @@ def page_of(results: Iterable[Mapping[str, Any]], command: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    """Run the missing cells, and write the page of all that are there."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", required=True, help="the folder of the graphs")
-    parser.add_argument("--out", type=Path, required=True, help="where cells and the page go")
-    parser.add_argument("--only", action="append", default=[], metavar="GRAPH[/METHOD[/SEED]]")
-    parser.add_argument("--epochs", type=int, help="fewer epochs, to try the command")
-    given = parser.parse_args(words)
-    cells = given.out / "graph-quality-cells"
-    cells.mkdir(parents=True, exist_ok=True)
+def compare(say: Callable[[str], None], given: argparse.Namespace) -> dict[str, Any]:
+    """Run the missing cells; returns all that are there."""
+    given.work.mkdir(parents=True, exist_ok=True)
     for cell in cells_of(given.only):
-        path = cells / f"{'-'.join(map(str, cell))}.json"
+        path = _saved(given.work, cell)
         if not path.exists():
             found = run_cell(*cell, given.data, given.epochs)
             write_text_atomically(path, json.dumps(found, indent=1) + "\n")
-            print("/".join(map(str, cell)), f"test {found['test']:.4f}  {found['elapsed_s']} s")
-    order = [f"{'-'.join(map(str, cell))}.json" for cell in cells_of(())]
-    results = [json.loads((cells / name).read_text()) for name in order if (cells / name).exists()]
-    command = typed_command("benchmarks.het.graph_quality")
-    write_text_atomically(given.out / "graph-quality-cpu.md", page_of(results, command))
-    write_text_atomically(
-        given.out / "graph-quality-cpu.json", json.dumps(results, indent=1) + "\n"
-    )
+            told = "/".join(map(str, cell))
+            say(f"{told} test {found['test']:.4f}  {found['elapsed_s']} s")
+    paths = [_saved(given.work, cell) for cell in cells_of(())]
+    return {"rows": [json.loads(path.read_text()) for path in paths if path.exists()]}
 
+
+def _saved(work: Path, cell: tuple[str, str, int]) -> Path:
+    return work / f"{'-'.join(map(str, cell))}.json"
+
+
+def _parsed(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog=BENCHMARK.command, description=BENCHMARK.about)
+    parser.add_argument("--data", required=True, help="the folder of the graphs")
+    parser.add_argument("--work", type=Path, required=True, help="folder that keeps finished cells")
+    parser.add_argument("--out", type=Path, help="also write the results to this folder")
+    parser.add_argument("--only", action="append", default=[], metavar="GRAPH[/METHOD[/SEED]]")
+    parser.add_argument("--epochs", type=int, help="fewer epochs, to try the command")
+    return parser.parse_args(words)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Run the comparison as a command."""
+    given = _parsed(words)
+    measure(replace(BENCHMARK, run=lambda quick, say: compare(say, given)), given.out)
+
+
+BENCHMARK = Benchmark(
+    "graph-quality",
+    "python -m benchmarks.het.graph_quality",
+    "node classification on real graphs beside plain torch and label propagation",
+    lambda quick, say: compare(say, _parsed(None)),
+    table,
+)
 
 if __name__ == "__main__":
     main()

@@ -24,7 +24,7 @@ from torch import Tensor
 import outsize
 from benchmarks.het.graph_quality import SETTINGS, run_file
 from benchmarks.het.plain_graphsage import PlainSettings
-from benchmarks.het.real_graphs import RealGraphConfig
+from benchmarks.het.real_graphs import graph_section
 from benchmarks.runner import typed_command
 from outsize.data import DATA, GraphData, SyntheticGraphConfig
 from outsize.data.click_data import Split
@@ -57,7 +57,10 @@ class SeenNodesConfig(GraphDataConfig):
         """The graph with all nodes."""
         if self.name == "synthetic":
             return SyntheticGraphConfig(num_nodes=4_000, mean_degree=12).build()
-        return RealGraphConfig(self.name, self.folder).build()
+        tree = {"data": graph_section(self.name, self.folder), "model": {"kind": "graphsage"}}
+        data = decode(RunConfig, tree, "benchmark").data
+        assert isinstance(data, GraphDataConfig)
+        return data.build()
 
     def build(self) -> GraphData:  # noqa: D102
         data = self.whole()

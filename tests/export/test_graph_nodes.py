@@ -5,7 +5,7 @@ import json
 import shutil
 
 import numpy as np
-import pandas as pd
+import pandas as pd  # type: ignore[import-untyped]
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -20,7 +20,7 @@ from outsize.export.serving import make_app
 from outsize.export.tracing import _require_traceable
 from outsize.training import export_run
 from outsize.training.evaluate import evaluate
-from outsize.training.evaluate_graph import load_graph_run
+from outsize.training.export_graph import load_graph_run
 from outsize.training.run_folder import RunFolder
 
 
