@@ -15,10 +15,11 @@ def folder(tmp_path):
     """A file in the format of cora: two groups of 20 nodes, connected inside."""
     draw = np.random.default_rng(0)
     groups = np.repeat((0, 1), 20)
-    linked = np.triu(draw.random((40, 40)) < 0.4, 1) & (groups[:, None] == groups)
+    linked = np.triu(draw.random((40, 40)) < 0.8, 1) & (groups[:, None] == groups)
     sources, targets = np.nonzero(linked)
     starts = np.concatenate(([0], np.bincount(sources, minlength=40).cumsum()))
-    np.savez(tmp_path / "cora.npz", adj_indptr=starts, adj_indices=targets, labels=groups)
+    parts = {"adj_indptr": starts, "adj_indices": targets, "adj_shape": np.array([40, 40])}
+    np.savez(tmp_path / "cora.npz", **parts, labels=groups)
     return tmp_path
 
 
