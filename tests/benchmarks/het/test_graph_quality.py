@@ -15,7 +15,7 @@ def folder(tmp_path):
     """A file in the format of cora: two groups of 20 nodes, connected inside."""
     draw = np.random.default_rng(0)
     groups = np.repeat((0, 1), 20)
-    linked = np.triu(draw.random((40, 40)) < 0.8, 1) & (groups[:, None] == groups)
+    linked = np.triu(draw.random((40, 40)) < 0.4, 1) & (groups[:, None] == groups)
     sources, targets = np.nonzero(linked)
     starts = np.concatenate(([0], np.bincount(sources, minlength=40).cumsum()))
     parts = {"adj_indptr": starts, "adj_indices": targets, "adj_shape": np.array([40, 40])}
@@ -33,7 +33,7 @@ def test_cells_are_saved_and_not_run_again(folder, monkeypatch, capsys):
     found = {cell["method"]: cell for cell in
              json.loads(next(out.glob("*.json")).read_text())["rows"]}  # fmt: skip
     assert list(found) == list(graph_quality.METHODS)
-    assert found["label-propagation"]["test"] == 1.0
+    assert found["label-propagation"]["test"] > 0.8  # one step is enough for validation
     assert found["outsize"]["test"] > 0.7
     assert found["torch"]["test"] > 0.7
     assert "| cora | " in next(out.glob("*.md")).read_text()
