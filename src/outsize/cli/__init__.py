@@ -20,6 +20,7 @@ import typer
 
 from outsize.cli.command_options import say
 from outsize.cli.export_commands import evaluate, export, predict, serve
+from outsize.cli.init_command import init
 from outsize.cli.tour_commands import bench, demo
 from outsize.cli.train_commands import compare, train
 from outsize.errors import ConfigError, LostRanksError, OutsizeError
@@ -41,6 +42,7 @@ _OF_THE_MACHINE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.E
 _ON_SEVERAL_RANKS = ("train",)
 
 COMMANDS: dict[str, Callable[..., dict[str, Any]]] = {
+    "init": init,
     "demo": demo,
     "train": train,
     "compare": compare,
