@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -33,6 +33,7 @@ class Profile:
         numbers: For each row, its value, NaN if missing, for the forms "number" and "time".
         num_estimated: Distinct values in all files, estimated from the sample.
         is_stored_as_text: Whether the file says that it is text, as Parquet can.
+        num_unreadable: Rows whose bytes are not UTF-8.
         missing_words: Texts among numbers that stand for missing values.
         has_comma_numbers: Whether values are numbers such as 3,14 or 1,000,000.
     """
@@ -44,6 +45,7 @@ class Profile:
     numbers: NDArray[np.float64] | None
     num_estimated: int
     is_stored_as_text: bool = False
+    num_unreadable: int = 0
     missing_words: tuple[str, ...] = ()
     has_comma_numbers: bool = False
 
@@ -82,13 +84,14 @@ class Profile:
         return tuple(word for word in re.split(r"[^a-z0-9]+", spaced.lower()) if word)
 
 
-def profile_of(name: str, column: Column, total_rows: int) -> Profile:
+def profile_of(name: str, column: Column, total_rows: int, is_from_text: bool = False) -> Profile:
     """The profile of a column.
 
     Args:
         name: Its name.
         column: A pyarrow array.
         total_rows: Rows of all files.
+        is_from_text: Whether it is text only because all of its file is.
     """
     import pyarrow as pa
 
@@ -109,7 +112,7 @@ def profile_of(name: str, column: Column, total_rows: int) -> Profile:
     else:
         return Profile(name, "other", np.full(len(column), -1), [], None, 0)
     try:
-        text, _ = to_text(column)
+        text, unreadable = to_text(column)
     except pa.ArrowException:
         return Profile(name, "other", np.full(len(column), -1), [], None, 0)
     values = text.values.to_pylist()
@@ -122,16 +125,11 @@ def profile_of(name: str, column: Column, total_rows: int) -> Profile:
     if form == "text":
         found = _read_text(name, codes, values)
     estimated = estimate_distinct(found.codes, total_rows)
-    return Profile(
-        name,
-        found.form,
-        found.codes,
-        found.values,
-        found.numbers,
-        estimated,
-        form == "text",
-        found.missing_words,
-        found.has_comma_numbers,
+    return replace(
+        found,
+        num_estimated=estimated,
+        is_stored_as_text=form == "text" and not is_from_text,
+        num_unreadable=0 if unreadable is None else int(unreadable.sum()),
     )
 
 

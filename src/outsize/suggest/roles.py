@@ -24,6 +24,7 @@ _LONG_TEXT = 40
 _MAX_TOKENS = 20
 _LOOKED_AT = 5_000
 _MUCH_BETTER = 0.01
+_MAX_UNREADABLE = 0.0005
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,8 @@ def decide(profile: Profile, strength: Strength | None, total_rows: int) -> Deci
     )
     if profile.form == "other":
         return plain.left_out("unknown type", "neither numbers nor text")
+    if profile.num_unreadable > _MAX_UNREADABLE * profile.num_rows:
+        return plain.left_out("not UTF-8", "convert the file to UTF-8, such as with iconv")
     if profile.num_distinct == 0:
         return plain.left_out("empty", "no value in any row")
     if profile.num_distinct == 1 and profile.num_missing == 0:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from outsize.reporting.quantities import format_bytes
 from outsize.spec import TableSpec
 from outsize.training.available_memory import available_bytes
 from outsize.training.store_config import StoreConfig
@@ -15,19 +15,6 @@ _STEPS_PER_EPOCH = 200
 _WIDE, _RANK = 1024, 64
 _MEMORY_SHARE = 0.5
 _LEAST_CAP = 1 << 14
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Sections of a run file, each with a comment that says why.
-
-    Attributes:
-        sections: Name of a section → its keys.
-        comments: Name of a section → a comment.
-    """
-
-    sections: dict[str, dict[str, Any]]
-    comments: dict[str, str]
 
 
 def training_settings(num_train: int, most_epochs: int = 5) -> dict[str, Any]:
@@ -70,14 +57,16 @@ def embedding_settings(
     specs = [TableSpec(f"t{i}", n + 1, DIM) for i, n in enumerate(num_ids_by_column.values())]
     num_bytes = StoreConfig(dim=DIM).num_bytes(specs, 0)
     num_ids = sum(num_ids_by_column.values())
-    size = f"{num_ids:,} ids of {DIM} numbers, {in_bytes(num_bytes)} with the optimizer's state"
+    size = f"{num_ids:,} ids of {DIM} numbers, {format_bytes(num_bytes)} with the optimizer's state"
     if memory is None or num_bytes <= _MEMORY_SHARE * memory:
-        there = "" if memory is None else f" of the {in_bytes(memory)} available"
+        there = "" if memory is None else f" of the {format_bytes(memory)} available"
         return {
             "embeddings": {"kind": "store", "dim": DIM},
             "embeddings.optimizer": {"kind": "adagrad", "learning_rate": 0.05},
         }, f"full rows: {size}{there}"
-    why = f"compressed: full rows take {size}, more than half of the {in_bytes(memory)} available"
+    why = (
+        f"compressed: full rows take {size}, more than half of the {format_bytes(memory)} available"
+    )
     cap = int(_MEMORY_SHARE * memory / 2) // (4 * 3 * len(specs))
     cap = max(_LEAST_CAP, min(cap, max(spec.num_rows for spec in specs) * DIM // 4))
     return {
@@ -86,11 +75,3 @@ def embedding_settings(
             "learning_rate": 0.03,
         },
     }, why  # fmt: skip
-
-
-def in_bytes(num_bytes: int) -> str:
-    """A number of bytes in words."""
-    size, unit = float(num_bytes), 0
-    while size >= 1000 and unit < 4:
-        size, unit = size / 1000, unit + 1
-    return f"{size:.0f} B" if unit == 0 else f"{size:.1f} {('kB', 'MB', 'GB', 'TB')[unit - 1]}"

@@ -74,7 +74,7 @@ class Suggestion:
 def read_profiles(sample: Sample, drop: Collection[str]) -> dict[str, Profile]:
     """The columns of a sample, without those that are dropped."""
     return {
-        name: profile_of(name, column, sample.total_rows)
+        name: profile_of(name, column, sample.total_rows, sample.is_text)
         for name, column in sample.columns.items()
         if name not in drop
     }
@@ -193,6 +193,8 @@ def _require_ids(
 ) -> tuple[dict[str, Decision], list[str]]:
     """Use one number as a category where there is none: a model has at least one feature of ids."""
     used = {name: d for name, d in decided.items() if d.use != LEFT_OUT}
+    if not decided:
+        raise DataError("there is no column besides the label to learn from: name other data")
     if not used:
         reasons = [f"{d.column} ({d.kind})" for d in decided.values()]
         raise DataError(
@@ -259,10 +261,9 @@ def _sections(
     bad = sample.bad_share + label.missing_share
     if bad > 0:
         data["max_bad_rows"] = min(1.0, max(0.001, float(f"{2 * bad:.1g}")))
-        notes.append(
-            f"{sample.bad_share:.2%} of rows have another number of values and "
-            f"{label.missing_share:.2%} no label: they are skipped"
-        )
+        parts = [(sample.bad_share, "another number of values"), (label.missing_share, "no label")]
+        facts = [f"{share:.2%} of rows have {what}" for share, what in parts if share]
+        notes.append(f"{' and '.join(facts)}: they are skipped")
     section = dict(split.section)
     if section["kind"] == "hash" and sample.total_rows < _FEW_ROWS:
         section.update({"validation": 0.2, "test": 0.2})

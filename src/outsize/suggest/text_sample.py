@@ -29,7 +29,7 @@ def read_text_sample(pattern: str, files: list[Path], chosen: list[Path]) -> Sam
         files: All of them.
         chosen: Those that are looked into.
     """
-    first_lines = _lines(_head_of(chosen[0]))[:_LINES_LOOKED_AT]
+    first_lines = _first_lines(chosen[0])[:_LINES_LOOKED_AT]
     if not first_lines:
         raise DataError(f"{chosen[0]} is empty: there is nothing to read in it")
     delimiter = _find_delimiter(chosen[0], first_lines)
@@ -38,7 +38,7 @@ def read_text_sample(pattern: str, files: list[Path], chosen: list[Path]) -> Sam
     names = list(rows[0]) if has_header else [f"c{i + 1}" for i in range(len(rows[0]))]
     pieces, share_read = [], 0.0
     for path in chosen:
-        if has_header and (other := _parsed(_lines(_head_of(path))[:1], delimiter)[0]) != names:
+        if has_header and (other := _parsed(_first_lines(path)[:1], delimiter)[0]) != names:
             raise DataError(
                 f"{path} has other columns than {chosen[0]}: {few(other)}; name files of one form"
             )
@@ -91,10 +91,11 @@ def _head_of(path: Path, size: int = _HEAD_BYTES) -> bytes:
         raise DataError(f"{path} cannot be read: {one_line(error, 200)}") from None
 
 
-def _lines(head: bytes) -> list[str]:
-    """The whole lines of the beginning of a file that are not blank."""
+def _first_lines(path: Path) -> list[str]:
+    """The whole lines at the beginning of a file that are not blank."""
+    head = _head_of(path)
     if b"\0" in head:
-        raise DataError("the file holds NUL bytes: it is neither Parquet nor text in UTF-8")
+        raise DataError(f"{path} holds NUL bytes: it is neither Parquet nor text in UTF-8")
     text = head.decode("utf-8", errors="replace")
     lines = text.splitlines()
     if len(head) >= _HEAD_BYTES and len(lines) > 1:
