@@ -26,7 +26,8 @@ def training_settings(num_train: int, most_epochs: int = 5) -> dict[str, Any]:
     epochs = most_epochs if num_train < 20_000_000 else 1
     if num_train < 50_000:
         epochs = 2 * most_epochs
-    return {"batch_size": batch_size, "epochs": epochs, "validate_every": max(10, -(-steps // 4))}
+    train = {"batch_size": batch_size, "epochs": epochs, "validate_every": max(10, -(-steps // 4))}
+    return train if steps >= _STEPS_PER_EPOCH else {**train, "log_every": 10}
 
 
 def min_count(num_rows: int) -> int:
