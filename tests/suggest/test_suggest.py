@@ -45,7 +45,7 @@ def test_columns_of_every_kind_are_told_apart(write):
     start = np.datetime64("2024-01-01T00:00:00")
     tags = ["|".join(_DRAWS.choice(list("abcdefgh"), 1 + i % 3, replace=False)) for i in rows]
     columns = {
-        "row_id": rows,
+        "row_id": [10_000_169_349_117_863_715 + 97 * int(i) for i in rows],
         "clicked": LABELS,
         "city": CITIES,
         "price": PRICES,
@@ -224,7 +224,7 @@ def test_a_large_text_file_is_sampled_and_its_rows_estimated(write, monkeypatch)
 def test_pairs_without_a_label_make_a_two_tower_run(write, tmp_path):
     rows = np.arange(NUM_ROWS)
     columns = {"userId": rows % 90, "movieId": rows * 7 % 50, "rating": rows % 5 + 1,
-               "timestamp": 1_600_000_000 + rows}  # fmt: skip
+               "timestamp": [str(np.datetime64("2024-01-01") + int(i)) for i in rows]}  # fmt: skip
     suggestion = suggest_run(write(csv_of(columns)))
     assert uses(suggestion) == {
         "userId": "query", "movieId": "item", "rating": "positive", "timestamp": "split",
@@ -232,6 +232,7 @@ def test_pairs_without_a_label_make_a_two_tower_run(write, tmp_path):
     write_run_file(suggestion, tmp_path / "run.toml", "outsize init data.csv")
     config = load_config(tmp_path / "run.toml")
     assert (config.task, config.data.at_least) == ("retrieval", 4.0)
+    assert config.data.build().num_pairs("test") > 0
     with pytest.raises(DataError, match="--query COLUMN"):
         suggest_run(write(csv_of(BASE)), task="retrieval")
 

@@ -113,11 +113,11 @@ def _label_of(profile: Profile, positive: str | None, reason: str) -> Label:
     if profile.form == "number":
         numbers = profile.numbers
         assert numbers is not None
-        low, high = np.nanmin(numbers), np.nanmax(numbers)
+        low, high = float(np.nanmin(numbers)), float(np.nanmax(numbers))
         labels = np.where(np.isnan(numbers), np.nan, numbers == high)
-        if (low, high) == (0, 1):
+        if low == 0 and high == 1:
             return Label(name, labels, {}, reason)
-        return Label(name, labels, {"positive_from": float(high)}, f"{reason}; {high:g} is 1")
+        return Label(name, labels, {"positive_from": high}, f"{reason}; {high:g} is 1")
     counts = np.bincount(profile.codes[profile.codes >= 0])
     order = [value for value in profile.values if value.strip().lower() in _POSITIVE]
     one = order[0] if len(order) == 1 else profile.values[int(np.argmin(counts))]

@@ -111,9 +111,10 @@ def suggest_retrieval_run(
 def _rating(data: dict[str, Any], profiles: dict[str, Profile], taken: set[str]) -> str:
     """Use pairs with high ratings only, if there are ratings; returns their column."""
     for name, profile in profiles.items():
-        is_rating = _RATINGS & set(profile.words) and profile.numbers is not None
-        if name not in taken and is_rating and 2 < profile.num_distinct <= _MAX_RATINGS:
-            values = np.unique(profile.numbers[~np.isnan(profile.numbers)])  # type: ignore[index]
+        if name in taken or profile.numbers is None or not _RATINGS & set(profile.words):
+            continue
+        if 2 < profile.num_distinct <= _MAX_RATINGS:
+            values = np.unique(profile.numbers[~np.isnan(profile.numbers)])
             bound = values[0] + _LIKED * (values[-1] - values[0])
             data.update({"positive": name, "at_least": float(values[values >= bound][0])})
             return name
@@ -133,12 +134,9 @@ def _split(
             if profile.num_distinct == 2 and not parts["test"]:  # 0 and 1: 1 is the test
                 parts = {**parts, "test": parts["validation"], "validation": []}
             if parts["test"] and sum(map(len, parts.values())) == profile.num_distinct:
-                section = {part: values for part, values in parts.items() if values}
-                return (
-                    {"kind": "column", "column": name, **section},
-                    name,
-                    f"rows are marked in column {name!r}",
-                )
+                marked: dict[str, Any] = {"kind": "column", "column": name}
+                marked |= {part: values for part, values in parts.items() if values}
+                return marked, name, f"rows are marked in column {name!r}"
     names = [wishes.time] if wishes.time is not None else list(profiles)
     for name in names:
         times = times_in(profiles[name], asked=name == wishes.time) if name in profiles else None

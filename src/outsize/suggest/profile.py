@@ -70,7 +70,7 @@ class Profile:
         if self.numbers is None:
             return False
         present = self.numbers[~np.isnan(self.numbers)]
-        return bool((np.abs(present) < 2**53).all() and (present == np.round(present)).all())
+        return bool((present == np.round(present)).all())
 
     @cached_property
     def has_leading_zeros(self) -> bool:

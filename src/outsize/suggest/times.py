@@ -70,7 +70,8 @@ def _are_counted(profile: Profile) -> bool:
     """Whether numbers count seconds since 1970, or days, and the name says so."""
     if not profile.is_integer or not _SPOKEN & set(profile.words):
         return False
-    present = profile.numbers[~np.isnan(profile.numbers)]  # type: ignore[index]
+    numbers = _numbers(profile)
+    present = numbers[~np.isnan(numbers)]
     if not len(present):
         return False
     low, high = float(present.min()), float(present.max())
@@ -131,7 +132,7 @@ def rank_correlation(one: NDArray[Any], other: NDArray[Any]) -> float:
     ranks = [_ranks(column[known]) for column in (one, other)]
     if min(rank.std() for rank in ranks) == 0:
         return 0.0
-    return float(np.corrcoef(*ranks)[0, 1])
+    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
 
 
 def _ranks(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
