@@ -30,7 +30,8 @@ class LastOfEachSplit(SplitConfig):
 
     Attributes:
         group: The column whose values are the groups, such as users.
-        order: A column of numbers, dates or times that orders the rows of a group; as text, ISO 8601.
+        order: A column of numbers, dates or times that orders the rows of a group; texts are
+            ISO 8601.
         held_out: "split" as above, or "validation" to use both rows for validation and for the
             test.
     """
