@@ -64,7 +64,10 @@ MISTAKES = {
     "wrong type": (["train", "RUN", "--set", "train.steps=many"], "train.steps must be an integer"),
     "malformed setting": (["train", "RUN", "--set", "train"], "must look like section.key=value"),
     "nothing to resume": (["train", "RUN", "--resume", "--out", "x"], "holds no run to resume"),
-    "unknown command": (["trian"], "No such command 'trian'"),
+    "unknown command": (["trian"], "No such command 'trian'. Did you mean 'train'?"),
+    "nearly a benchmark": (["bench", "row"], "Did you mean 'rows'?"),
+    "run files to compare": (["compare", "RUN", "RUN"], "is a run file"),
+    "no runs to compare": (["compare", "x", "y"], "x holds no run"),
     "unknown option": (["train", "RUN", "--otu", "x"], "--otu"),
     "missing argument": (["train"], "RUN.toml"),
     "nothing to export": (["export", "x", "y"], "x holds no run"),
@@ -141,6 +144,12 @@ def test_our_own_defects_keep_their_traceback(monkeypatch):
     monkeypatch.setitem(COMMANDS, "broken", broken)
     with pytest.raises(ZeroDivisionError):
         main(["broken"])
+
+
+def test_no_command_prints_the_help(capfd):
+    code, out, _ = call(capfd)
+    assert code == 0
+    assert "train" in out
 
 
 def test_the_version_is_printed(capfd):

@@ -14,7 +14,8 @@ from outsize.contracts import Bag
 from outsize.data import TabularConfig
 from outsize.data.click_data import SPLITS
 from outsize.data.encoding import VocabularyConfig
-from outsize.data.encoding.splits import ColumnSplit, HashSplit
+from outsize.data.encoding.encoder_files import encoder_from_state, encoder_state
+from outsize.data.encoding.splits import ColumnSplit, HashSplit, TimeSplit
 from outsize.errors import ConfigError, DataError
 
 BY_PART = ColumnSplit("part", ("t",), ("v",), ("x",))
@@ -373,3 +374,51 @@ def test_rows_are_split_by_hash_unless_told_otherwise(tmp_path):
     sizes = [data.num_examples(split) for split in SPLITS]
     assert sum(sizes) == 2000
     assert sizes == pytest.approx([1600, 200, 200], abs=60)
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_words_for_missing_values_are_missing_in_every_column(tmp_path, form):
+    path = tmp_path / f"clicks.{form}"
+    text = LINES.replace("1,3,Rome", "1,NA,?").replace("1,7,Rome", "1,?,Rome")
+    if form == "csv":
+        path.write_text(HEADER + text)
+    else:
+        rows = [line.split(",") for line in text.splitlines()]
+        columns = dict(
+            zip(HEADER.strip().split(","), map(list, zip(*rows, strict=True)), strict=True)
+        )
+        pq.write_table(pa.table(columns), path)
+    data = config_of(path, missing=("NA", "?")).build()
+    batch = data.examples("train", 0, 4)
+    assert batch.dense[:, 0].tolist() == [0, 0, 0, -2]
+    assert batch.ids["city"].tolist()[0] == 0
+    assert batch.ids["city"].tolist()[2] > 0
+    facts, tensors = encoder_state(data.row_encoder())
+    assert encoder_from_state(facts, tensors).recipe.missing == ("NA", "?")
+
+
+def test_a_recipe_without_newer_keys_keeps_the_hash_of_its_encoded_data(tmp_path):
+    config = config_of(tmp_path / "clicks.csv", path=("clicks.csv",), split=TimeSplit("price"))
+    digest = "bf206632e3de9840fac3094617c2ef0c27a953f46ecb911e50a392fcbd976269"
+    assert config.recipe().digest() == digest
+    assert replace(config, missing=("NA",)).recipe().digest() != digest
+    assert replace(config, split=TimeSplit("price", format="%Y")).recipe().digest() != digest
+
+
+@pytest.mark.parametrize(
+    ("times", "form"),
+    [
+        (["2024-01-01", "2024-01-03 08:00", "2024-01-02T09:30:00Z", "", "noon"], ""),
+        (["01.01.2024", "03.01.2024", "02.01.2024", "", "2024"], "%d.%m.%Y"),
+    ],
+)
+def test_times_written_as_text_split_rows(tmp_path, times, form):
+    path = tmp_path / "clicks.csv"
+    lines = [f"1,{time},Rome,a,t" for time in times]
+    path.write_text("\n".join([HEADER.strip().replace("price", "day"), *lines, ""]))
+    split = TimeSplit("day", validation=0.3, test=0.3, format=form)
+    config = config_of(path, dense=(), split=split, max_bad_rows=0.5)
+    data = config.build()
+    assert [data.num_examples(part) for part in SPLITS] == [1, 1, 1]
+    with pytest.raises(DataError, match="'day' that is not a time"):
+        replace(config, max_bad_rows=0.0, cache=str(tmp_path / "other")).build()

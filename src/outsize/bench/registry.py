@@ -17,6 +17,7 @@ from outsize.bench import (
 )
 from outsize.bench.runner import Benchmark, measure, say_to_console
 from outsize.errors import ConfigError
+from outsize.suggestions import closest
 
 BENCHMARKS: dict[str, Benchmark] = {
     "cache": cache.BENCHMARK,
@@ -59,7 +60,9 @@ def run_benchmark(
             f"benchmark {name!r} is not in the package; in a checkout run: {MOVED[name]}"
         )
     if name not in BENCHMARKS:
-        raise ConfigError(f"no benchmark {name!r}; there are {', '.join(BENCHMARKS)}")
+        raise ConfigError(
+            f"no benchmark {name!r}; there are {', '.join(BENCHMARKS)}.{closest(name, BENCHMARKS)}"
+        )
     return measure(BENCHMARKS[name], out, quick=quick, quiet=quiet)
 
 

@@ -20,6 +20,7 @@ import typer
 
 from outsize.cli.command_options import say
 from outsize.cli.export_commands import evaluate, export, predict, serve
+from outsize.cli.init_command import init
 from outsize.cli.tour_commands import bench, demo
 from outsize.cli.train_commands import compare, train
 from outsize.errors import ConfigError, LostRanksError, OutsizeError
@@ -32,6 +33,7 @@ from outsize.launched import (
     report_failure,
     wait_for_first,
 )
+from outsize.suggestions import suggestion
 
 __all__ = ["COMMANDS", "main"]
 
@@ -41,6 +43,7 @@ _OF_THE_MACHINE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.E
 _ON_SEVERAL_RANKS = ("train",)
 
 COMMANDS: dict[str, Callable[..., dict[str, Any]]] = {
+    "init": init,
     "demo": demo,
     "train": train,
     "compare": compare,
@@ -54,7 +57,7 @@ COMMANDS: dict[str, Callable[..., dict[str, Any]]] = {
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its code."""
-    words = sys.argv[1:] if arguments is None else arguments
+    words = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     app = typer.Typer(
         name="outsize",
         no_args_is_help=True,
@@ -84,10 +87,18 @@ def main(arguments: list[str] | None = None) -> None:
                 raise
             traceback.print_exc()
             leave(1)
-        _fail(error.format_message(), as_json)  # type: ignore[attr-defined]
+        _fail(_with_way_out(error.format_message()), as_json)  # type: ignore[attr-defined]
     if as_json and isinstance(result, dict) and is_first_rank():
         print(json.dumps(result))
     leave(result if isinstance(result, int) else 0)
+
+
+def _with_way_out(message: str) -> str:
+    """A message of the parser of the command line, with what a misspelt command may have meant."""
+    if not message.startswith("No such command"):
+        return message
+    word = message.partition("'")[2].partition("'")[0]
+    return f"No such command {word!r}.{suggestion(word, COMMANDS)}"
 
 
 class _Interrupted(Exception):

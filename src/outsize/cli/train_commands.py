@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from outsize.cli.command_options import AsJson, Imports, RunFile, Settings, say
+from outsize.errors import ConfigError
 from outsize.launched import is_first_rank
 from outsize.user_modules import import_modules
 
@@ -38,7 +39,12 @@ def train(
 
 
 def compare(
-    run: RunFile,
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            help="The run, a TOML file; or the folders of finished runs.", metavar="RUN.toml|RUN..."
+        ),
+    ],
     tables: Annotated[
         list[str],
         typer.Option(help="Table methods, with commas. Default: all. Full tables always run."),
@@ -62,12 +68,15 @@ def compare(
     imports: Imports = [],  # noqa: B006
     as_json: AsJson = False,
 ) -> dict[str, Any]:
-    """Compare table methods with full tables at several budgets; a second call goes on."""
+    """Compare table methods with full tables at several budgets, or runs that are finished."""
     from outsize.compare import Grid, read_budgets, read_methods, read_unit
     from outsize.compare import compare as compare_tables
     from outsize.training import load_config
 
     import_modules(imports)
+    if len(runs) > 1 or runs[0].is_dir():
+        return _compare_finished(runs, as_json)
+    (run,) = runs
     grid = Grid(
         load_config(run, settings),
         read_methods(tables),
@@ -77,3 +86,21 @@ def compare(
     )
     folder = out or Path("compare") / run.stem
     return compare_tables(grid, folder, workers=workers, quiet=as_json)
+
+
+def _compare_finished(folders: list[Path], as_json: bool) -> dict[str, Any]:
+    from outsize.compare import compare_runs, runs_table
+
+    for folder in folders:
+        if folder.suffix == ".toml":
+            raise ConfigError(
+                f"{folder} is a run file: compare tables on one of them, or name folders of runs"
+            )
+    found = compare_runs(folders)
+    if not as_json:
+        table = runs_table(found)
+        say(table.title)
+        widths = [max(map(len, column)) for column in zip(table.columns, *table.rows, strict=True)]
+        for row in (table.columns, *table.rows):
+            say("  ".join(map(str.ljust, row, widths)).rstrip())
+    return {"runs": found}

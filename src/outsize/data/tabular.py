@@ -32,6 +32,8 @@ class TabularConfig(EncodedConfig):
         multi_valued: Columns with several values per row, which become bags.
         separator: Separator between the values of a multi-valued column.
         max_length: Maximum number of values per bag, the first ones; 0 for no limit.
+        missing: Texts that stand for a missing value in any column, such as "NA"; besides empty
+            ones.
         pooling: How bags are pooled: "sum", "mean" or "max".
         columns: Names of the columns of text files without a header.
         delimiter: Between columns; by default a comma for `.csv` and a tab for other text.
@@ -52,6 +54,7 @@ class TabularConfig(EncodedConfig):
     multi_valued: tuple[str, ...] = ()
     separator: str = "|"
     max_length: int = 0
+    missing: tuple[str, ...] = ()
     pooling: Pooling = "sum"
     columns: tuple[str, ...] = ()
     delimiter: str = ""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from outsize.bounds import MAX_INTEGER
 from outsize.errors import ConfigError
+from outsize.suggestions import closest
 
 _MAX_LAYERS = 1024
 
@@ -35,4 +36,6 @@ def require_positive(name: str, value: int) -> None:
 def require_one_of(name: str, value: str, words: Sequence[str]) -> None:
     """Raise a `ConfigError` for a value that is not one of the allowed ones."""
     if value not in words:
-        raise ConfigError(f"{name} must be one of {', '.join(words)}, but got {value!r}")
+        raise ConfigError(
+            f"{name} must be one of {', '.join(words)}, but got {value!r}.{closest(value, words)}"
+        )

@@ -127,6 +127,7 @@ def train(
     if start.written is not None:
         from outsize.training.report import write_report  # matplotlib is slow to import
 
+        start.written.write_summary(result.summary())
         write_report(start.written, config, result.summary(), memory_by_table)
     return result
 

@@ -1,19 +1,22 @@
-"""The folder of a run: `config.toml`, `metrics.jsonl`, `checkpoint/`, `report.html`."""
+"""The folder of a run: `config.toml`, `metrics.jsonl`, `checkpoint/`, `report.html` and more."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from outsize.errors import ConfigError, WriteError
+from outsize.errors import ConfigError, DataError, WriteError, one_line
 from outsize.files import reason_of, write_text_atomically
+from outsize.json_files import SchemaError, Whole, read_json
 from outsize.training.config import RunConfig
 from outsize.training.run_log import RunLog
 from outsize.training.strict_toml import decode, encode, flatten, read_toml, to_toml
 
 _MAY_CHANGE = ("checkpoint.", "train.log_every", "train.device")
+_SUMMARY = {"steps": Whole(), "elapsed_s": float, "memory": {"total_bytes": Whole()}}
 _LENGTHS = ("train.epochs", "train.steps")
 
 
@@ -31,6 +34,7 @@ class RunFolder:
         self.log = RunLog(self.metrics_file)
         self.checkpoints = path / "checkpoint"
         self.report_file = path / "report.html"
+        self.summary_file = path / "summary.json"
 
     def begin(self, config: RunConfig) -> None:
         """Make the folder for a new run; refuse one that already holds a run."""
@@ -64,6 +68,7 @@ class RunFolder:
         """Start over from the first step, in a folder that `begin` made."""
         self._write_config(config)
         self.log.clear()
+        self.summary_file.unlink(missing_ok=True)
 
     def _write_config(self, config: RunConfig) -> None:
         write_text_atomically(self.config_file, to_toml(encode(config)))
@@ -119,6 +124,23 @@ class RunFolder:
     def config(self) -> RunConfig:
         """The configuration the run was started with."""
         return decode(RunConfig, read_toml(self.config_file), str(self.config_file))
+
+    def write_summary(self, summary: dict[str, Any]) -> None:
+        """Write the result of a run that has ended."""
+        write_text_atomically(self.summary_file, f"{json.dumps(summary, indent=1)}\n")
+
+    def summary(self) -> dict[str, Any] | None:
+        """The result that was written; `None` for a run that has not ended, or an older one."""
+        try:
+            found: dict[str, Any] = read_json(self.summary_file, _SUMMARY)
+        except FileNotFoundError:
+            return None
+        except (OSError, SchemaError) as error:
+            raise DataError(
+                f"{self.summary_file} cannot be read: {one_line(error, 200)}; delete it, and its "
+                "facts are unknown"
+            ) from None
+        return found
 
     def metrics(self) -> list[dict[str, Any]]:
         """All complete lines."""

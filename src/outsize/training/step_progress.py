@@ -1,4 +1,4 @@
-"""Progress of a run: a bar with time left on a terminal, evaluations as lines."""
+"""Progress of a run: a bar with time left on a terminal, lines elsewhere; evaluations as lines."""
 
 from __future__ import annotations
 
@@ -27,9 +27,12 @@ class TrainingProgress(ProgressBar):
         super().__init__("train", total_steps, first_step, console, *left)
 
     def log(self, line: Mapping[str, Any]) -> None:
-        """Show training lines in the bar, evaluations as lines of their own."""
+        """Show training lines in the bar, or as lines where there is none; evaluations as lines."""
         if line["split"] == "train":
-            self.update(facts=f"loss {line['loss']:.4f} · {line['examples_per_s']:,.0f} ex/s")
+            facts = f"loss {line['loss']:.4f} · {line['examples_per_s']:,.0f} ex/s"
+            self.update(facts=facts)
+            if not self._console.is_terminal:  # there is no bar
+                self.say(f"step {line['step']:>7,}/{self._total:,}  {line['split']:<10}  {facts}")
             return
         if line["split"] == "rows":
             return

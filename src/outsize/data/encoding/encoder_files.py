@@ -22,7 +22,7 @@ from outsize.data.encoding.rows import read_rows
 from outsize.data.encoding.sources import find_files
 from outsize.data.encoding.text_keys import text_keys
 from outsize.errors import DataError
-from outsize.json_files import Each, OneOf, SchemaError, Whole, check
+from outsize.json_files import Absent, Each, OneOf, SchemaError, Whole, check
 
 _COLUMNS = ("dense", "log1p", "standardize", "categorical", "multi_valued", "columns")
 _PLAIN = ("modulus", "separator", "max_length", "delimiter", "quoted", "derive", "max_bad_rows")
@@ -36,6 +36,7 @@ _RECIPE = {
     "quoted": bool,
     "derive": str,
     "max_bad_rows": float,
+    "missing": Absent([str]),
     "label": {
         "column": str,
         "positive_from": OneOf(None, float),
@@ -88,6 +89,7 @@ def encoder_state(encoder: RowEncoder) -> tuple[dict[str, Any], dict[str, Tensor
             },
             "hashed": list(recipe.vocabulary.hashed),
             "num_buckets": recipe.vocabulary.num_buckets,
+            **({"missing": list(recipe.missing)} if recipe.missing else {}),
         },
         "moments": {name: list(moments.state()) for name, moments in encoder.moments.items()},
         "num_ids": {feature_name(n): found.num_ids for n, found in encoder.encoders.items()},
@@ -120,6 +122,7 @@ def encoder_from_state(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) 
             tuple(label["positive_values"]),
         ),
         vocabulary=vocabulary,
+        missing=tuple(saved.get("missing", ())),
         **kept,
     )
     encoders = make_encoders(recipe)

@@ -92,6 +92,7 @@ class Recipe:
     multi_valued: tuple[str, ...] = ()
     separator: str = "|"
     max_length: int = 0
+    missing: tuple[str, ...] = ()
     vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
     modulus: tuple[int, ...] = ()
     split: SplitConfig = field(default_factory=HashSplit)
@@ -167,6 +168,9 @@ class Recipe:
         """A hash of the recipe without `max_bad_rows`, which does not change the result."""
         tree = {**asdict(self), "split_kind": type(self.split).__name__, "format": FORMAT}
         del tree["max_bad_rows"]
+        for section, key in ((tree, "missing"), (tree["split"], "format")):
+            if not section.get(key):  # as in recipes from before there was such a key
+                section.pop(key, None)
         return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +23,7 @@ from outsize.errors import DataError, one_line
 
 _LARGEST = float(np.finfo(np.float32).max)
 _FEW_VALUES = 64
+_TEXTS = ("string", "large_string", "string_view", "binary", "large_binary", "binary_view")
 
 
 def read_rows(files: list[Path], recipe: Recipe, bad: BadRows) -> Iterator[Rows]:
@@ -68,9 +71,16 @@ def check_rows(
     """
     derived = DERIVED[recipe.derive]
     numeric, textual = _columns_by_kind(recipe)
+    if recipe.missing:
+        chunk = replace(
+            chunk, columns={n: _blank(c, recipe.missing) for n, c in chunk.columns.items()}
+        )
     checked = _Checked(chunk, path, bad)
     labels = checked.labels(recipe)
-    numbers = {name: checked.number(name) for name in numeric}
+    numbers = {name: checked.number(name) for name in recipe.dense_columns}
+    for name in numeric:
+        if name not in numbers:
+            numbers[name] = checked.number(name, time_format=recipe.split.time_format)
     texts = {
         name: checked.text(name, recipe.separator) for name in textual if name not in derived.makes
     }
@@ -119,12 +129,17 @@ class _Checked:
         self.is_good &= ~dropped
         return np.asarray(labels, np.uint8)
 
-    def number(self, name: str, role: str = "numeric value") -> NDArray[np.float64]:
+    def number(
+        self, name: str, role: str = "numeric value", time_format: str | None = None
+    ) -> NDArray[np.float64]:
         column = self._chunk.columns[name]
         with self._naming(name, column):
             numbers, wrong = to_numbers(column)
+            if time_format is not None and wrong is not None and wrong.any():
+                numbers, wrong = to_times(column, time_format)
         if wrong is not None:
-            self.refuse(f"a {role} in {name!r} that is not a number", wrong, column)
+            what = "a number" if time_format is None else "a time"
+            self.refuse(f"a {role} in {name!r} that is not {what}", wrong, column)
         with np.errstate(invalid="ignore"):
             self.refuse(f"a {role} in {name!r} too large", np.abs(numbers) > _LARGEST, column)
         return numbers
@@ -195,6 +210,32 @@ def to_numbers(column: Column) -> tuple[NDArray[np.float64], NDArray[np.bool_] |
     return values[codes], wrong[codes]
 
 
+def to_times(
+    column: Column, time_format: str = ""
+) -> tuple[NDArray[np.float64], NDArray[np.bool_] | None]:
+    """Dates and times in texts as seconds since 1970, and a mask of those that are none, if any.
+
+    Args:
+        column: Text; numbers among them stay as they are where there is no format.
+        time_format: As for `strptime`; empty for ISO 8601. Times without a zone are UTC.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    codes, texts = _codes(coded), _as_bytes(coded.dictionary)
+    if not time_format:
+        parsed = [_iso_time(value) for value in texts.to_pylist()]
+    else:
+        read = pc.strptime(
+            texts.cast(pa.string()), format=time_format, unit="s", error_is_null=True
+        )
+        parsed = read.cast(pa.int64()).to_pylist()
+    values = np.array([np.nan if time is None else time for time in parsed] + [np.nan])
+    wrong = np.array([time is None for time in parsed] + [False])[codes]
+    return values[codes], wrong if wrong.any() else None
+
+
 def to_text(column: Column, separator: str = "|") -> tuple[CodedText, NDArray[np.bool_] | None]:
     """A column as distinct texts, and a mask of rows that are not valid UTF-8, if there are any.
 
@@ -253,8 +294,7 @@ def _as_bytes(values: Column) -> Column:
     """Convert text to bytes, so that invalid UTF-8 can be found; other types are unchanged."""
     import pyarrow as pa
 
-    texts = ("string", "large_string", "string_view", "binary", "large_binary", "binary_view")
-    is_bytes = str(values.type) in texts or pa.types.is_fixed_size_binary(values.type)
+    is_bytes = str(values.type) in _TEXTS or pa.types.is_fixed_size_binary(values.type)
     return values.cast(pa.large_binary()) if is_bytes else values
 
 
@@ -277,6 +317,31 @@ def _number(value: object) -> float | None:
         return None if "_" in str(value) else float(str(value))
     except ValueError:
         return None
+
+
+def _iso_time(value: object) -> float | None:
+    number = _number(value)
+    if number is not None:
+        return number
+    try:
+        time = datetime.fromisoformat(value.decode() if isinstance(value, bytes) else str(value))
+    except ValueError:
+        return None
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+
+
+def _blank(column: Column, missing: tuple[str, ...]) -> Column:
+    """A column of text with null for each text that stands for a missing value."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    coded = pa.types.is_dictionary(column.type)
+    kind = column.type.value_type if coded else column.type
+    if str(kind) not in _TEXTS:
+        return column
+    values = column.dictionary_decode() if coded else column
+    words = pa.array([word.encode() for word in missing], pa.binary()).cast(kind)
+    return pc.if_else(pc.is_in(values, value_set=words), pa.scalar(None, kind), values)
 
 
 def _text(value: bytes) -> str:

@@ -53,6 +53,11 @@ class SplitConfig(ABC):
         return ()
 
     @property
+    def time_format(self) -> str | None:
+        """How times in `number_columns` are written as text; empty for ISO 8601, `None` if not."""
+        return None
+
+    @property
     def text_columns(self) -> tuple[str, ...]:
         """The columns that the split needs as text."""
         return ()

@@ -34,7 +34,8 @@ class TimeSplit(SplitConfig):
     """Split by a time column: training rows first, then validation rows, the latest rows for test.
 
     Attributes:
-        column: A column of numbers, dates or times; rows without a value are left out.
+        column: A column of numbers, dates or times; rows without a value are left out. Dates and
+            times may be texts: seconds since 1970 are compared.
         validation_from: The first time that is held out. Without it, `validation` and `test` are
             shares of the rows, cut at the nearest gap between two times.
         test_from: The first time of the test set. Without it, rows from `validation_from` on are
@@ -42,6 +43,7 @@ class TimeSplit(SplitConfig):
         halves: How: by the "order" of the rows (the first half is for validation), or by a "hash".
         validation: Share of rows in the validation set.
         test: Share of rows in the test set.
+        format: How texts are read, such as "%d.%m.%Y"; empty for ISO 8601 ("2024-01-31 08:00").
     """
 
     column: str
@@ -50,6 +52,7 @@ class TimeSplit(SplitConfig):
     halves: Literal["order", "hash"] = "order"
     validation: float = 0.1
     test: float = 0.1
+    format: str = ""
 
     def __post_init__(self) -> None:
         require_column(self.column)
@@ -69,6 +72,10 @@ class TimeSplit(SplitConfig):
     @property
     def number_columns(self) -> tuple[str, ...]:  # noqa: D102
         return (self.column,)
+
+    @property
+    def time_format(self) -> str | None:  # noqa: D102
+        return self.format
 
     def build(self) -> Splitter:  # noqa: D102
         return _TimeShareSplitter(self) if self.validation_from is None else _TimeSplitter(self)

@@ -30,7 +30,8 @@ class LastOfEachSplit(SplitConfig):
 
     Attributes:
         group: The column whose values are the groups, such as users.
-        order: A numeric column that orders the rows of a group.
+        order: A column of numbers, dates or times that orders the rows of a group; texts are
+            ISO 8601.
         held_out: "split" as above, or "validation" to use both rows for validation and for the
             test.
     """
@@ -49,6 +50,10 @@ class LastOfEachSplit(SplitConfig):
     @property
     def number_columns(self) -> tuple[str, ...]:  # noqa: D102
         return (self.order,)
+
+    @property
+    def time_format(self) -> str | None:  # noqa: D102
+        return ""
 
     @property
     def text_columns(self) -> tuple[str, ...]:  # noqa: D102

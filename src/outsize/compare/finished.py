@@ -1,0 +1,76 @@
+"""Comparing runs that are finished, by what their folders hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from outsize.compare.text_tables import TextTable
+from outsize.errors import ConfigError
+from outsize.models import MODELS
+from outsize.registries import name_of
+from outsize.reporting.quantities import format_bytes
+from outsize.training.config import RunConfig
+from outsize.training.metric_names import label_of, number_of, quality_names
+from outsize.training.run_folder import RunFolder
+from outsize.training.store_config import StoreConfig
+from outsize.training.tables_config import TablesConfig
+
+
+def compare_runs(folders: Sequence[Path]) -> list[dict[str, Any]]:
+    """Metrics, memory and time of finished runs, in the order given."""
+    return [_facts_of(RunFolder(folder)) for folder in folders]
+
+
+def runs_table(runs: Sequence[dict[str, Any]]) -> TextTable:
+    """The runs as rows; a metric that a run does not have is a dash."""
+    names = dict.fromkeys(name for run in runs for name in ("loss", *quality_names(run["test"])))
+    rows = []
+    for run in runs:
+        metrics = [number_of(run["test"][name]) if name in run["test"] else "–" for name in names]
+        size, seconds = run["total_bytes"], run["elapsed_s"]
+        rows.append([
+            run["run"], run["model"], run["embeddings"], f"{run['steps']:,}", *metrics,
+            "–" if size is None else format_bytes(size),
+            "–" if seconds is None else f"{seconds:,.0f} s",
+        ])  # fmt: skip
+    columns = ("run", "model", "embeddings", "steps", *map(label_of, names), "memory", "time")
+    return TextTable("Test metrics at the best validation", columns, rows)
+
+
+def _facts_of(folder: RunFolder) -> dict[str, Any]:
+    if not folder.holds_run():
+        raise ConfigError(f"{folder.path} holds no run: name folders of runs, or one run file")
+    config, lines = folder.config(), folder.metrics()
+    tests = [line for line in lines if line["split"] == "test"]
+    if not tests:
+        raise ConfigError(
+            f"the run in {folder.path} is not finished: continue it with outsize train --resume"
+        )
+    test = {
+        name: value
+        for name, value in tests[-1].items()
+        if name == "loss" or name in quality_names(tests[-1])
+    }
+    summary = folder.summary() or {}
+    return {
+        "run": str(folder.path),
+        "model": name_of(MODELS, config.model),
+        "embeddings": _embeddings_of(config),
+        "steps": max(line["step"] for line in lines),
+        "test": test,
+        "total_bytes": summary.get("memory", {}).get("total_bytes"),
+        "elapsed_s": summary.get("elapsed_s"),
+    }
+
+
+def _embeddings_of(config: RunConfig) -> str:
+    """How embeddings are stored, in a word or two."""
+    wanted = config.embeddings
+    if isinstance(wanted, TablesConfig):
+        cap = wanted.max_params or wanted.max_bytes
+        return wanted.method if cap is None else f"{wanted.method} {cap:,}"
+    if isinstance(wanted, StoreConfig):
+        return wanted.store + (f", cache {wanted.cache.share:g}" if wanted.cache.share else "")
+    return type(wanted).__name__
