@@ -45,7 +45,9 @@ SETTINGS: Mapping[str, PlainSettings] = {
     "musae_facebook": _LARGE,
     "musae_github": _LARGE,
     "debian_trixie": _LARGE,
-    "acl": replace(_LARGE, seed_dropout=1.0, rate=0.005),
+    "acl": replace(
+        _LARGE, dim=128, hidden=128, fan_out=(-1, 20), row_rate=0.1, rate=0.003, epochs=4
+    ),
 }
 
 

@@ -75,6 +75,9 @@ MODES: dict[str, Mode] = {
 }
 
 
+TrainCell = Callable[..., dict[str, Any]]
+
+
 def default_ranks() -> int:
     """Four ranks, or eight if each can have two cores."""
     return 8 if (os.cpu_count() or 1) >= 16 else 4
@@ -94,6 +97,7 @@ def train_cells(
     say: Callable[[str], None],
     work: Path | None = None,
     jobs: int | None = None,
+    train: TrainCell | None = None,
 ) -> list[dict[str, Any]]:
     """Train cells, in parallel if each rank can have its own core; results in the order of cells.
 
@@ -103,10 +107,12 @@ def train_cells(
         say: Shows progress.
         work: Folder for the results of finished cells: a second call trains only what is missing.
         jobs: Number of cells at a time; by default as many as have a core per rank.
+        train: Trains a cell, given `say` and the cell; by default a run on a log of clicks.
     """
     jobs = jobs or max(1, (os.cpu_count() or 1) // max(cell["num_ranks"] for cell in cells))
+    chosen = train or _train
     with ThreadPoolExecutor(jobs) as pool:
-        return list(pool.map(lambda cell: {**cell, **_once(cell, say, work)}, cells))
+        return list(pool.map(lambda cell: {**cell, **_once(cell, say, work, chosen)}, cells))
 
 
 def synthetic_run(
@@ -158,7 +164,7 @@ def synthetic_run(
             dim=dim if is_wide else dim + 1,  # DeepFM's rows also hold the weight of the id
             store=mode.store,
             wire=mode.wire,
-            cache=_cache(mode),
+            cache=cache_of(mode),
             init_std=None if is_wide else 0.01,
             # SGD, as in HET; of learning rates in powers of four, the best after four epochs.
             optimizer=RowOptimizerConfig("sgd", 8.0 if is_wide else 0.5),
@@ -206,7 +212,7 @@ def real_run(
     ]  # fmt: skip
     found = load_config(_EXAMPLES / f"{data_set}.toml", settings)
     assert isinstance(found.embeddings, StoreConfig)
-    rows = replace(found.embeddings, store=mode.store, wire=mode.wire, cache=_cache(mode))
+    rows = replace(found.embeddings, store=mode.store, wire=mode.wire, cache=cache_of(mode))
     return replace(found, embeddings=rows)
 
 
@@ -216,45 +222,69 @@ def steady_step_s(lines: Sequence[Mapping[str, Any]], global_batch: int) -> floa
     return float(statistics.median(global_batch / speed for speed in speeds[len(speeds) // 2 :]))
 
 
-def _cache(mode: Mode) -> CacheConfig:
-    """The cache of a mode."""
+def cache_of(mode: Mode, share: float = _CACHE_SHARE, **given: Any) -> CacheConfig:
+    """The cache of a mode.
+
+    Args:
+        mode: How rows are stored and sent.
+        share: Share of the rows that it holds on each rank.
+        **given: Other settings of the cache.
+    """
     if mode.read is None:
         return CacheConfig()
     write = mode.read if mode.write is None else mode.write
-    return CacheConfig(_CACHE_SHARE, float(mode.read), float(write))
+    return CacheConfig(share, float(mode.read), float(write), **given)
 
 
-def _once(cell: Mapping[str, Any], say: Callable[[str], None], work: Path | None) -> dict[str, Any]:
+def _once(
+    cell: Mapping[str, Any], say: Callable[[str], None], work: Path | None, train: TrainCell
+) -> dict[str, Any]:
     """The results of a cell: from `work` if they are there, trained and written there if not."""
     if work is None:
-        return _train(say=say, **cell)
+        return train(say=say, **cell)
     digest = hashlib.sha256(json.dumps(cell, sort_keys=True).encode()).hexdigest()[:16]
     path = work / f"{digest}.json"
     if path.exists():
         return dict(json.loads(path.read_text()))
-    results = _train(say=say, **cell)
+    results = train(say=say, **cell)
     work.mkdir(parents=True, exist_ok=True)
     write_text_atomically(path, json.dumps(results))
     return results
 
 
-def _train(mode: str, say: Callable[[str], None], **settings: Any) -> dict[str, Any]:
-    """Train one cell in its own processes."""
-    build = real_run if "data_set" in settings else synthetic_run
+def launch(
+    config: RunConfig, num_ranks: int, cell: str
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Train by several ranks, in processes of their own.
+
+    Args:
+        config: The run.
+        num_ranks: Number of ranks.
+        cell: What to call it if it fails.
+
+    Returns:
+        The summary, and the lines of metrics.
+    """
     with tempfile.TemporaryDirectory() as folder:
         run_file, out = Path(folder) / "run.toml", Path(folder) / "run"
-        run_file.write_text(to_toml(encode(build(MODES[mode], **settings))))
+        run_file.write_text(to_toml(encode(config)))
         words = [
             sys.executable, "-m", "torch.distributed.run", "--standalone",
-            f"--nproc-per-node={settings['num_ranks']}",
+            f"--nproc-per-node={num_ranks}",
             "-m", "outsize", "train", str(run_file), "--out", str(out), "--json",
         ]  # fmt: skip
         one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
         done = subprocess.run(words, env=one_thread, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise RuntimeError(f"{mode} ({settings}) failed:\n{done.stderr[-3000:]}")
-        summary = json.loads(done.stdout)
-        lines = RunFolder(out).metrics()
+            raise RuntimeError(f"{cell} failed:\n{done.stderr[-3000:]}")
+        return json.loads(done.stdout), list(RunFolder(out).metrics())
+
+
+def _train(mode: str, say: Callable[[str], None], **settings: Any) -> dict[str, Any]:
+    """Train one cell in its own processes."""
+    build = real_run if "data_set" in settings else synthetic_run
+    config = build(MODES[mode], **settings)
+    summary, lines = launch(config, settings["num_ranks"], f"{mode} ({settings})")
     train = [line for line in lines if line["split"] == "train"]
     step_s = steady_step_s(lines, settings["num_ranks"] * settings["batch_size"])
     cell = {

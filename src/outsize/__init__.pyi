@@ -28,12 +28,16 @@ from outsize.models import CLICK_MODELS as CLICK_MODELS
 from outsize.models import DCN as DCN
 from outsize.models import DLRM as DLRM
 from outsize.models import GMF as GMF
+from outsize.models import GRAPH_MODELS as GRAPH_MODELS
 from outsize.models import MODELS as MODELS
 from outsize.models import RETRIEVAL_MODELS as RETRIEVAL_MODELS
 from outsize.models import ClickModel as ClickModel
 from outsize.models import ClickModelConfig as ClickModelConfig
 from outsize.models import DCNv2 as DCNv2
 from outsize.models import DeepFM as DeepFM
+from outsize.models import GraphModel as GraphModel
+from outsize.models import GraphModelConfig as GraphModelConfig
+from outsize.models import GraphSAGE as GraphSAGE
 from outsize.models import Logistic as Logistic
 from outsize.models import RetrievalModel as RetrievalModel
 from outsize.models import RetrievalModelConfig as RetrievalModelConfig

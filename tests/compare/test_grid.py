@@ -16,7 +16,9 @@ from outsize.compare.grid import tables_config
 from outsize.errors import CellError, ConfigError, DataError
 from outsize.tables import TABLES
 from outsize.training import train
+from outsize.training.config import RunConfig
 from outsize.training.run_log import RunLog
+from outsize.training.strict_toml import decode
 
 
 def results(out):
@@ -272,3 +274,33 @@ def _lives_in(folder):
         except OSError:
             pass
     return found
+
+
+def test_tables_are_compared_by_the_classes_of_nodes(tmp_path):
+    nodes = {
+        "data": {"kind": "synthetic-graph", "num_nodes": 200, "num_classes": 3},
+        "model": {"kind": "graphsage", "hidden": 8},
+        "graph": {"fan_out": [3, 3]},
+        "embeddings": {"dim": 4},
+        "train": {"batch_size": 64, "device": "cpu"},
+    }
+    config = decode(RunConfig, nodes, "test")
+    found = compare(Grid(config, ("hash",), (64,), num_seeds=1), tmp_path, workers=0, quiet=True)
+    assert found["vocabularies"] == {"node": 200}
+    assert 0 < found["full"]["accuracy"]["mean"] < 1
+    assert found["methods"]["hash"]["points"][0]["params"] == 64
+    assert 0 < found["bayes"]["accuracy"] <= 1
+    assert "accuracy" in (tmp_path / "compare.md").read_text()
+    again = compare(Grid(config, ("hash",), (64,), num_seeds=1), tmp_path, workers=0, quiet=True)
+    assert again["full"] == found["full"], "finished cells are not trained again"
+
+
+def test_links_are_not_compared():
+    links = {
+        "data": {"kind": "synthetic-graph", "links": {}},
+        "model": {"kind": "graphsage"},
+        "graph": {"predict": "links"},
+        "negatives": {"kind": "in-batch"},
+    }
+    with pytest.raises(ConfigError, match="but this is a link prediction run"):
+        Grid(decode(RunConfig, links, "test"), ("hash",), (64,))

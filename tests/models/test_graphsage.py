@@ -171,6 +171,24 @@ def test_dropout_is_of_the_draw_and_the_node_and_off_in_evaluation():
     assert torch.equal(model(hood), model(later))
 
 
+def test_hidden_seeds_are_predicted_by_their_neighbors():
+    graph = one_type()
+    embeddings = embeddings_of(graph, over="tables")
+    model = GraphSAGE(embeddings, graph.schema, ["node"], hidden=5, seed_dropout=1.0)
+    seeds = np.array([0, 1, 2])
+    hood = NeighborSampler(graph, [-1, -1]).sample(seeds, "node")
+    model(hood).square().sum().backward()
+    (weight,) = embeddings.parameters()
+    assert not weight.grad[seeds].any()
+    assert weight.grad[hood.nodes["node"][3:]].any()
+    plain = GraphSAGE(embeddings, graph.schema, ["node"], hidden=5)
+    assert torch.equal(model.eval()(hood), plain.eval()(hood))
+    half = GraphSAGE(embeddings, graph.schema, ["node"], hidden=5, seed_dropout=0.5)
+    whole = NeighborSampler(graph, [-1, -1]).sample(np.arange(30), "node")
+    hidden = ~half.read(whole)["node"].any(dim=1)
+    assert 5 < int(hidden.sum()) < 25
+
+
 def test_dropout_drops_its_share_and_keeps_the_mean():
     from outsize.models.stateless_dropout import drop_numbers
 

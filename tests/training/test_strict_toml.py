@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -446,3 +447,31 @@ def test_a_long_value_is_cut_in_the_message(tree):
 
     assert "..." in message
     assert len(message) < 300
+
+
+@dataclass(frozen=True)
+class Book:
+    pages: Mapping[str, Grid] = field(default_factory=dict)
+
+
+def test_sections_may_be_named_by_the_user():
+    book = decode(Book, {"pages": {"first": {"rows": 2}, "last-1": {}}}, "x.toml")
+    assert book == Book({"first": Grid(2), "last-1": Grid()})
+    assert decode(Book, tomllib.loads(to_toml(encode(book))), "x.toml") == book
+    assert decode(Book, encode(Book()), "x.toml") == Book()
+
+
+@pytest.mark.parametrize(
+    ("pages", "words"),
+    [
+        (3, "'pages' must be a section, but got 3"),
+        ({"first": 3}, "'pages.first' must be a section, but got 3"),
+        ({"a b": {}}, "'pages.a b' must be named by letters, digits, _ and - only"),
+        ({"first": {"row": 1}}, "unknown key 'pages.first.row'. Did you mean 'rows'"),
+        ({"first": {"rows": 0}}, r"[pages.first] rows must be >= 1"),
+    ],
+)
+def test_a_wrong_section_among_named_ones_is_named(pages, words):
+    with pytest.raises(ConfigError) as error:
+        decode(Book, {"pages": pages}, "x.toml")
+    assert words in str(error.value)

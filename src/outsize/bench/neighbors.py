@@ -207,12 +207,20 @@ def table(results: dict[str, Any]) -> str:
             f"| {point['num_edges']:,} | {_dashed(point['fan_out'])} | {point['batch_size']:,} | "
             f"{point['num_threads']} | {found['outsize']['edges']:,.0f} | {' | '.join(cells)} |"
         )
-    lines += ["\nTime per edge as a multiple of that of `outsize`, smallest to largest above:\n"]
-    lines += ["| peer | first setting | all settings | what it is |", "|---|--:|--:|---|"]
+    lines += [
+        "\nTime per edge as a multiple of that of `outsize`. On a busy machine torch's threads "
+        "wait for each other: there the fairer comparison is that with one thread.\n",
+        "| peer | first setting | one thread | all settings | what it is |",
+        "|---|--:|--:|--:|---|",
+    ]
     for name, about in results["peers"].items():
-        ratios = [p[key] for p in results["points"] if (key := f"speedup_vs_{name}") in p]
+        key = f"speedup_vs_{name}"
+        known = [point for point in results["points"] if key in point]
+        ratios = [point[key] for point in known]
+        alone = next((f"{p[key]:.1f}×" for p in known if p["num_threads"] == 1), "–")
         lines.append(
-            f"| {name} | {ratios[0]:.1f}× | {min(ratios):.1f}× to {max(ratios):.1f}× | {about} |"
+            f"| {name} | {ratios[0]:.1f}× | {alone} | {min(ratios):.1f}× to {max(ratios):.1f}× | "
+            f"{about} |"
         )
     lines.append(
         "\nForward and backward of one layer over the edges of the first setting, in milliseconds "

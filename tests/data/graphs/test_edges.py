@@ -1,6 +1,7 @@
 """Graphs are read from lists of edges and nodes, whatever the ids."""
 
 import gzip
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -173,6 +174,24 @@ def test_relations_of_one_file_are_told_apart_by_a_column(tmp_path):
     assert neighbors(data, "10") == {0: [], 1: [0], 2: [0], 3: []}
 
 
+def test_names_from_data_become_usable_as_names_of_tables(tmp_path):
+    kinds = ["a.b", "c d", "a.b", "-x"]
+    edges = write(tmp_path / "e.parquet", source=[0, 1, 2, 3], target=[1, 2, 3, 0], kind=kinds)
+    nodes = NodeFile(write(tmp_path / "n.csv", id=[0, 1, 2, 3], **{"own.er": [1, 1, 2, 3]}))
+    config = EdgesConfig(path=edges, relation="kind", nodes=replace(nodes, attributes=("own.er",)))
+    data = config.build()
+    assert sorted(data.graph.relations) == ["_-x", "a_b", "c_d"]
+    assert list(data.graph.nodes["node"].attributes) == ["own_er"]
+    kinds[1] = "a b"
+    edges = write(tmp_path / "e.parquet", source=[0, 1, 2, 3], target=[1, 2, 3, 0], kind=kinds)
+    with pytest.raises(DataError, match="two values of 'kind' would name the same relation"):
+        EdgesConfig(path=edges, relation="kind").build()
+    with pytest.raises(ConfigError, match="features of the same name"):
+        NodeFile(("n",), attributes=("a.b", "a_b"))
+    with pytest.raises(ConfigError, match=r"'a\.b' cannot name a relation"):
+        EdgesConfig(relations={"a.b": RelationFile(("e",), "x", "y")})
+
+
 @pytest.fixture
 def papers(tmp_path):
     """A configuration with papers, which have a file, and authors, which have none."""
@@ -272,6 +291,23 @@ def test_a_graph_is_built_in_memory_where_no_folder_can_be_written(tmp_path, mon
     assert not (tmp_path / ".outsize-cache").exists()
     assert data.fingerprint == stored.fingerprint
     assert np.array_equal(data.links["test"], stored.links["test"])
+
+
+def test_ids_that_turn_out_to_be_text_are_read_anew(tmp_path):
+    nodes = {"a": NodeFile(write(tmp_path / "n.csv", id=[30, 20, 10]))}
+    first = write(tmp_path / "first.csv", source=[30, 20], target=[20, 10])
+    second = write(tmp_path / "second.csv", source=["x", "10"], target=[20, 30])
+    ends = {"source_column": "source", "target_column": "target"}
+    relations = {
+        "first": RelationFile(first, "a", "a", **ends),
+        "second": RelationFile(second, "a", "a", **ends),
+    }
+    config = EdgesConfig(
+        relations=relations, node_types=nodes, unknown="skip", directed=True, duplicates="keep"
+    )
+    data = config.build()
+    assert neighbors(data, "first") == {"30": [], "20": ["30"], "10": ["20"]}
+    assert neighbors(data, "second") == {"30": ["10"], "20": [], "10": []}
 
 
 def test_an_edge_to_a_node_without_a_row_is_an_error_or_skipped(tmp_path, capsys):

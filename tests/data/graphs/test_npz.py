@@ -84,6 +84,8 @@ def test_labels_may_be_missing_or_several(tmp_path):
     data = build(tmp_path, edges=EDGES, labels=several)
     assert data.labels.is_multi_label
     assert data.labels.classes[1].tolist() == [1, 1]
+    data = build(tmp_path, edges=EDGES, labels=np.stack((1 - LABELS, LABELS), axis=1))
+    assert data.labels.classes.tolist() == LABELS.tolist()  # one of two, written in full
 
 
 def test_links_can_be_held_out(tmp_path):

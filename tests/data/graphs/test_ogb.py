@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from outsize.data import OgbConfig
-from outsize.errors import DataError
+from outsize.errors import ConfigError, DataError
 
 
 def put(path, *lines):
@@ -93,6 +93,26 @@ def test_relations_of_the_same_name_are_told_apart_by_their_types(mag):
     names = list(OgbConfig(path=str(mag), directed=True).build().graph.relations)
     assert "author_writes_paper" in names
     assert "institution_writes_paper" in names
+
+
+def test_relations_may_become_bags_of_the_labelled_nodes(mag):
+    config = OgbConfig(path=str(mag), bags=("has_topic", "writes"))
+    data = config.build()
+    assert list(data.graph.nodes) == ["author", "institution", "paper"]
+    assert list(data.graph.relations) == ["affiliated_with", "rev_affiliated_with", "cites"]
+    bags = data.graph.nodes["paper"].attributes
+    assert (bags["has_topic"].starts.tolist(), bags["has_topic"].num_ids) == ([0, 0, 0, 0, 1], 2)
+    assert bags["has_topic"].values.tolist() == [1]
+    assert (bags["writes"].starts.tolist(), bags["writes"].num_ids) == ([0, 1, 1, 1, 3], 3)
+    assert bags["writes"].values.tolist() == [0, 1, 2]
+    of_sources = OgbConfig(path=str(mag), bags=("affiliated_with",)).build().graph.nodes["author"]
+    assert of_sources.attributes["affiliated_with"].starts.tolist() == [0, 1, 1, 2]
+    for names, words in (
+        (("cites",), "joins nodes of one type"),
+        (("reads",), "bags names 'reads', but the relations are"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            OgbConfig(path=str(mag), bags=names).build()
 
 
 @pytest.mark.parametrize(

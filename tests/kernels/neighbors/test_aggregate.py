@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outsize.errors import DataError
@@ -41,6 +41,7 @@ def both(vectors, starts, sources, how):
 
 
 @pytest.mark.parametrize("choice", ["numba", "torch"])
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 1000),
     degrees=st.lists(st.sampled_from([0, 0, 1, 2, 5, 40]), max_size=8),

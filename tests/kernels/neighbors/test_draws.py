@@ -113,6 +113,18 @@ def test_draws_do_not_depend_on_the_number_of_threads(monkeypatch, fan_out):
 
 
 @pytest.mark.parametrize("kernels", ["numba", "torch"])
+def test_any_fan_out_beyond_all_degrees_takes_all_edges(monkeypatch, kernels):
+    monkeypatch.setenv("OUTSIZE_KERNELS", kernels)
+    starts, sources = make([100, 0, 300])
+    nodes = np.array([2, 1, 0])
+    expected = draw_neighbors(starts, sources, nodes, ALL, 0)
+    for fan_out in (300, 10**12, 2**70):
+        assert_equal(draw_neighbors(starts, sources, nodes, fan_out, 0), expected)
+    empty = np.zeros(4, np.int64), np.zeros(0, np.int32)
+    assert_equal(draw_neighbors(*empty, nodes, 5, 0), (empty[0], np.zeros(0, np.int64)))
+
+
+@pytest.mark.parametrize("kernels", ["numba", "torch"])
 @pytest.mark.parametrize("node", [-1, 3, 2**40])
 def test_a_node_that_is_not_in_the_graph_is_refused(monkeypatch, kernels, node):
     monkeypatch.setenv("OUTSIZE_KERNELS", kernels)

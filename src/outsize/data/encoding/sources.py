@@ -131,7 +131,8 @@ def read_chunks(
 def _read_parquet(number: int, path: Path, wanted: tuple[str, ...]) -> Iterator[Chunk]:
     import pyarrow.parquet as pq
 
-    file = pq.ParquetFile(path)
+    # Buffering ahead would hold what was read until the end of the file.
+    file = pq.ParquetFile(path, pre_buffer=False)
     _require_columns(path, wanted, file.schema_arrow.names)
     total, size, first = file.metadata.num_rows, path.stat().st_size, 0
     for batch in file.iter_batches(batch_size=_PARQUET_ROWS, columns=list(wanted)):

@@ -87,7 +87,7 @@ class PairFile:
         self._dtype = np.dtype(dtype)
         self._parts: list[NDArray[Any]] = []
         if path is not None:
-            path.touch()
+            path.write_bytes(b"")  # a reader that begins again begins with no edges
 
     def append(self, sources: NDArray[Any], targets: NDArray[Any]) -> None:
         """Append edges."""

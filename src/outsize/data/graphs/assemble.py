@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from outsize.data.click_data import Split
 from outsize.data.graphs.arrays import ArrayFiles
-from outsize.data.graphs.csr import EdgeRules, GroupedEdges, Pairs, group_edges
-from outsize.data.graphs.graph import Graph, GraphData, NodeLabels, NodeType, Relation
+from outsize.data.graphs.csr import EdgeRules, GroupedEdges, NewArray, Pairs, group_edges
+from outsize.data.graphs.graph import Graph, GraphData, IdBags, NodeLabels, NodeType, Relation
 from outsize.data.graphs.links import HeldOutLinks, LinkSplit
 from outsize.data.graphs.stored import links_file, sources_file
 from outsize.errors import ConfigError, DataError
@@ -48,6 +47,44 @@ class RawGraph:
     labelled: Mapping[Split, NDArray[np.int64]] = field(default_factory=dict)
 
 
+def with_bags(raw: RawGraph, names: Sequence[str]) -> RawGraph:
+    """The same graph with some relations as attributes: the bag of a node holds its neighbours.
+
+    The bags are those of the labelled nodes if the relation has any, else of its sources. A node
+    type without relations is left out.
+
+    Args:
+        raw: What a reader has found.
+        names: The relations.
+    """
+    relations, nodes = dict(raw.relations), dict(raw.nodes)
+    labelled = None if raw.labels is None else raw.labels.node_type
+    for name in names:
+        if name not in relations:
+            known = few(list(raw.relations), name)
+            raise ConfigError(f"bags names {name!r}, but the relations are {known}")
+        relation = relations.pop(name)
+        if relation.source == relation.target:
+            raise ConfigError(f"bags names {name!r}, which joins nodes of one type: leave it out")
+        is_turned = relation.target != labelled
+        owner, other = (
+            (relation.source, relation.target) if is_turned else (relation.target, relation.source)
+        )
+        edges = _group(
+            _turned(relation.chunks) if is_turned else relation.chunks, (other, owner),
+            relation.origin, raw.nodes, EdgeRules(), np.empty,
+        )  # fmt: skip
+        bags = IdBags(
+            edges.starts, edges.sources, raw.nodes[other].num_nodes, raw.nodes[other].names
+        )  # fmt: skip
+        nodes[owner] = replace(nodes[owner], attributes={**nodes[owner].attributes, name: bags})
+    if not relations:
+        raise ConfigError("bags names all relations: a graph needs at least one")
+    used = {end for relation in relations.values() for end in (relation.source, relation.target)}
+    kept = {name: kind for name, kind in nodes.items() if name in used or name == labelled}
+    return replace(raw, nodes=kept, relations=relations)
+
+
 def assemble(
     raw: RawGraph, rules: EdgeRules, links: LinkSplit | None, files: ArrayFiles
 ) -> GraphData:
@@ -77,7 +114,8 @@ def assemble(
             held_out = HeldOutLinks(relation.chunks, links, undirected=undirected)
             chunks = held_out.training_chunks
         ends = (relation.source, relation.target)
-        edges = _group(chunks, ends, relation.origin, raw.nodes, rules, files, len(relations))
+        new_array = _new_sources(files, len(relations))
+        edges = _group(chunks, ends, relation.origin, raw.nodes, rules, new_array)
         relations[name] = Relation(*ends, edges.starts, edges.sources)
         if held_out is not None:
             found = {
@@ -87,9 +125,9 @@ def assemble(
                 **held_out.links(),
             }
         if rules.undirected and not same_type:
+            new_array = _new_sources(files, len(relations))
             edges = _group(
-                _turned(chunks), ends[::-1], relation.origin, raw.nodes, rules, files,
-                len(relations),
+                _turned(chunks), ends[::-1], relation.origin, raw.nodes, rules, new_array
             )  # fmt: skip
             relations[REVERSE + name] = Relation(*ends[::-1], edges.starts, edges.sources)
     if set(raw.relations) & {REVERSE + name for name in raw.relations}:
@@ -104,14 +142,9 @@ def _group(
     origin: str,
     nodes: Mapping[str, NodeType],
     rules: EdgeRules,
-    files: ArrayFiles,
-    number: int,
+    new_array: NewArray,
 ) -> GroupedEdges:
     source, target = ends
-
-    def new_array(length: int, dtype: Any) -> NDArray[Any]:
-        return files.new(sources_file(number), length, dtype)
-
     try:
         return group_edges(
             chunks, nodes[source].num_nodes, nodes[target].num_nodes, rules,
@@ -119,6 +152,10 @@ def _group(
         )  # fmt: skip
     except DataError as error:
         raise DataError(f"{origin}: {error}") from None
+
+
+def _new_sources(files: ArrayFiles, number: int) -> NewArray:
+    return lambda length, dtype: files.new(sources_file(number), length, dtype)
 
 
 def _turned(chunks: Callable[[], Iterable[Pairs]]) -> Callable[[], Iterator[Pairs]]:

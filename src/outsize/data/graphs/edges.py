@@ -14,6 +14,7 @@ from outsize.bounds import require_text
 from outsize.data.click_data import Split
 from outsize.data.encoding.bad_rows import BadRows
 from outsize.data.encoding.encoding_progress import say
+from outsize.data.encoding.recipe import feature_name
 from outsize.data.encoding.rows import to_text
 from outsize.data.encoding.sources import Chunk, find_files, first_of, read_chunks
 from outsize.data.encoding.splits import ColumnSplit, HashSplit, SplitConfig, TimeSplit
@@ -92,7 +93,8 @@ class EdgesConfig(GraphFilesConfig):
             its name ends in `.gz`.
         source: Column of the source's id: integers of any size, or text.
         target: Column of the target's id.
-        relation: Column whose values divide the edges into relations; by default there is one.
+        relation: Column whose values divide the edges into relations of that name; by default there
+            is one, `edge`.
         nodes: The file of the nodes.
         node_types: Files of the nodes of each type, instead of `nodes`.
         relations: Files of the edges of each relation, instead of `path`.
@@ -133,8 +135,11 @@ class EdgesConfig(GraphFilesConfig):
         if not 0 <= self.max_bad_rows <= 1:
             raise ConfigError(f"max_bad_rows is a share, 0 to 1, but got {self.max_bad_rows}")
         for name in (*self.node_types, *self.relations):
-            if not name.strip():
-                raise ConfigError("a relation or node type has an empty name")
+            if name != feature_name(name):
+                raise ConfigError(
+                    f"{name!r:.80} cannot name a relation or node type: use letters, digits, '_' "
+                    "and, after the first, '-'"
+                )
         types = {end for file in self._relations().values() for end in (file.source, file.target)}
         for name in self.node_types:
             if name not in types:
@@ -292,7 +297,13 @@ class _Reader:
         if bad.num_rows == bad.total:
             raise DataError(f"{first_of(file.path)}: there is no edge in it")
         names = list(found)
-        return {names[i]: found[names[i]] for i in in_order(names)}
+        relations = {feature_name(names[i]): found[names[i]] for i in in_order(names)}
+        if len(relations) < len(names):
+            raise DataError(
+                f"{first_of(file.path)}: two values of {by_value!r} would name the same relation, "
+                "as only letters, digits, '_' and '-' count: rename one"
+            )
+        return relations
 
     def _chunks(self, file: RelationFile, wanted: tuple[str, ...], bad: BadRows) -> Iterator[Chunk]:
         for chunk in read_chunks(find_files(file.path), wanted, file, bad):

@@ -8,12 +8,11 @@ can be written next to the source files and no other folder is named, the graph 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from outsize.data.encoding.sources import source_facts
 from outsize.data.encoding.verification import VerifiedFolder
 from outsize.data.graphs import stored
 from outsize.data.graphs.arrays import ArrayFiles, file_facts
-from outsize.data.graphs.assemble import RawGraph, assemble
+from outsize.data.graphs.assemble import RawGraph, assemble, with_bags
 from outsize.data.graphs.csr import Duplicates, EdgeRules, SelfLoops
 from outsize.data.graphs.graph import GraphData, GraphDataConfig
 from outsize.data.graphs.links import LinkSplit
@@ -53,6 +52,9 @@ class GraphFilesConfig(GraphDataConfig):
         duplicates: "merge" keeps one of several edges with the same source and target; "keep"
             keeps all.
         self_loops: "drop" leaves out edges from a node to itself; "keep" keeps them.
+        bags: Relations between two node types that become an attribute of the labelled nodes, or
+            else of their sources: a node's bag holds its neighbours, which have rows of a table
+            but no neighbours of their own.
         links: Edges to hold out for link prediction; by default none.
         cache: Folder for encoded data; by default `.outsize-cache` next to the first file.
         verify: Verify the checksums of all encoded files whenever they are opened, not only of
@@ -62,6 +64,7 @@ class GraphFilesConfig(GraphDataConfig):
     directed: bool = False
     duplicates: Duplicates = "merge"
     self_loops: SelfLoops = "drop"
+    bags: tuple[str, ...] = ()
     links: LinkSplit | None = None
     cache: str = ""
     verify: bool = False
@@ -100,7 +103,8 @@ class GraphFilesConfig(GraphDataConfig):
 
     def _assemble(self, arrays: ArrayFiles) -> GraphData:
         rules = EdgeRules(not self.directed, self.duplicates, self.self_loops)
-        return assemble(self.read(arrays), rules, self.links, arrays)
+        raw = with_bags(self.read(arrays), self.bags) if self.bags else self.read(arrays)
+        return assemble(raw, rules, self.links, arrays)
 
     def _make(
         self, files: list[Path], facts: list[dict[str, Any]], final: Path
@@ -129,11 +133,8 @@ class GraphFilesConfig(GraphDataConfig):
         return manifest
 
     def _digest(self) -> str:
-        settings = asdict(self)
-        for name in ("cache", "verify"):
-            del settings[name]
-        recipe = {"format": _FORMAT, "kind": type(self).__name__, **settings}
-        return hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
+        settings = repr(replace(self, cache="", verify=False))
+        return hashlib.sha256(f"{_FORMAT} {settings}".encode()).hexdigest()
 
 
 class _GraphFolder(VerifiedFolder):

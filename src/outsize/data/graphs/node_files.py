@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from outsize.bounds import require_at_least, require_text
 from outsize.data.encoding.bad_rows import BadRows
 from outsize.data.encoding.ids import Bags, CodedText
+from outsize.data.encoding.recipe import feature_name, require_distinct_features
 from outsize.data.encoding.rows import to_numbers, to_text
 from outsize.data.encoding.sources import Chunk, find_files, first_of, read_chunks
 from outsize.data.encoding.splits import SplitConfig
@@ -64,6 +65,7 @@ class NodeFile:
         for name in names:
             if names.count(name) > 1:
                 raise ConfigError(f"column {name!r} is used twice: give it one role")
+        require_distinct_features((*self.attributes, *self.multi_valued))
         if self.multi_valued and not self.separator:
             raise ConfigError("multi_valued columns need a separator that is not empty")
 
@@ -120,8 +122,10 @@ def read_nodes(
             "a node has one row"
         )
     joined = parts.texts()
-    attributes = {name: single_values(joined[name]) for name in file.attributes}
-    attributes |= {name: bags_of(joined[name], file.separator) for name in file.multi_valued}
+    attributes = {feature_name(name): single_values(joined[name]) for name in file.attributes}
+    attributes |= {
+        feature_name(name): bags_of(joined[name], file.separator) for name in file.multi_valued
+    }
     return NodeTable(ids, attributes, joined, parts.numbers())
 
 

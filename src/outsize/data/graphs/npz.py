@@ -8,6 +8,7 @@ Three forms are known, told apart by the names of the arrays:
 - `edges` or `edge_index` with `node_labels` or `labels` and the masks `train_masks`, `val_masks`
   and `test_masks`, one row per split (heterophilous graphs), or `train_mask`, ….
 
+Labels are a class per node, or a row of 0 and 1; if every row has a single 1, nodes have one class.
 Dense features are left out: nodes have ids and bags of ids.
 """
 
@@ -200,7 +201,11 @@ def _labels(file: NpzFile, num_nodes: int, min_class_size: int) -> NodeLabels | 
         )
     if len(shape) == 2 and shape[1] > 1:
         classes: NDArray[Any] = (file.array(name) > 0).astype(np.uint8)
-        return NodeLabels("node", classes, _class_names(file, shape[1]))
+        names = _class_names(file, shape[1])
+        if not (classes.sum(axis=1) == 1).all():
+            return NodeLabels("node", classes, names)
+        labels = NodeLabels("node", classes.argmax(axis=1), names)  # one of several, in full
+        return drop_small_classes(labels, min_class_size, str(file.path))
     raw = file.array(name).reshape(-1)
     if raw.dtype.kind == "f":
         raw = np.where(np.isnan(raw), -1, raw)

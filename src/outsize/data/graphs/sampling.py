@@ -51,35 +51,26 @@ class NeighborSampler:
             node_type: Their type.
             number: Of the draw, such as the step.
         """
-        num_nodes = self.graph.nodes[node_type].num_nodes
-        if seeds.size and not 0 <= seeds.min() <= seeds.max() < num_nodes:
-            raise DataError(
-                f"seeds are {seeds.min()} … {seeds.max()}, but nodes of type {node_type!r} are "
-                f"0 … {num_nodes - 1}"
-            )
-        relations = self.graph.relations
+        self._require_nodes(seeds, node_type)
+        kinds, relations = self.graph.nodes, self.graph.relations
         found = {
             kind: found_nodes(kind, nodes.num_nodes, compiled=self._is_compiled)
-            for kind, nodes in self.graph.nodes.items()
+            for kind, nodes in kinds.items()
         }
+        drawn = {name: _Drawn() for name in relations}
         positions = found[node_type].add(seeds)
-        num_edges = dict.fromkeys(relations, 0)
-        starts = {name: [np.zeros(1, np.int64)] for name in relations}
-        sources: dict[str, list[NDArray[np.int64]]] = {name: [] for name in relations}
         within = {kind: [0, len(nodes)] for kind, nodes in found.items()}
         for fan_out in self.fan_out:
             new = {kind: nodes.since(within[kind][-2]) for kind, nodes in found.items()}
             for name, relation in relations.items():
-                ends, drawn = draw_neighbors(
+                starts, sources = draw_neighbors(
                     relation.starts,
                     relation.sources,
                     new[relation.target],
                     fan_out,
                     derive_seed(self.seed, name, number),
                 )
-                starts[name].append(ends[1:] + num_edges[name])
-                sources[name].append(found[relation.source].add(drawn))
-                num_edges[name] += len(drawn)
+                drawn[name].add(starts, found[relation.source].add(sources))
             for kind, nodes in found.items():
                 within[kind].append(len(nodes))
         ids = {kind: nodes.since(0).copy() for kind, nodes in found.items()}
@@ -89,14 +80,14 @@ class NeighborSampler:
             {kind: torch.from_numpy(nodes) for kind, nodes in ids.items()},
             {kind: tuple(counts[1:]) for kind, counts in within.items()},
             {
-                name: _edges(starts[name], sources[name], within[relation.target][1:-1])
+                name: drawn[name].edges(within[relation.target][1:-1])
                 for name, relation in relations.items()
             },
             node_type,
             torch.from_numpy(positions),
             {
                 kind: {name: _bag(bags, ids[kind]) for name, bags in nodes.attributes.items()}
-                for kind, nodes in self.graph.nodes.items()
+                for kind, nodes in kinds.items()
             },
             number,
         )
@@ -127,17 +118,38 @@ class NeighborSampler:
 
         return prefetch(iter(batches), prepare, depth)
 
+    def _require_nodes(self, seeds: NDArray[np.int64], node_type: str) -> None:
+        num_nodes = self.graph.nodes[node_type].num_nodes
+        if seeds.size and not 0 <= seeds.min() <= seeds.max() < num_nodes:
+            raise DataError(
+                f"seeds are {seeds.min()} … {seeds.max()}, but nodes of type {node_type!r} are "
+                f"0 … {num_nodes - 1}"
+            )
 
-def _edges(
-    starts: list[NDArray[np.int64]], sources: list[NDArray[np.int64]], num_targets: list[int]
-) -> Edges:
-    ends = np.concatenate(starts)
-    return Edges(
-        torch.from_numpy(ends),
-        torch.from_numpy(np.concatenate(sources)),
-        tuple(num_targets),
-        tuple(int(ends[count]) for count in num_targets),
-    )
+
+class _Drawn:
+    """The edges of one relation, hop by hop."""
+
+    def __init__(self) -> None:
+        self._starts = [np.zeros(1, np.int64)]
+        self._sources: list[NDArray[np.int64]] = []
+        self._num_edges = 0
+
+    def add(self, starts: NDArray[np.int64], sources: NDArray[np.int64]) -> None:
+        """Append the edges of the targets of one hop."""
+        self._starts.append(starts[1:] + self._num_edges)
+        self._sources.append(sources)
+        self._num_edges += len(sources)
+
+    def edges(self, num_targets: list[int]) -> Edges:
+        """All edges, given how many targets lie within 0, 1, … hops."""
+        starts = np.concatenate(self._starts)
+        return Edges(
+            torch.from_numpy(starts),
+            torch.from_numpy(np.concatenate(self._sources)),
+            tuple(num_targets),
+            tuple(int(starts[count]) for count in num_targets),
+        )
 
 
 def _bag(bags: IdBags, nodes: NDArray[np.int64]) -> Bag:

@@ -138,7 +138,7 @@ class SyntheticGraphConfig(GraphDataConfig):
     def memory_needs(self) -> dict[str, int]:  # noqa: D102
         per_edge = 8 if self.links is None else 24
         return {
-            f"data.num_nodes = {self.num_nodes:,}": 56 * self.num_nodes,
+            f"data.num_nodes = {self.num_nodes:,}": 112 * self.num_nodes,
             f"data.mean_degree = {self.mean_degree:g} for {self.num_nodes:,} nodes":
                 per_edge * self.num_edges,
             f"data.words_per_node = {self.words_per_node:,} for {self.num_nodes:,} nodes":

@@ -45,6 +45,7 @@ def draw_neighbors(
     Returns:
         `(n + 1,)` starts, and the drawn sources in the order of their edges.
     """
+    fan_out = min(fan_out, len(sources))
     kernels = draw_kernels(len(sources))
     draw = None if kernels is None else _kernel_for(kernels, sources)
     if kernels is None or draw is None:

@@ -107,14 +107,19 @@ def _draw_many(key, degree, first, fan_out, out, at, taken):
 
 @numba.njit
 @no_type_check
+def _power_of_two(least):
+    size = 1
+    while size < least:
+        size *= 2
+    return size
+
+
+@numba.njit
+@no_type_check
 def _draw(part, parts, starts, sources, nodes, fan_out, seed, drawn_starts, out):
     begin = first_group(drawn_starts, part, parts)
     end = first_group(drawn_starts, part + 1, parts)
-    size = 1
-    if fan_out > _MOST_INSERTED:
-        while size < 2 * fan_out:
-            size *= 2
-    taken = np.empty(size, int64)
+    taken = np.empty(1, int64)
     for i in range(begin, end):
         if i + _AHEAD < end:
             prefetch(starts, nodes[i + _AHEAD])
@@ -130,6 +135,8 @@ def _draw(part, parts, starts, sources, nodes, fan_out, seed, drawn_starts, out)
             if fan_out <= _MOST_INSERTED:
                 _draw_few(key, degree, first, fan_out, out, at)
             else:
+                if len(taken) < 2 * fan_out:
+                    taken = np.empty(_power_of_two(2 * fan_out), int64)
                 _draw_many(key, degree, first, fan_out, out, at, taken)
     stop = drawn_starts[end]
     for k in range(drawn_starts[begin], stop):
