@@ -15,7 +15,7 @@ from outsize.data.graphs.sampling import NeighborSampler
 from outsize.errors import ConfigError, DataError, ExportError
 from outsize.training import export_run
 from outsize.training.evaluate import evaluate
-from outsize.training.evaluate_graph import load_graph_run
+from outsize.training.export_graph import load_graph_run
 from outsize.training.run_folder import RunFolder
 
 LINKS = ["graph.predict=links", "negatives.kind=in-batch", "negatives.learn_beta=true",
@@ -213,7 +213,7 @@ def test_links_that_cannot_be_evaluated_are_refused(cites, tmp_path):
 def test_vectors_that_are_damaged_are_refused(cites, tmp_path):
     folder = shutil.copytree(cites.export, tmp_path / "copy")
     (folder / "vectors.safetensors").write_bytes(b"")
-    with pytest.raises(ExportError, match="vectors.safetensors"):
+    with pytest.raises(ExportError, match=r"vectors\.safetensors"):
         outsize.load_exported(folder)
 
 
