@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 import outsize
-from benchmarks.het.graph_quality import SETTINGS, run_file
+from benchmarks.het.graph_quality import run_file
 from benchmarks.het.plain_graphsage import PlainSettings
 from benchmarks.het.real_graphs import graph_section
 from benchmarks.runner import typed_command
@@ -36,7 +36,14 @@ from outsize.reporting.environment import environment
 from outsize.training.config import RunConfig
 from outsize.training.strict_toml import decode
 
-GRAPHS = ("synthetic", "cora", "citeseer", "musae_facebook", "acl")
+_SMALL = PlainSettings(batch_size=128, epochs=30)
+GRAPHS: Mapping[str, PlainSettings] = {
+    "synthetic": PlainSettings(batch_size=128),
+    "cora": _SMALL,
+    "citeseer": _SMALL,
+    "musae_facebook": PlainSettings(),
+    "acl": PlainSettings(rate=0.005),
+}
 DROPOUTS = (0.0, 0.5)
 _SEEDS = (0, 1, 2)
 
@@ -163,7 +170,7 @@ def measure(
     name: str, folder: str, dropout: float, seed: int, epochs: int | None
 ) -> dict[str, Any]:
     """The accuracy of each rule on new nodes."""
-    settings = replace(SETTINGS.get(name, PlainSettings(batch_size=128)), seed_dropout=dropout)
+    settings = replace(GRAPHS[name], seed_dropout=dropout)
     settings = settings if epochs is None else replace(settings, epochs=epochs)
     tree = run_file(name, folder, settings, seed)
     tree["data"] = {"kind": "seen-nodes", "name": name, "folder": folder}
