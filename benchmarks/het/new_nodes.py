@@ -25,14 +25,12 @@ import outsize
 from benchmarks.het.graph_quality import run_file
 from benchmarks.het.plain_graphsage import PlainSettings
 from benchmarks.het.real_graphs import graph_section
-from benchmarks.runner import typed_command
+from outsize.bench import Benchmark, measure
 from outsize.data import DATA, GraphData, SyntheticGraphConfig
 from outsize.data.click_data import Split
 from outsize.data.graphs.graph import Graph, GraphDataConfig, Relation
 from outsize.export.graph_encoder import GraphEncoder, Lists, NewNodes
-from outsize.files import write_text_atomically
 from outsize.models import GraphModel
-from outsize.reporting.environment import environment
 from outsize.training.config import RunConfig
 from outsize.training.strict_toml import decode
 
@@ -166,7 +164,7 @@ class _WithRows(GraphEncoder):
 
 
 @torch.no_grad()
-def measure(
+def measure_new(
     name: str, folder: str, dropout: float, seed: int, epochs: int | None
 ) -> dict[str, Any]:
     """The accuracy of each rule on new nodes."""
@@ -192,20 +190,18 @@ def measure(
             "test": result.test["accuracy"], **found}  # fmt: skip
 
 
-def page_of(results: Sequence[dict[str, Any]], command: str) -> str:
+def table(results: dict[str, Any]) -> str:
     """The results as Markdown."""
     rules = ["zeros", "mean of type", "mean of neighbours", "initial row", "test"]
+    rows = results["rows"]
     lines = [
-        "# The row of a node that a model has not seen\n",
-        *(f"- {name}: {fact}" for name, fact in environment().items()),
-        f"\n    {command}\n",
         "Accuracy on new nodes in %, mean over seeds (least to most); test: of nodes that were in",
         "the graph, with rows of their own.\n",
         f"| graph | seed_dropout | new nodes | {' | '.join(rules)} |",
         "|---" * (len(rules) + 3) + "|",
     ]
-    for name, dropout in dict.fromkeys((r["graph"], r["seed_dropout"]) for r in results):
-        own = [r for r in results if (r["graph"], r["seed_dropout"]) == (name, dropout)]
+    for name, dropout in dict.fromkeys((r["graph"], r["seed_dropout"]) for r in rows):
+        own = [r for r in rows if (r["graph"], r["seed_dropout"]) == (name, dropout)]
         shown = []
         for rule in rules:
             values = [100 * r[rule] for r in own]
@@ -214,25 +210,39 @@ def page_of(results: Sequence[dict[str, Any]], command: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    """Measure all graphs, and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", required=True, help="the folder of the graphs")
-    parser.add_argument("--out", type=Path, required=True, help="where the page goes")
-    parser.add_argument("--only", action="append", default=[], metavar="GRAPH")
-    parser.add_argument("--epochs", type=int, help="fewer epochs, to try the command")
-    given = parser.parse_args(words)
-    results = []
+def compare(say: Callable[[str], None], given: argparse.Namespace) -> dict[str, Any]:
+    """Measure all graphs."""
+    rows = []
     for name in given.only or GRAPHS:
         for dropout in DROPOUTS:
             for seed in _SEEDS:
-                results.append(measure(name, given.data, dropout, seed, given.epochs))
-                print(json.dumps(results[-1]), flush=True)
-    given.out.mkdir(parents=True, exist_ok=True)
-    command = typed_command("benchmarks.het.new_nodes")
-    write_text_atomically(given.out / "new-nodes-cpu.md", page_of(results, command))
-    write_text_atomically(given.out / "new-nodes-cpu.json", json.dumps(results, indent=1) + "\n")
+                rows.append(measure_new(name, given.data, dropout, seed, given.epochs))
+                say(json.dumps(rows[-1]))
+    return {"rows": rows}
 
+
+def _parsed(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog=BENCHMARK.command, description=BENCHMARK.about)
+    parser.add_argument("--data", required=True, help="the folder of the graphs")
+    parser.add_argument("--out", type=Path, help="also write the results to this folder")
+    parser.add_argument("--only", action="append", default=[], metavar="GRAPH")
+    parser.add_argument("--epochs", type=int, help="fewer epochs, to try the command")
+    return parser.parse_args(words)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Run the experiment as a command."""
+    given = _parsed(words)
+    measure(replace(BENCHMARK, run=lambda quick, say: compare(say, given)), given.out)
+
+
+BENCHMARK = Benchmark(
+    "new-nodes",
+    "python -m benchmarks.het.new_nodes",
+    "what stands for the row of a node that a model has not seen",
+    lambda quick, say: compare(say, _parsed(None)),
+    table,
+)
 
 if __name__ == "__main__":
     main()
