@@ -95,8 +95,8 @@ def _changes(
     if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
         function = f"{function}.{node.name}".removeprefix(".")
         defaults = node.args.defaults if isinstance(node, ast.FunctionDef) else []
-        for child in defaults:
-            yield from _changes(child, function, at_import)
+        for default in defaults:
+            yield from _changes(default, function, at_import)
         for child in node.body:
             yield from _changes(child, function, at_import and isinstance(node, ast.ClassDef))
         return

@@ -229,7 +229,7 @@ def test_a_cache_saved_before_pushed_items_were_counted_goes_on_as_a_full_one():
     torch.testing.assert_close(cache.log_weights, expected)
 
 
-class Counted(Towers):
+class Counted(Towers):  # type: ignore[misc]
     """Towers that count what they encode at a time."""
 
     def __init__(self, **sizes):
