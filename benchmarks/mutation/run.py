@@ -221,6 +221,7 @@ def _run(mutant: Mutant, tests: Sequence[tuple[str, float]], tree: Path) -> dict
                 _kill(running)
     finally:
         target.write_text(original)
+    text = text.replace(f"{tree.resolve()}/", "")
     end = "survived" if running.returncode == 0 else "killed"
     return {**row, "end": end, "tests": len(chosen), "last": text.strip().splitlines()[-1:]}
 
