@@ -3,8 +3,10 @@
 import csv
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
+import processes
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -102,6 +104,43 @@ def test_the_card_has_metrics_and_columns(trained):
     assert "accuracy" in readme
     assert "| writes | of a new node: list of neighbours |" in readme
     assert set(trained.summary["files"]) == {"model.safetensors", "graph.safetensors"}
+
+
+FRESH = """
+import json, sys, outsize
+rows = [{"paper_id": "p1"}, {"paper_id": "new", "cites": ["p3", "p6"]}]
+logits = outsize.load_exported(sys.argv[1]).predict(rows, logits=True)
+print(json.dumps(logits.tolist()))
+"""
+
+
+def test_a_fresh_process_needs_the_export_only(trained, model, tmp_path):
+    folder = shutil.copytree(trained.export, tmp_path / "copy")
+    away = trained.folder.with_name("away")
+    trained.folder.rename(away)
+    try:
+        done = processes.run("-c", FRESH, folder, cwd=tmp_path, timeout=120)
+    finally:
+        away.rename(trained.folder)
+    assert done.returncode == 0, done.stderr
+    rows = [{"paper_id": "p1"}, {"paper_id": "new", "cites": ["p3", "p6"]}]
+    expected = model.predict(rows, logits=True)
+    np.testing.assert_allclose(json.loads(done.stdout), expected, atol=1e-6)
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="Linux lists its mappings")
+def test_the_graph_is_memory_mapped(trained, model):
+    mapped = [
+        [int(edge, 16) for edge in line.split()[0].split("-")]
+        for line in Path("/proc/self/maps").read_text().splitlines()
+        if line.endswith(str(trained.export / "graph.safetensors"))
+    ]
+    graph = model.predictor.encoder.graph
+    arrays = [own for r in graph.relations.values() for own in (r.starts, r.sources)]
+    arrays += [bags.values for bags in graph.nodes["paper"].attributes.values()]
+    for array in arrays:
+        assert any(first <= array.ctypes.data < last for first, last in mapped)
+        assert array.flags.aligned
 
 
 def test_every_form_of_rows_is_taken(model):

@@ -179,15 +179,22 @@ def test_a_run_is_evaluated_on_its_own_splits(trained, which):
 
 def test_what_a_graph_run_cannot_do_is_said_in_words(trained, tmp_path):
     out = trained["nodes"].out
-    with pytest.raises(ConfigError, match=r"measured on the splits of its own data: leave x\.csv"):
+    with pytest.raises(
+        ConfigError, match="measured on the splits of its own data: leave --exclude"
+    ):
+        evaluate(out, exclude=["x.csv"])
+    with pytest.raises(DataError, match=r"x\.csv: no such file"):
         evaluate(out, "x.csv")
-    with pytest.raises(ConfigError, match="graph model, which cannot be exported yet"):
-        outsize.export_run(out, tmp_path / "export")
+    with pytest.raises(ConfigError, match="graph model, which cannot be quantized yet"):
+        outsize.export_run(out, tmp_path / "export", quantize="int8")
     changed = RunFolder(out).config_file
     text = changed.read_text()
     changed.write_text(text.replace("homophily = 0.7", "homophily = 0.6"))
     with pytest.raises(ConfigError, match="the data has changed"):
         evaluate(out)
+    with pytest.raises(ConfigError, match="the data has changed"):
+        outsize.export_run(out, tmp_path / "export")
+    assert not (tmp_path / "export").exists()
     changed.write_text(text)
 
 
