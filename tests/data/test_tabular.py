@@ -406,13 +406,17 @@ def test_a_recipe_without_newer_keys_keeps_the_hash_of_its_encoded_data(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("times", "form"),
+    ("times", "form", "words"),
     [
-        (["2024-01-01", "2024-01-03 08:00", "2024-01-02T09:30:00Z", "", "noon"], ""),
-        (["01.01.2024", "03.01.2024", "02.01.2024", "", "2024"], "%d.%m.%Y"),
+        (
+            ["2024-01-01", "2024-01-03 08:00", "2024-01-02T09:30:00Z", "", "noon"],
+            "",
+            "a number or time",
+        ),
+        (["01.01.2024", "03.01.2024", "02.01.2024", "", "2024"], "%d.%m.%Y", "a time"),
     ],
 )
-def test_times_written_as_text_split_rows(tmp_path, times, form):
+def test_times_written_as_text_split_rows(tmp_path, times, form, words):
     path = tmp_path / "clicks.csv"
     lines = [f"1,{time},Rome,a,t" for time in times]
     path.write_text("\n".join([HEADER.strip().replace("price", "day"), *lines, ""]))
@@ -420,5 +424,5 @@ def test_times_written_as_text_split_rows(tmp_path, times, form):
     config = config_of(path, dense=(), split=split, max_bad_rows=0.5)
     data = config.build()
     assert [data.num_examples(part) for part in SPLITS] == [1, 1, 1]
-    with pytest.raises(DataError, match="'day' that is not a time"):
+    with pytest.raises(DataError, match=f"'day' that is not {words}"):
         replace(config, max_bad_rows=0.0, cache=str(tmp_path / "other")).build()

@@ -138,7 +138,7 @@ class _Checked:
             if time_format is not None and wrong is not None and wrong.any():
                 numbers, wrong = to_times(column, time_format)
         if wrong is not None:
-            what = "a number" if time_format is None else "a time"
+            what = {None: "a number", "": "a number or time"}.get(time_format, "a time")
             self.refuse(f"a {role} in {name!r} that is not {what}", wrong, column)
         with np.errstate(invalid="ignore"):
             self.refuse(f"a {role} in {name!r} too large", np.abs(numbers) > _LARGEST, column)
@@ -216,7 +216,8 @@ def to_times(
     """Dates and times in texts as seconds since 1970, and a mask of those that are none, if any.
 
     Args:
-        column: Text; numbers among them stay as they are where there is no format.
+        column: Text. Where there is no format and some are numbers, these stay as they are and
+            all others are refused: dates among numbers would be of another scale.
         time_format: As for `strptime`; empty for ISO 8601. Times without a zone are UTC.
     """
     import pyarrow as pa
@@ -225,15 +226,18 @@ def to_times(
     coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
     codes, texts = _codes(coded), _as_bytes(coded.dictionary)
     if not time_format:
-        parsed = [_iso_time(value) for value in texts.to_pylist()]
+        values = texts.to_pylist()
+        parsed = [_number(value) for value in values]
+        if all(number is None for number in parsed):
+            parsed = [_iso_time(value) for value in values]
     else:
         read = pc.strptime(
             texts.cast(pa.string()), format=time_format, unit="s", error_is_null=True
         )
         parsed = read.cast(pa.int64()).to_pylist()
-    values = np.array([np.nan if time is None else time for time in parsed] + [np.nan])
+    times = np.array([np.nan if time is None else time for time in parsed] + [np.nan])
     wrong = np.array([time is None for time in parsed] + [False])[codes]
-    return values[codes], wrong if wrong.any() else None
+    return times[codes], wrong if wrong.any() else None
 
 
 def to_text(column: Column, separator: str = "|") -> tuple[CodedText, NDArray[np.bool_] | None]:
@@ -320,9 +324,6 @@ def _number(value: object) -> float | None:
 
 
 def _iso_time(value: object) -> float | None:
-    number = _number(value)
-    if number is not None:
-        return number
     try:
         time = datetime.fromisoformat(value.decode() if isinstance(value, bytes) else str(value))
     except ValueError:
