@@ -74,6 +74,29 @@ def test_nodes_are_numbered_as_in_their_file(tmp_path):
     assert neighbors(data) == {"x": ["y", "z"], "y": ["x"], "z": ["x"], "alone": []}
 
 
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("header", [False, True])
+def test_comments_at_the_top_are_skipped(tmp_path, packed, header):
+    lines = ["# a graph", "#source\ttarget", *(["source\ttarget"] if header else [])]
+    text = "\n".join([*lines, "#a\tb", "b\tc", ""])
+    if not header:  # then the first edge would be taken for a comment
+        text = text.replace("#a", "a")
+    path = tmp_path / f"edges.txt{'.gz' if packed else ''}"
+    path.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
+    columns = () if header else ("source", "target")
+    config = EdgesConfig(path=(str(path),), columns=columns, comment="#")
+    a = "#a" if header else "a"
+    assert neighbors(config.build()) == {a: ["b"], "b": [a, "c"], "c": ["b"]}
+
+
+def test_lines_are_counted_from_the_top_of_the_file_with_comments(tmp_path):
+    (tmp_path / "e.csv").write_text("# a graph\nsource,target\na,b\na,y\n")
+    nodes = write(tmp_path / "n.csv", id=["a", "b"])
+    config = EdgesConfig(path=(str(tmp_path / "e.csv"),), nodes=NodeFile(nodes), comment="#")
+    with pytest.raises(DataError, match=r"e\.csv line 4: target 'y' is not in"):
+        config.build()
+
+
 def test_duplicates_and_self_loops_are_merged_and_dropped_unless_kept(tmp_path):
     edges = write(tmp_path / "e.csv", source=[0, 0, 1, 2, 2], target=[1, 1, 0, 2, 0])
 

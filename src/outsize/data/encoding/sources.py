@@ -7,10 +7,12 @@ import csv
 import glob
 import gzip
 import hashlib
+import io
 import os
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -106,9 +108,17 @@ def source_facts(files: list[Path]) -> list[dict[str, Any]]:
 
 
 def read_chunks(
-    files: list[Path], wanted: tuple[str, ...], form: TextForm, bad: BadRows
+    files: list[Path], wanted: tuple[str, ...], form: TextForm, bad: BadRows, comment: str = ""
 ) -> Iterator[Chunk]:
-    """Stream the wanted columns of all files; rows with a wrong number of columns are bad rows."""
+    """Stream the wanted columns of all files; rows with a wrong number of columns are bad rows.
+
+    Args:
+        files: Parquet or text files.
+        wanted: Names of columns.
+        form: How text files are written.
+        bad: Counts the bad rows.
+        comment: Lines at the top of a text file that start with this are skipped; empty for none.
+    """
     import pyarrow as pa
 
     damaged = (OSError, EOFError, ValueError, zlib.error, csv.Error, pa.ArrowException)
@@ -118,7 +128,7 @@ def read_chunks(
             if is_parquet:
                 yield from _read_parquet(number, path, wanted)
             else:
-                yield from _read_text(number, path, wanted, form, bad)
+                yield from _read_text(number, path, wanted, form, bad, comment)
         except DataError:
             raise
         except damaged as error:
@@ -162,13 +172,20 @@ def _damaged_column(
 
 
 def _read_text(
-    number: int, path: Path, wanted: tuple[str, ...], form: TextForm, bad: BadRows
+    number: int,
+    path: Path,
+    wanted: tuple[str, ...],
+    form: TextForm,
+    bad: BadRows,
+    comment: str,
 ) -> Iterator[Chunk]:
     import pyarrow as pa
     import pyarrow.csv as pc
 
     delimiter = form.delimiter or delimiter_of(path)
-    names = list(form.columns) or read_header(path, delimiter, form.quoted)
+    num_comments = _count_comments(path, comment)
+    names = list(form.columns) or read_header(path, delimiter, form.quoted, num_comments)
+    num_before = num_comments + (0 if form.columns else 1)
     _require_columns(path, wanted, names)
     malformed = _WrongWidths(path, bad)
     with pa.OSFile(str(path)) as raw:
@@ -180,7 +197,7 @@ def _read_text(
                 use_threads=False,
                 block_size=_BLOCK_BYTES,
                 column_names=names,
-                skip_rows=0 if form.columns else 1,
+                skip_rows=num_before,
             ),
             parse_options=pc.ParseOptions(
                 delimiter=delimiter,
@@ -195,7 +212,7 @@ def _read_text(
                 null_values=[""],
             ),
         )
-        first, position = 0 if form.columns else 1, 0
+        first, position = num_before, 0
         for batch in reader:
             columns = {name: batch.column(name) for name in wanted}
             numbers = malformed.lines(first, batch.num_rows)
@@ -230,14 +247,29 @@ class _WrongWidths:
         return ranks + before
 
 
-def read_header(path: Path, delimiter: str, quoted: bool) -> list[str]:
-    """The values of the first line of a text file."""
-    opened: Any = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "rt", encoding="utf-8-sig", errors="replace", newline="") as file:
+def read_header(path: Path, delimiter: str, quoted: bool, skip: int = 0) -> list[str]:
+    """The values of the first line of a text file, after some that are skipped."""
+    with _opened(path) as file:
+        for _ in range(skip):
+            file.readline(_BLOCK_BYTES)
         line = file.readline(_BLOCK_BYTES).rstrip("\r\n")
     if not quoted:
         return str(line).split(delimiter)
     return next(csv.reader([line], delimiter=delimiter), [])
+
+
+def _count_comments(path: Path, comment: str) -> int:
+    """How many lines at the top of a text file start with `comment`."""
+    if not comment:
+        return 0
+    with _opened(path) as file:
+        return sum(1 for _ in takewhile(lambda line: line.startswith(comment), file))
+
+
+def _opened(path: Path) -> io.TextIOWrapper:
+    opened: Any = gzip.open if path.suffix == ".gz" else open
+    file: io.TextIOWrapper = opened(path, "rt", encoding="utf-8-sig", errors="replace", newline="")
+    return file
 
 
 def _require_columns(path: Path, wanted: tuple[str, ...], names: list[str]) -> None:

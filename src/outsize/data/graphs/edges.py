@@ -51,6 +51,7 @@ class RelationFile:
         columns: Names of the columns of text files without a header.
         delimiter: Between columns; by default a comma for `.csv` and a tab for other text.
         quoted: Whether values of a text file may be quoted.
+        comment: Lines at the top of a text file that start with this are skipped, such as "#".
     """
 
     path: tuple[str, ...]
@@ -61,6 +62,7 @@ class RelationFile:
     columns: tuple[str, ...] = ()
     delimiter: str = ""
     quoted: bool = True
+    comment: str = ""
 
     def __post_init__(self) -> None:
         if not self.path:
@@ -104,6 +106,7 @@ class EdgesConfig(GraphFilesConfig):
         columns: Names of the columns of text files without a header.
         delimiter: Between columns; by default a comma for `.csv` and a tab for other text.
         quoted: Whether values of a text file may be quoted.
+        comment: Lines at the top of a text file that start with this are skipped, such as "#".
         max_bad_rows: The largest share of malformed rows that is skipped; more is an error.
     """
 
@@ -119,6 +122,7 @@ class EdgesConfig(GraphFilesConfig):
     columns: tuple[str, ...] = ()
     delimiter: str = ""
     quoted: bool = True
+    comment: str = ""
     max_bad_rows: float = 0.001
 
     def __post_init__(self) -> None:
@@ -172,7 +176,7 @@ class EdgesConfig(GraphFilesConfig):
         return {
             _EDGE: RelationFile(
                 self.path, _NODE, _NODE, self.source, self.target, self.columns, self.delimiter,
-                self.quoted,
+                self.quoted, self.comment,
             )
         }  # fmt: skip
 
@@ -306,7 +310,7 @@ class _Reader:
         return relations
 
     def _chunks(self, file: RelationFile, wanted: tuple[str, ...], bad: BadRows) -> Iterator[Chunk]:
-        for chunk in read_chunks(find_files(file.path), wanted, file, bad):
+        for chunk in read_chunks(find_files(file.path), wanted, file, bad, file.comment):
             check_stop()
             yield chunk
 

@@ -41,6 +41,7 @@ class NodeFile:
         columns: Names of the columns of text files without a header.
         delimiter: Between columns; by default a comma for `.csv` and a tab for other text.
         quoted: Whether values of a text file may be quoted.
+        comment: Lines at the top of a text file that start with this are skipped, such as "#".
     """
 
     path: tuple[str, ...]
@@ -54,6 +55,7 @@ class NodeFile:
     columns: tuple[str, ...] = ()
     delimiter: str = ""
     quoted: bool = True
+    comment: str = ""
 
     def __post_init__(self) -> None:
         if not self.path:
@@ -132,7 +134,7 @@ def read_nodes(
 def _chunks(
     files: list[Path], wanted: tuple[str, ...], form: NodeFile, bad: BadRows
 ) -> Iterator[Chunk]:
-    for chunk in read_chunks(files, wanted, form, bad):
+    for chunk in read_chunks(files, wanted, form, bad, form.comment):
         check_stop()
         bad.num_rows += chunk.num_rows
         yield chunk
