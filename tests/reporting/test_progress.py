@@ -29,10 +29,13 @@ def test_elsewhere_only_lines_are_printed_as_they_are():
     assert shown(is_terminal=False) == "a [line] of its own\n"
 
 
-def test_a_run_shows_evaluations_as_lines(capfd):
+def test_a_run_shows_losses_and_evaluations_as_lines(capfd):
     with TrainingProgress(20, first_step=5) as progress:
         progress.advance(7)
         progress.log({"split": "train", "step": 7, "loss": 0.5, "examples_per_s": 10.0})
         progress.log({"split": "rows", "step": 7})
         progress.log({"split": "validation", "step": 7, "loss": 0.25})
-    assert capfd.readouterr().err == "step       7/20  validation  loss 0.25000\n"
+    assert capfd.readouterr().err.splitlines() == [
+        "step       7/20  train       loss 0.5000 · 10 ex/s",
+        "step       7/20  validation  loss 0.25000",
+    ]
