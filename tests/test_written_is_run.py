@@ -18,7 +18,10 @@ from outsize.training.strict_toml import decode, read_toml
 REPOSITORY = Path(__file__).parent.parent
 PAGES = ["README.md", *(str(p.relative_to(REPOSITORY)) for p in REPOSITORY.glob("docs/*.md"))]
 WITH_A_MODULE = ("docs/extending.md",)  # its files belong together: see test_extending.py
-GOES_ON = ("docs/predict.md",)  # each of its Python blocks goes on from the one before
+GOES_ON = {  # page → a language whose blocks go on from the ones before
+    "docs/predict.md": "python",
+    "docs/tutorial-compress.md": "bash",
+}
 RUN_FILES = [*REPOSITORY.glob("examples/*.toml"), *REPOSITORY.glob("src/outsize/**/*.toml")]
 SMALL = {
     "synthetic": ["data.num_train=600", "data.num_validation=200", "data.num_test=200",
@@ -43,8 +46,8 @@ def blocks(language):
             continue
         text = (REPOSITORY / page).read_text()
         written = re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
-        if page in GOES_ON and language == "python":
-            written = ["\n".join(written)]
+        if GOES_ON.get(page) == language:
+            written = ["".join(written)]
         for number, block in enumerate(written):
             found.append(pytest.param(block, id=f"{page}-{number}"))
     return found
@@ -76,9 +79,8 @@ def test_every_command_is_one_that_exists(script, clone):
             assert words[0] == "outsize", f"an unknown command: {line}"
             files = [clone / word for word in words if word.endswith(".toml")]
             less = [word for path in files for s in small(path) for word in ("--set", s)]
-            extra = {"train": less, "compare": [*less, "--seeds=1"], "bench": ["--quick"]}.get(
-                words[1], []
-            )
+            grid = [*less, "--seeds=1"] if files else []  # else it compares finished runs
+            extra = {"train": less, "compare": grid, "bench": ["--quick"]}.get(words[1], [])
             done = processes.run("-m", *words, *extra, cwd=clone)
         assert done.returncode == 0, done.stderr
 
