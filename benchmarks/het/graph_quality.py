@@ -123,10 +123,10 @@ def _spread(data: GraphData, shares: Mapping[str, NDArray[Any]]) -> dict[str, ND
     return {name: values / counts[name].clip(1)[:, None] for name, values in found.items()}
 
 
-def run_cell(name: str, method: str, seed: int, folder: str, epochs: int | None) -> dict[str, Any]:
+def run_cell(
+    name: str, method: str, seed: int, folder: str, settings: PlainSettings
+) -> dict[str, Any]:
     """The accuracies of one cell, with its time."""
-    settings = SETTINGS[name]
-    settings = settings if epochs is None else replace(settings, epochs=epochs)
     started = time.perf_counter()
     config = decode(RunConfig, run_file(name, folder, settings, seed), "benchmark")
     if method == "outsize":
@@ -191,7 +191,10 @@ def compare(say: Callable[[str], None], given: argparse.Namespace) -> dict[str, 
     for cell in cells_of(given.only):
         path = _saved(given.work, cell)
         if not path.exists():
-            found = run_cell(*cell, given.data, given.epochs)
+            settings = SETTINGS[cell[0]]
+            if given.epochs is not None:
+                settings = replace(settings, epochs=given.epochs)
+            found = run_cell(*cell, given.data, settings)
             write_text_atomically(path, json.dumps(found, indent=1) + "\n")
             told = "/".join(map(str, cell))
             say(f"{told} test {found['test']:.4f}  {found['elapsed_s']} s")

@@ -1,24 +1,27 @@
 """How far a prediction reaches in a graph: label propagation by steps beside GraphSAGE by layers.
 
-    python -m benchmarks.het.graph_reach --data FOLDER [--out benchmarks/results]
+    python -m benchmarks.het.graph_reach --data FOLDER --work CELLS [--out benchmarks/results]
 
 Papers of the ACL Anthology and their authors; the class of a paper is its venue. Two steps lead
-from a paper to the papers of its authors, and so do two layers.
+from a paper to the papers of its authors, and so do two layers. `--work` keeps finished cells; two
+layers are the cells of `graph_quality`, which may be there already.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import outsize
-from benchmarks.het.graph_quality import SETTINGS, propagations, run_file
+from benchmarks.het.graph_quality import SETTINGS, propagations, run_cell, run_file
+from benchmarks.het.plain_graphsage import PlainSettings
 from outsize.bench import Benchmark, measure
 from outsize.data import GraphDataConfig
+from outsize.files import write_text_atomically
 from outsize.training.config import RunConfig
 from outsize.training.strict_toml import decode
 
@@ -30,20 +33,34 @@ _STEPS = (2, 4, 6, 8, 10, 12, 14, 16, 18, 20)
 
 def compare(quick: bool, say: Callable[[str], None], given: argparse.Namespace) -> dict[str, Any]:
     """Accuracies of both, by reach."""
-    settings = replace(SETTINGS[_GRAPH], epochs=8)
-    data = _config(given, settings, 0).data
+    data = decode(RunConfig, run_file(_GRAPH, given.data, SETTINGS[_GRAPH], 0), "benchmark").data
     assert isinstance(data, GraphDataConfig)
     found = propagations(data.build(), 4 if quick else _STEPS[-1])
     steps = [{"steps": n, **found[n - 1]} for n in _STEPS if n <= len(found)]
     layers = []
     for num, fan_out in _FAN_OUTS.items():
         for seed in range(1 if quick else _SEEDS):
-            chosen = replace(settings, fan_out=fan_out, epochs=1 if quick else settings.epochs)
-            result = outsize.train(_config(given, chosen, seed), quiet=True)
-            best = {"validation": result.best["accuracy"], "test": result.test["accuracy"]}
-            layers.append({"layers": num, "seed": seed, "best_step": result.best["step"], **best})
+            settings = replace(SETTINGS[_GRAPH], fan_out=fan_out)
+            settings = replace(settings, epochs=1) if quick else settings
+            cell = _cell(given, settings, seed)
+            best = {"validation": cell["validation"], "test": cell["test"]}
+            layers.append({"layers": num, "seed": seed, **best})
             say(f"{num} layers, seed {seed}: {best['test']:.4f}")
     return {"epochs": settings.epochs, "steps": steps, "layers": layers}
+
+
+def _cell(given: argparse.Namespace, settings: PlainSettings, seed: int) -> dict[str, Any]:
+    """The accuracies of GraphSAGE: those in `--work` if they are of the same settings."""
+    name = f"{_GRAPH}-outsize" if settings == SETTINGS[_GRAPH] else f"{_GRAPH}-deeper"
+    path = given.work / f"{name}-{seed}.json"
+    if path.exists():
+        cell: dict[str, Any] = json.loads(path.read_text())
+        if cell["settings"] == json.loads(json.dumps(asdict(settings))):
+            return cell
+    cell = run_cell(_GRAPH, "outsize", seed, given.data, settings)
+    given.work.mkdir(parents=True, exist_ok=True)
+    write_text_atomically(path, json.dumps(cell, indent=1) + "\n")
+    return cell
 
 
 def table(results: dict[str, Any]) -> str:
@@ -70,13 +87,10 @@ def _mean(rows: Sequence[Mapping[str, Any]], split: str) -> str:
     return f"{statistics.mean(values):.2f} ({min(values):.2f} to {max(values):.2f})"
 
 
-def _config(given: argparse.Namespace, settings: Any, seed: int) -> RunConfig:
-    return decode(RunConfig, run_file(_GRAPH, given.data, settings, seed), "benchmark")
-
-
 def _parsed(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=BENCHMARK.command, description=BENCHMARK.about)
     parser.add_argument("--data", required=True, help="the folder of the graphs")
+    parser.add_argument("--work", type=Path, required=True, help="folder that keeps finished cells")
     parser.add_argument("--quick", action="store_true", help="small sizes, to try the command")
     parser.add_argument("--out", type=Path, help="also write the results to this folder")
     return parser.parse_args(words)
