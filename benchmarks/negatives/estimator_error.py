@@ -32,10 +32,10 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
         for num in (1, 4, 16):
             say(f"β = {beta:g}, {num} draws per query")
             for estimator in ESTIMATORS:
-                errors = estimator_errors(
+                errors: dict[str, Any] = estimator_errors(
                     queries, items, positives, beta, num, estimator, exact, turns
                 )
-                rows.append({"beta": beta, "k": num, "estimator": estimator} | errors)
+                rows.append(errors | {"beta": beta, "k": num, "estimator": estimator})
     return {"rows": rows, "items": num_items, "batch": batch, "turns": turns}
 
 
@@ -74,7 +74,7 @@ def estimator_errors(
     estimator: str,
     exact: tuple[Tensor, Tensor],
     turns: int,
-) -> dict[str, float]:
+) -> dict[str, Any]:
     """Relative squared errors in queries and items, and distinct items per draw."""
     cache = NegativeCache(len(items), items.shape[1], precision="float32")
     cache.push(None, items, torch.arange(len(items)))

@@ -34,6 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypedDict
 
 import torch
 from jaxtyping import Float, Float32
@@ -83,6 +84,14 @@ class Logits:
     beta: float | Float[Tensor, ""]
 
 
+class DrawOptions(TypedDict):
+    """Options of `ItemCache.sample`."""
+
+    with_mean: bool
+    with_pairs: bool
+    systematic: bool
+
+
 @dataclass(frozen=True)
 class Estimator:
     """How gradients are estimated.
@@ -99,7 +108,7 @@ class Estimator:
     needs_pairs: bool = False
     systematic: bool = False
 
-    def draw_options(self) -> dict[str, bool]:
+    def draw_options(self) -> DrawOptions:
         """The options of `ItemCache.sample` that this estimator needs."""
         return {
             "with_mean": self.needs_mean,
