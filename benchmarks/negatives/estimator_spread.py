@@ -99,9 +99,8 @@ def estimates(
     cache.push(None, setting.cached, torch.arange(num_items))
     found = []
     for _ in range(turns):
-        draw = cache.sample(
-            queries, num, beta, setting.positives, with_mean=estimator == "control-variate"
-        )
+        options = ESTIMATORS[estimator].draw_options()
+        draw = cache.sample(queries, num, beta, setting.positives, **options)
         positives = setting.features[setting.positives] @ weight
         drawn = setting.features[draw.keys] @ weight
         result = cached_softmax(queries, positives, drawn, draw, beta, estimator)

@@ -8,6 +8,7 @@ import torch
 from outsize.errors import ConfigError
 from outsize.negatives import ESTIMATORS, NegativeCache, cached_softmax, in_batch_logits
 from outsize.negatives.cache.draw import Draw
+from outsize.negatives.estimators import shared_weights
 from outsize.negatives.ways.in_batch import items_to_queries
 
 QUERIES = torch.tensor([[-1.0], [1.0], [3.0]])
@@ -94,13 +95,14 @@ def gradients(estimator, k, extra=False, seed=0, turns=400, beta=3.0):
     cache = cache_of(items, seed=seed)
     found = []
     for _ in range(turns):
-        draw = cache.sample(query, k, learned, with_mean=estimator == "control-variate")
+        draw = cache.sample(query, k, learned, **ESTIMATORS[estimator].draw_options())
         drawn = items[draw.rows] @ weight
         report = cached_softmax(query, positive, drawn, draw, learned, estimator, extra_logits())
         found.append(torch.autograd.grad(report.loss, leaves))
     return exact, [torch.stack(parts) for parts in zip(*found, strict=True)]
 
 
+@pytest.mark.usefixtures("unchecked_shapes")  # half of the time; other tests here check them
 @pytest.mark.parametrize("extra", [False, True])
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_every_estimator_is_unbiased_with_a_fresh_cache(estimator, extra):
@@ -112,11 +114,78 @@ def test_every_estimator_is_unbiased_with_a_fresh_cache(estimator, extra):
 
 
 def test_estimators_differ_in_variance_as_they_should():
-    spread = {name: [e.var(0).sum().item() for e in gradients(name, 1)[1]] for name in ESTIMATORS}
+    names = ("weighted", "sampled", "control-variate")
+    spread = {name: [e.var(0).sum().item() for e in gradients(name, 1)[1]] for name in names}
     query, _, weight, beta = range(4)
     assert spread["weighted"][weight] < spread["sampled"][weight]
     assert spread["control-variate"][query] < 1e-9 + 0.09 * spread["weighted"][query]
     assert spread["control-variate"][beta] < 1e-9 + 0.09 * spread["weighted"][beta]
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_shared_and_systematic_draws_have_less_variance():
+    names = ("weighted", "shared", "systematic", "shared-systematic")
+    query, _, weight, beta = range(4)
+    spread = {
+        name: [e.var(0).sum().item() for e in gradients(name, 4, turns=200)[1]] for name in names
+    }
+    for part in (query, weight, beta):
+        assert spread["systematic"][part] < 0.8 * spread["weighted"][part]
+        assert spread["shared-systematic"][part] < 0.6 * spread["shared"][part]
+    for part in (query, weight):
+        assert spread["shared"][part] < 0.7 * spread["weighted"][part]
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize(("systematic", "precision"), [(False, "float32"), (True, "int8")])
+def test_shared_weights_estimate_each_querys_own_softmax(systematic, precision):
+    """7,200 draws; items that are masked for one query are drawn by others, and weigh 0 for it."""
+    generator = torch.Generator().manual_seed(1)
+    items = torch.randn(20, 4, generator=generator)
+    queries = torch.randn(6, 4, generator=generator)
+    cache = NegativeCache(24, 4, precision=precision, corpus_size=500)
+    cache.push({}, items, torch.arange(20), torch.randn(20, generator=generator))
+    exclude = torch.tensor([[1, 2], [3, -1], [4, 5], [0, 6], [-1, 77], [9, 9]])
+    is_excluded = (exclude.unsqueeze(2) == torch.arange(20)).any(dim=1)
+    rounded = queries if precision == "float32" else queries.bfloat16().float()
+    stored = cache.items.embeddings_at(torch.arange(20))
+    logits = (1.5 * rounded @ stored.T + cache.log_weights[:20]).masked_fill(
+        is_excluded, -torch.inf
+    )
+    found = []
+    for _ in range(600):
+        draw = cache.sample(queries, 2, 1.5, exclude, with_pairs=True, systematic=systematic)
+        weights = shared_weights(draw)
+        found.append(torch.zeros(6, 20).index_add_(1, draw.keys.flatten(), weights))
+        assert not found[-1][is_excluded].any()
+    found = torch.stack(found)
+    error = found.std(0) / math.sqrt(len(found))
+    z = (found.mean(0) - logits.softmax(1)).abs() / (error + 1e-3 * (precision == "int8") + 1e-7)
+    assert z.max() < 5
+
+
+def test_shared_weights_are_those_of_the_balance_heuristic():
+    cache = cache_of([[1.0], [2.0], [3.0]])
+    queries = torch.tensor([[0.5], [-1.0]])
+    draw = cache.sample(queries, 3, exclude=torch.tensor([0, 2]), with_pairs=True)
+    logits = queries @ torch.tensor([[1.0, 2.0, 3.0]])
+    logits[0, 0] = logits[1, 2] = -torch.inf
+    chances = logits.softmax(dim=1)
+    expected = (chances / chances.sum(dim=0) / 3)[:, draw.keys.flatten()]
+    torch.testing.assert_close(shared_weights(draw), expected)
+
+
+def test_a_query_without_items_or_of_nan_takes_nothing_from_the_others():
+    cache = cache_of([[1.0], [2.0]])
+    queries = torch.tensor([[1.0], [1.0], [torch.nan]])
+    exclude = torch.tensor([[-1, -1], [0, 1], [-1, -1]])
+    draw = cache.sample(queries, 2, exclude=exclude, with_pairs=True)
+    alone = cache.sample(queries[:1], 2, with_pairs=True)
+    weights = shared_weights(draw)
+    assert not weights[1:].any()
+    assert not weights[:, 2:].any()
+    torch.testing.assert_close(weights[0, :2], torch.full((2,), 0.5))
+    torch.testing.assert_close(shared_weights(alone), torch.full((1, 2), 0.5))
 
 
 def test_k_draws_have_a_kth_of_the_variance():
@@ -128,7 +197,7 @@ def test_k_draws_have_a_kth_of_the_variance():
 def test_a_query_without_negatives_has_no_loss_and_no_gradient(estimator):
     cache = NegativeCache(4, 2, precision="float32")
     query, positive = (torch.randn(3, 2, requires_grad=True) for _ in range(2))
-    draw = cache.sample(query, 2, with_mean=True)
+    draw = cache.sample(query, 2, **ESTIMATORS[estimator].draw_options())
     report = cached_softmax(query, positive, torch.randn(3, 2, 2), draw, 20.0, estimator)
     report.loss.backward()
     assert report.losses.tolist() == [0.0, 0.0, 0.0]
@@ -138,7 +207,7 @@ def test_a_query_without_negatives_has_no_loss_and_no_gradient(estimator):
 def test_huge_scores_do_not_overflow():
     cache = cache_of(torch.tensor([[50.0], [-50.0]]))
     query = torch.tensor([[40.0], [-40.0]], requires_grad=True)
-    draw = cache.sample(query, 3, 20.0, with_mean=True)
+    draw = cache.sample(query, 3, 20.0, with_mean=True, with_pairs=True)
     for estimator in ESTIMATORS:
         report = cached_softmax(query, -query.detach(), draw.embeddings, draw, 20.0, estimator)
         (gradient,) = torch.autograd.grad(report.loss, query)
@@ -149,10 +218,14 @@ def test_huge_scores_do_not_overflow():
 def test_an_unknown_estimator_and_a_draw_without_its_mean_are_refused(unchecked_shapes):
     cache = cache_of([[1.0], [2.0]])
     draw = cache.sample(QUERIES, 1)
-    with pytest.raises(ConfigError, match="weighted, sampled, control-variate, but got 'exact'"):
+    with pytest.raises(
+        ConfigError, match=r"sampled, control-variate, .*systematic, but got 'exact"
+    ):
         cached_softmax(QUERIES, POSITIVES, draw.embeddings, draw, 1.0, "exact")
     with pytest.raises(ConfigError, match="with_mean=True"):
         cached_softmax(QUERIES, POSITIVES, draw.embeddings, draw, 1.0, "control-variate")
+    with pytest.raises(ConfigError, match="with_pairs=True"):
+        cached_softmax(QUERIES, POSITIVES, draw.embeddings, draw, 1.0, "shared")
 
 
 def test_in_batch_a_query_meets_every_other_item_once_and_no_right_one():

@@ -17,6 +17,15 @@ expectation Σⱼ p̃ⱼ ∇sⱼ − ∇s⁺:
   removes most of the variance of the query's gradient, for a second pass over the cache
   (`with_mean`).
 
+- "shared": every draw of the batch serves every query. Query b weights a draw J of any query by
+  w = p̃_b(J) / (k · Σ_b′ p̃_b′(J)), the balance heuristic of multiple importance sampling with the
+  proposals of all B queries, k draws each. Its expectation is Σ_b′ k Σⱼ p̃_b′(j) w(j) ∇sⱼ =
+  Σⱼ p̃_b(j) ∇sⱼ, so B enters only through the sum in the denominator. An item that is masked for
+  query b has p̃_b = 0 and weight 0 there. Nothing more is encoded. The draws are those of this
+  rank's queries.
+- "systematic": "weighted", with equally spaced uniform numbers for the k draws of a query instead
+  of independent ones; "shared-systematic": "shared" with such draws.
+
 All are averaged over k draws. Items with logits of their own (in-batch and hard negatives) join the
 sum with exact gradients. Exclude them from the cache, or they count twice.
 """
@@ -25,6 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypedDict
 
 import torch
 from jaxtyping import Float, Float32
@@ -62,14 +72,24 @@ class Logits:
     Attributes:
         fresh: Those of the positive, in the first column, and of further items.
         drawn: Those of the drawn items, freshly encoded.
+        items: The drawn items, freshly encoded.
         queries: The encoded queries.
         beta: The inverse temperature.
     """
 
     fresh: Float32[Tensor, "batch extra"]
     drawn: Float32[Tensor, "batch k"]
+    items: Float32[Tensor, "batch k dim"]
     queries: Float32[Tensor, "batch dim"]
     beta: float | Float[Tensor, ""]
+
+
+class DrawOptions(TypedDict):
+    """Options of `ItemCache.sample`."""
+
+    with_mean: bool
+    with_pairs: bool
+    systematic: bool
 
 
 @dataclass(frozen=True)
@@ -79,10 +99,22 @@ class Estimator:
     Attributes:
         losses: −log p⁺ per query, with the estimator's gradient.
         needs_mean: Whether the draw must be made `with_mean`.
+        needs_pairs: Whether the draw must be made `with_pairs`.
+        systematic: Whether the draw is made with equally spaced uniform numbers.
     """
 
     losses: Callable[[Logits, Draw], Tensor]
     needs_mean: bool = False
+    needs_pairs: bool = False
+    systematic: bool = False
+
+    def draw_options(self) -> DrawOptions:
+        """The options of `ItemCache.sample` that this estimator needs."""
+        return {
+            "with_mean": self.needs_mean,
+            "with_pairs": self.needs_pairs,
+            "systematic": self.systematic,
+        }
 
 
 def cached_softmax(
@@ -100,9 +132,10 @@ def cached_softmax(
         queries: Encoded queries.
         positives: Fresh embeddings of their positives.
         drawn: Fresh embeddings of the drawn items.
-        draw: The draw of `NegativeCache.sample` at the same β, with the positives excluded.
+        draw: The draw of `NegativeCache.sample` at the same β, with the positives excluded, made
+            with `ESTIMATORS[estimator].draw_options()`.
         beta: The inverse temperature. A tensor gets a gradient too.
-        estimator: A key of `ESTIMATORS`: "weighted", "sampled" or "control-variate".
+        estimator: A key of `ESTIMATORS`.
         extra_logits: Logits (β·score) of further items per query, −∞ for masked ones.
     """
     require_known("estimator", estimator, ESTIMATORS)
@@ -110,7 +143,7 @@ def cached_softmax(
     fresh = (beta * (queries * positives).sum(dim=1)).unsqueeze(1)
     if extra_logits is not None:
         fresh = torch.cat((fresh, extra_logits.float()), dim=1)
-    logits = Logits(fresh, beta * _dot(queries, drawn), queries, beta)
+    logits = Logits(fresh, beta * _dot(queries, drawn), drawn, queries, beta)
     losses = ESTIMATORS[estimator].losses(logits, draw)
     with torch.no_grad():
         size = drawn.square().sum(dim=2).clamp_min(torch.finfo(torch.float32).tiny)
@@ -129,6 +162,33 @@ def _control_variate_losses(logits: Logits, draw: Draw) -> Tensor:
     stale = logits.beta * _dot(logits.queries, draw.embeddings)
     change = _mean_of_draws(logits.drawn) - _mean_of_draws(stale) + known
     return _losses_of_change(change, logits, draw)
+
+
+def _shared_losses(logits: Logits, draw: Draw) -> Tensor:
+    weights = shared_weights(draw)
+    # A draw without an item has weight 0, but its embedding may be anything.
+    is_drawn = (draw.rows >= 0).flatten().unsqueeze(1)
+    items = torch.where(is_drawn, logits.items.flatten(0, 1), 0.0)
+    change = logits.beta * (logits.queries * (weights @ items)).sum(dim=1)
+    return _losses_of_change(change, logits, draw)
+
+
+def shared_weights(draw: Draw) -> Float32[Tensor, "batch draws"]:
+    """The weight of every draw of the batch for every query: p̃_b(J) / (k · Σ_b′ p̃_b′(J)).
+
+    The weights of a query have the expectation 1 in sum; they are 0 for a query without items.
+
+    Args:
+        draw: A draw that was made with `with_pairs=True`.
+    """
+    if draw.pair_logits is None:
+        raise ConfigError("shared draws need the logits of all pairs: sample with_pairs=True")
+    has_items = draw.log_partition.isfinite()
+    shift = torch.where(has_items, draw.log_partition, 0.0).unsqueeze(1)
+    log_probs = (draw.pair_logits - shift).masked_fill(~has_items.unsqueeze(1), -torch.inf)
+    total = log_probs.logsumexp(dim=0)
+    total = torch.where(total > -torch.inf, total, torch.inf)  # no item: all weights are 0
+    return (log_probs - total).exp() / max(1, draw.num)
 
 
 def _sampled_losses(logits: Logits, draw: Draw) -> Tensor:
@@ -165,4 +225,7 @@ ESTIMATORS: dict[str, Estimator] = {
     "weighted": Estimator(_weighted_losses),
     "sampled": Estimator(_sampled_losses),
     "control-variate": Estimator(_control_variate_losses, needs_mean=True),
+    "shared": Estimator(_shared_losses, needs_pairs=True),
+    "systematic": Estimator(_weighted_losses, systematic=True),
+    "shared-systematic": Estimator(_shared_losses, needs_pairs=True, systematic=True),
 }

@@ -12,6 +12,8 @@ from outsize.kernels.directory.lookup import keys_and_ages, rows_holding
 from outsize.kernels.directory.lookup_triton import keys_and_ages_by_triton, rows_holding_by_triton
 from outsize.kernels.softmax import tuning
 from outsize.kernels.softmax.draws import ScoredItems, softmax_mean
+from outsize.kernels.softmax.inversion import systematic_uniforms
+from outsize.kernels.softmax.reference import draw_by_inversion
 from outsize.kernels.softmax.triton import mean_launches
 from outsize.kernels.softmax.triton.draw_launches import draw_by_triton
 from outsize.kernels.softmax.triton.mean_launches import mean_by_triton
@@ -79,6 +81,22 @@ def check_draws(num=300):
     tuning = replace(SMALL, item_tile=512)
     draws = draw_by_triton(queries, items, num, torch.Generator(), excluded, tuning)
     assert_drawn_from(draws.rows, exact_logits(queries, items, excluded)[0])
+
+
+def check_systematic(dtype, num=24):
+    """An item is drawn as often as its probability asks; one that is excluded for a query never."""
+    items = scored_items(1500, 8, dtype)
+    queries, excluded = normal(2, 8, seed=1), torch.tensor([[450, -1], [0, 1499]])
+    tuning = replace(SMALL, item_tile=512)
+    draws = draw_by_triton(queries, items, num, torch.Generator(), excluded, tuning, True)
+    logits = exact_logits(queries, items, excluded)
+    counts = torch.zeros(2, 1500).scatter_add_(1, draws.rows, torch.ones(2, num))
+    assert ((counts - num * logits.softmax(dim=1)).abs() < 1.01).all()
+    drawn = logits.gather(1, draws.rows).float()
+    torch.testing.assert_close(draws.logits, drawn, atol=1e-4, rtol=1e-5)
+    uniforms = systematic_uniforms(2, num, torch.Generator())
+    expected = draw_by_inversion(queries, items, uniforms, excluded)
+    assert (draws.rows != expected.rows).double().mean() < 0.05
 
 
 def check_many_queries():
@@ -158,4 +176,6 @@ if __name__ == "__main__":
     check_nothing_to_draw()
     check_not_finite()
     check_draws()
+    check_systematic(torch.float32)
+    check_systematic(torch.int8)
     print("all checks passed")

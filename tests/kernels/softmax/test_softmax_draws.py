@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from outsize.errors import ConfigError
 from outsize.kernels.softmax.chunks import draw_by_chunks
 from outsize.kernels.softmax.draws import ScoredItems, draw_from_softmax, softmax_mean
-from outsize.kernels.softmax.reference import draw_by_gumbel_max
+from outsize.kernels.softmax.inversion import systematic_uniforms
+from outsize.kernels.softmax.reference import draw_by_gumbel_max, draw_by_inversion
 
 gpu = pytest.mark.gpu
 PATHS = [
@@ -142,6 +143,39 @@ def test_draws_of_one_query_and_of_several_are_independent(draw):
     assert_independent(rows[0], rows[1])
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("draw", [*PUBLIC, PATHS[-1]])
+def test_systematic_draws_repeat_an_item_as_its_probability_asks(draw, dtype):
+    queries, items = normal(30, 8, seed=5), scored_items(5001, 8, dtype)
+    excluded = torch.randint(-1, 5001, (30, 3))
+    draws = draw(queries, items, 64, generator(), excluded, False, True)
+    logits = exact_logits(queries, items, excluded)
+    counts = torch.zeros(30, 5001).scatter_add_(1, draws.rows, torch.ones(30, 64))
+    assert ((counts - 64 * logits.softmax(dim=1)).abs() < 1.01).all()
+    drawn = logits.gather(1, draws.rows).float()
+    torch.testing.assert_close(draws.logits, drawn, atol=1e-4, rtol=1e-5)
+
+
+def test_systematic_draws_are_one_inversion_over_all_items():
+    queries, items = normal(20, 8, seed=5), scored_items(5001, 8)
+    excluded = torch.randint(-1, 5001, (20, 3))
+    draws = draw_from_softmax(queries, items, 50, generator(3), excluded, systematic=True)
+    expected = draw_by_inversion(
+        queries, items, systematic_uniforms(20, 50, generator(3)), excluded
+    )
+    assert (draws.rows != expected.rows).double().mean() < 0.01  # sums in another order
+
+
+@pytest.mark.parametrize("draw", PUBLIC)
+def test_each_systematic_draw_alone_follows_the_softmax(draw):
+    queries, items, _ = softmaxes(300)["peaked"]
+    rows = draw(
+        queries.expand(3000, -1).contiguous(), items, 5, generator(), None, False, True
+    ).rows
+    for place in range(5):
+        assert_drawn_from(rows[:, place], exact_logits(queries, items)[0])
+
+
 @pytest.mark.parametrize("draw", PUBLIC)
 def test_each_of_many_queries_draws_from_its_own_softmax(draw):
     items = scored_items(50, 4)
@@ -164,6 +198,8 @@ def test_the_same_seed_draws_the_same(draw):
 @pytest.mark.parametrize("draw", PUBLIC)
 def test_a_query_with_everything_excluded_draws_nothing(draw):
     excluded = torch.stack((torch.arange(40), torch.full((40,), -1)))
+    systematic = draw(normal(2, 8), scored_items(40, 8), 3, generator(), excluded, False, True)
+    assert (systematic.rows >= 0).tolist() == [[False] * 3, [True] * 3]
     draws = draw(normal(2, 8), scored_items(40, 8), 3, generator(), excluded)
     assert (draws.rows[0] == -1).all()
     assert (draws.logits[0] == -torch.inf).all()

@@ -334,8 +334,8 @@ def test_ranks_that_do_not_ask_for_the_same_are_told_so():
 
     words = run_as_ranks(2, work)
     assert words[0] == (
-        "rank 1 draws 2 items per query, with_mean=False, but rank 0 draws 1, with_mean=False: "
-        "all must agree"
+        "rank 1 draws 2 items per query, with_mean=False, systematic=False, but rank 0 draws 1, "
+        "with_mean=False, systematic=False: all must agree"
     )
 
 
@@ -496,3 +496,43 @@ def test_the_mean_of_a_query_without_items_is_zero():
     for mean, shape in run_as_ranks(2, draw):
         assert mean == [[0.0, 0.0], [1.0, 1.0]]
         assert shape == (2, 3)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_systematic_draws_over_shards_follow_the_softmax_and_repeat_little(size):
+    items = torch.randn(40, 4, generator=torch.Generator().manual_seed(2))
+    query = torch.randn(1, 4, generator=torch.Generator().manual_seed(3)).expand(400, -1)
+    chances = torch.softmax(1.5 * query[0] @ items.T, dim=0).double()
+
+    def work(ranks):
+        cache = ShardedNegativeCache(42, 4, precision="float32", group=ranks)
+        mine = torch.arange(ranks.rank, 40, ranks.size)
+        cache.push({}, items[mine], mine)
+        systematic = cache.sample(query, 12, 1.5, systematic=True).keys
+        return systematic, cache.sample(query, 12, 1.5).keys
+
+    for systematic, independent in run_as_ranks(size, work):
+        counts, others = (
+            torch.nn.functional.one_hot(keys, 40).sum(dim=1).double()
+            for keys in (systematic, independent)
+        )
+        error = counts.std(0) / math.sqrt(400) + 1e-9
+        assert ((counts.mean(0) - 12 * chances).abs() / error)[chances > 0.01].max() < 5
+        assert counts.var(0).sum() < 0.8 * others.var(0).sum()
+
+
+def test_shared_weights_of_a_sharded_cache_are_those_of_one_cache():
+    items, queries = torch.randn(17, 4), torch.randn(3, 4)
+    exclude = torch.tensor([[1, 2], [3, -1], [-1, -1]])
+
+    def work(ranks):
+        cache = ShardedNegativeCache(18, 4, precision="float32", group=ranks, corpus_size=100)
+        mine = torch.arange(ranks.rank, 17, ranks.size)
+        cache.push({}, items[mine], mine, torch.linspace(0, 1, 17)[mine])
+        draw = cache.sample(queries, 5, 2.0, exclude, with_pairs=True)
+        logits = 2.0 * queries @ items.T + torch.linspace(0, 1, 17) + math.log(100 / 17)
+        for line, keys in enumerate(exclude.tolist()):
+            logits[line, [key for key in keys if key >= 0]] = -torch.inf
+        torch.testing.assert_close(draw.pair_logits, logits[:, draw.keys.flatten()])
+
+    run_as_ranks(2, work)

@@ -14,7 +14,7 @@ from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
 from outsize.kernels.ragged import Ragged
-from outsize.kernels.softmax.inversion import pick
+from outsize.kernels.softmax.inversion import pick, pick_with_rest, systematic_uniforms
 from outsize.kernels.softmax.logit_tiles import (
     LogitTile,
     logit_tiles,
@@ -36,6 +36,7 @@ def draw_by_chunks(
     generator: torch.Generator,
     excluded: Excluded = None,
     with_mean: bool = False,
+    systematic: bool = False,
 ) -> SoftmaxDraws:
     """`draw_from_softmax` for at least one query and one item."""
     num_queries = len(queries)
@@ -44,15 +45,20 @@ def draw_by_chunks(
     blocks = _block_masses(queries, items, lists, running)
     groups = blocks.logsumexp(dim=2)
     log_partition = groups.logsumexp(dim=1)
-    uniforms = torch.rand(
-        3, num_queries, num, dtype=torch.float64, device=queries.device, generator=generator
-    )
-    group = pick(groups, uniforms[0])
     lines = torch.arange(num_queries, device=queries.device).unsqueeze(1).expand(-1, num)
-    inside = pick(blocks[lines, group.clamp(min=0)].flatten(0, 1), uniforms[1].view(-1, 1))
+    if systematic:
+        group, rest = pick_with_rest(groups, systematic_uniforms(num_queries, num, generator))
+        picked_from = blocks[lines, group.clamp(min=0)].flatten(0, 1)
+        inside, last = pick_with_rest(picked_from, rest.view(-1, 1))
+    else:
+        uniforms = torch.rand(
+            3, num_queries, num, dtype=torch.float64, device=queries.device, generator=generator
+        )
+        group, last = pick(groups, uniforms[0]), uniforms[2]
+        inside = pick(blocks[lines, group.clamp(min=0)].flatten(0, 1), uniforms[1].view(-1, 1))
     block = torch.where(group < 0, -1, group * _BLOCKS_PER_GROUP + inside.view(num_queries, num))
     rows, logits = _draw_inside_blocks(
-        queries, items, lines.flatten(), block.flatten(), uniforms[2].flatten(), lists
+        queries, items, lines.flatten(), block.flatten(), last.flatten(), lists
     )
     return SoftmaxDraws(
         rows.view(num_queries, num),

@@ -39,12 +39,13 @@ def draw_from_softmax(
     generator: torch.Generator,
     excluded: Excluded = None,
     with_mean: bool = False,
+    systematic: bool = False,
 ) -> SoftmaxDraws:
     """Draw items for each query in proportion to `exp(q·e_j + log_weight_j)`.
 
-    Draws are independent and with replacement. Nothing has a gradient. A non-finite query draws
-    nothing and has a log-partition of NaN; a query without items draws nothing and has −inf. The
-    same seed gives the same draws on the same device and sizes.
+    Draws are independent and with replacement, unless `systematic`. Nothing has a gradient. A
+    non-finite query draws nothing and has a log-partition of NaN; a query without items draws
+    nothing and has −inf. The same seed gives the same draws on the same device and sizes.
 
     Args:
         queries: Already multiplied by the inverse temperature.
@@ -56,6 +57,8 @@ def draw_from_softmax(
             queries, give it a log-weight of −inf instead: exclusions cost time per query.
         with_mean: Also compute the mean of the items' vectors. Without Triton it comes from the
             same pass.
+        systematic: Use equally spaced uniform numbers for the draws of a query. Each draw alone has
+            the same distribution, but those of a query repeat items as little as possible.
     """
     check_queries(queries, items, num, excluded)
     num_queries = len(queries)
@@ -68,12 +71,12 @@ def draw_from_softmax(
     elif queries.is_cuda and has_triton():
         from outsize.kernels.softmax.triton.draw_launches import draw_by_triton
 
-        draws = draw_by_triton(queries, items, num, generator, excluded)
+        draws = draw_by_triton(queries, items, num, generator, excluded, systematic=systematic)
         if not with_mean:
             return draws
         return replace(draws, mean=softmax_mean(queries, items, draws.log_partition, excluded))
     else:
-        draws = draw_by_chunks(queries, items, num, generator, excluded, with_mean)
+        draws = draw_by_chunks(queries, items, num, generator, excluded, with_mean, systematic)
     # 0 for a finite query, else NaN; otherwise a query of −inf would look like one without items.
     nan_if_non_finite = (items.round_queries(queries) * 0).sum(dim=1)
     log_partition = draws.log_partition + nan_if_non_finite

@@ -1,4 +1,4 @@
-"""The reference for draws from a softmax: all logits, then Gumbel-Max.
+"""The reference for draws from a softmax: all logits, then Gumbel-Max, or one inversion.
 
 It needs several B × N matrices. The other implementations are tested against it.
 """
@@ -6,9 +6,10 @@ It needs several B × N matrices. The other implementations are tested against i
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float32
+from jaxtyping import Float32, Float64
 from torch import Tensor
 
+from outsize.kernels.softmax.inversion import pick
 from outsize.kernels.softmax.logit_tiles import mask_places
 from outsize.kernels.softmax.scored_items import Excluded, ScoredItems, SoftmaxDraws, as_lists
 
@@ -44,3 +45,16 @@ def draw_by_gumbel_max(
     rows = (logits - noise.log_()).argmax(dim=2).t()
     drawn = logits.gather(1, rows)
     return SoftmaxDraws(torch.where(drawn > -torch.inf, rows, -1), drawn, logits.logsumexp(dim=1))
+
+
+def draw_by_inversion(
+    queries: Float32[Tensor, "num_queries dim"],
+    items: ScoredItems,
+    uniforms: Float64[Tensor, "num_queries num"],
+    excluded: Excluded = None,
+) -> SoftmaxDraws:
+    """Draws given their uniform numbers, by one cumulative sum over all items in their order."""
+    logits = all_logits(queries, items, excluded)
+    rows = pick(logits, uniforms)
+    drawn = torch.where(rows >= 0, logits.gather(1, rows.clamp_min(0)), -torch.inf)
+    return SoftmaxDraws(rows, drawn, logits.logsumexp(dim=1))

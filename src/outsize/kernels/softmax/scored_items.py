@@ -78,7 +78,7 @@ class ScoredItems:
 
 @dataclass(frozen=True)
 class SoftmaxDraws:
-    """Independent draws, with replacement, from each query's softmax over items.
+    """Draws, with replacement, from each query's softmax over items.
 
     Attributes:
         rows: The drawn items; −1 if the query has no items.

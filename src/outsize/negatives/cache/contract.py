@@ -18,6 +18,7 @@ from outsize.kernels.ragged import Ragged
 from outsize.kernels.softmax.draws import SoftmaxDraws
 from outsize.negatives.cache.draw import Draw, HeldItems
 from outsize.negatives.cache.key_index import as_lists
+from outsize.negatives.cache.pair_logits import pair_logits
 from outsize.negatives.cache.stored_items import StoredItems
 from outsize.ranks.collectives import RankGroup
 from outsize.spec import MemoryUse
@@ -158,13 +159,15 @@ class ItemCache(nn.Module, ABC):
         exclude_everywhere: Int64[Tensor, " n"] | None = None,
         with_mean: bool = False,
         advance: bool = True,
+        with_pairs: bool = False,
+        systematic: bool = False,
     ) -> Draw:
         """Draw items from softmax(β · query · embedding + log-weight), exactly, in one pass.
 
         Args:
             queries: Encoded queries.
-            num: Draws per query, independent and with replacement; 0 computes only the
-                log-partition.
+            num: Draws per query, with replacement and independent unless `systematic`; 0 computes
+                only the log-partition.
             beta: The inverse temperature β.
             exclude: Keys to mask per query: its positive `(batch,)`, a matrix `(batch, n)` padded
                 with −1, or lists of any length.
@@ -172,16 +175,22 @@ class ItemCache(nn.Module, ABC):
             with_mean: Also return Σ p̃ⱼ Eⱼ, for the price of a second pass.
             advance: Whether to count this draw. An uncounted one, as in an evaluation, does not
                 change later draws.
+            with_pairs: Also return the logits of every query for the items drawn by the others.
+            systematic: Draw with equally spaced uniform numbers per query. Each draw alone has the
+                same distribution; together they repeat items as little as possible.
         """
         scaled = queries.detach().float() * (beta.detach() if isinstance(beta, Tensor) else beta)
         lists = None if exclude is None else as_lists(exclude)
-        drawn, generator = self._draw(scaled, num, lists, exclude_everywhere, with_mean, advance)
+        drawn, generator = self._draw(
+            scaled, num, lists, exclude_everywhere, with_mean, advance, systematic
+        )
         uniforms = torch.rand(drawn.rows.shape, generator=generator, device=queries.device)
         keys, ages, items = self.found_at(drawn.rows.flatten())
 
         def by_query(values: Tensor) -> Tensor:
             return values.view(*drawn.rows.shape, *values.shape[1:])
 
+        pairs = pair_logits(scaled, drawn, keys, items, lists) if with_pairs else None
         return Draw(
             rows=drawn.rows,
             keys=by_query(keys),
@@ -192,6 +201,7 @@ class ItemCache(nn.Module, ABC):
             log_partition=drawn.log_partition,
             uniforms=uniforms,
             mean_embedding=drawn.mean,
+            pair_logits=pairs,
         )
 
     @abstractmethod
@@ -203,6 +213,7 @@ class ItemCache(nn.Module, ABC):
         exclude_everywhere: Int64[Tensor, " m"] | None,
         with_mean: bool,
         advance: bool,
+        systematic: bool,
     ) -> tuple[SoftmaxDraws, torch.Generator]:
         """Draw rows for queries that are already multiplied by β; returns the generator, too."""
 

@@ -26,7 +26,7 @@ class HeldItems:
 
 @dataclass(frozen=True)
 class Draw:
-    """Items drawn from softmax(β·score): k independent draws for each of B queries.
+    """Items drawn from softmax(β·score): k draws for each of B queries.
 
     Nothing here has gradients. If a query has nothing to draw from (an empty cache, or all items
     masked), its rows and keys are −1, its log-partition is −∞, and the rest is filler.
@@ -41,6 +41,9 @@ class Draw:
         log_partition: log Σ exp(logit) over all items of the cache that are not masked.
         uniforms: One uniform random number per draw, for the "sampled" estimator.
         mean_embedding: Σ p̃ⱼ Eⱼ over the same items, with `with_mean=True`.
+        pair_logits: Logits of every query for the drawn items of all queries, flattened as by
+            `items`, with `with_pairs=True`. −∞ for items that are masked for the query, and for
+            draws without an item.
     """
 
     rows: Int64[Tensor, "batch k"]
@@ -52,6 +55,7 @@ class Draw:
     log_partition: Float32[Tensor, " batch"]
     uniforms: Float32[Tensor, "batch k"]
     mean_embedding: Float32[Tensor, "batch dim"] | None = None
+    pair_logits: Float32[Tensor, "batch draws"] | None = None
 
     @property
     def num(self) -> int:

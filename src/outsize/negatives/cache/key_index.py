@@ -9,7 +9,15 @@ from torch import Tensor
 from outsize.kernels.directory.lookup import NO_KEY, SortedKeys, rows_holding
 from outsize.kernels.ragged import Ragged
 
-__all__ = ["NO_KEY", "KeyIndex", "as_lists", "is_among", "is_repeated", "last_occurrences"]
+__all__ = [
+    "NO_KEY",
+    "KeyIndex",
+    "as_lists",
+    "is_among",
+    "is_listed",
+    "is_repeated",
+    "last_occurrences",
+]
 
 _MIN_RECENT = 4096
 
@@ -96,6 +104,23 @@ def is_among(keys: Int64[Tensor, "*shape"], others: Int64[Tensor, " n"]) -> Bool
     ordered = others.sort().values
     place = torch.searchsorted(ordered, keys.contiguous()).clamp_max_(len(others) - 1)
     return ordered[place] == keys
+
+
+def is_listed(lists: Ragged, keys: Int64[Tensor, " n"]) -> Bool[Tensor, "lines n"]:
+    """Whether key j is in list i; −1 never is."""
+    if not len(lists.values) or not len(keys):
+        return torch.zeros(lists.num_lines, len(keys), dtype=torch.bool, device=keys.device)
+    # Look up each listed key among the keys: cheaper than comparing all pairs.
+    distinct, number = torch.unique(keys, return_inverse=True)
+    found = None if keys.is_cuda else positions_by_table(lists.values, distinct)
+    if found is None:
+        found = torch.searchsorted(distinct, lists.values).clamp_max_(len(distinct) - 1)
+        found = torch.where(distinct[found] == lists.values, found, -1)
+    found = torch.where((found >= 0) & (lists.values >= 0), found, len(distinct))
+    listed = torch.zeros(lists.num_lines, len(distinct) + 1, dtype=torch.bool, device=keys.device)
+    listed.view(-1)[lists.lines() * (len(distinct) + 1) + found] = True
+    listed[:, -1] = False
+    return listed[:, number]
 
 
 def is_repeated(lists: Int64[Tensor, "batch n"]) -> Bool[Tensor, "batch n"]:

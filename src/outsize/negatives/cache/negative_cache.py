@@ -160,9 +160,12 @@ class NegativeCache(CacheState):
         exclude_everywhere: Int64[Tensor, " m"] | None,
         with_mean: bool,
         advance: bool,
+        systematic: bool,
     ) -> tuple[SoftmaxDraws, torch.Generator]:
         generator = self.next_generator(advance)
-        drawn = self.draw_rows(scaled, num, generator, exclude, exclude_everywhere, with_mean)
+        drawn = self.draw_rows(
+            scaled, num, generator, exclude, exclude_everywhere, with_mean, systematic
+        )
         return drawn, generator
 
     def found_at(  # noqa: D102
@@ -179,11 +182,12 @@ class NegativeCache(CacheState):
         exclude: Ragged | None = None,
         exclude_everywhere: Int64[Tensor, " m"] | None = None,
         with_mean: bool = False,
+        systematic: bool = False,
     ) -> SoftmaxDraws:
         """Draw rows for queries that are already multiplied by β."""
         items = self.scored(exclude_everywhere)
         excluded = None if exclude is None else exclude.with_values(self.rows_of(exclude.values))
-        return draw_from_softmax(scaled, items, num, generator, excluded, with_mean)
+        return draw_from_softmax(scaled, items, num, generator, excluded, with_mean, systematic)
 
     @torch.no_grad()
     def commit(  # noqa: D102

@@ -3,6 +3,9 @@
 Let Zᵣ be the partition function of shard r. To draw a shard with probability Zᵣ / Σ Z, then an item
 of that shard, is an exact draw from all items. The candidates of a shard are independent, so the
 i-th draw of a query takes the i-th candidate of the drawn shard.
+
+Systematic draws are systematic at both levels: shards are drawn with equally spaced numbers, and of
+the k equally spaced candidates of a shard, the m draws that it gets take every k/m-th.
 """
 
 from __future__ import annotations
@@ -18,9 +21,29 @@ from outsize.contracts import Shard
 from outsize.errors import DataError
 from outsize.kernels.ragged import Ragged
 from outsize.kernels.softmax.draws import SoftmaxDraws
+from outsize.kernels.softmax.inversion import pick, systematic_uniforms
 from outsize.negatives.cache.negative_cache import NegativeCache
 from outsize.ranks.collectives import RankGroup
 from outsize.ranks.tensor_swaps import swap_tensors
+
+
+@dataclass(frozen=True)
+class DrawKind:
+    """How items are drawn; equal on all ranks.
+
+    Attributes:
+        num: Draws per query.
+        with_mean: Whether the mean embedding is computed too.
+        systematic: Whether the draws of a query use equally spaced uniform numbers.
+    """
+
+    num: int
+    with_mean: bool
+    systematic: bool
+
+    def notes(self) -> list[int]:
+        """The kind as integers, for a message."""
+        return [self.num, int(self.with_mean), int(self.systematic)]
 
 
 @dataclass(frozen=True)
@@ -61,8 +84,7 @@ def exchange_requests(
     ranks: RankGroup,
     request: DrawRequest,
     stored_as: torch.dtype,
-    num: int,
-    with_mean: bool,
+    kind: DrawKind,
     facts: str,
 ) -> list[DrawRequest]:
     """Send this rank's request to every rank, and receive theirs.
@@ -71,11 +93,10 @@ def exchange_requests(
         ranks: The ranks that share the cache.
         request: The request.
         stored_as: The dtype of stored vectors.
-        num: Draws per query; equal on all ranks, like `with_mean`.
-        with_mean: Whether the mean embedding is drawn too.
+        kind: How items are drawn; equal on all ranks.
         facts: What else must be equal on all ranks.
     """
-    notes = [num, int(with_mean)]
+    notes = kind.notes()
     shards = (Shard(rank, ranks.size) for rank in range(ranks.size))
     sent = [request.tensors(stored_as, shard) for shard in shards]
     received, others = swap_tensors(ranks, sent, notes, "a draw of items", facts)
@@ -83,7 +104,8 @@ def exchange_requests(
         if other != notes:
             raise DataError(
                 f"rank {rank} draws {other[0]} items per query, with_mean={bool(other[1])}, "
-                f"but rank {ranks.rank} draws {num}, with_mean={with_mean}: all must agree"
+                f"systematic={bool(other[2])}, but rank {ranks.rank} draws {kind.num}, "
+                f"with_mean={kind.with_mean}, systematic={kind.systematic}: all must agree"
             )
     return [DrawRequest.from_tensors(tensors) for tensors in received]
 
@@ -91,9 +113,8 @@ def exchange_requests(
 def draw_candidates(
     shard: NegativeCache,
     requests: Sequence[DrawRequest],
-    num: int,
+    kind: DrawKind,
     generator: torch.Generator,
-    with_mean: bool,
 ) -> list[list[Tensor]]:
     """Draw from one shard for the queries of all ranks.
 
@@ -110,11 +131,12 @@ def draw_candidates(
     for group in [requests] if is_joint else [[request] for request in requests]:
         drawn = shard.draw_rows(
             torch.cat([request.scaled for request in group]),
-            num,
+            kind.num,
             generator,
             Ragged.stacked([request.exclude for request in group]),
             group[0].exclude_everywhere if len(group[0].exclude_everywhere) else None,
-            with_mean,
+            kind.with_mean,
+            kind.systematic,
         )
         found = [drawn.log_partition, drawn.rows, drawn.logits]
         if drawn.mean is not None:
@@ -129,6 +151,7 @@ def combine_draws(
     rows_per_shard: int,
     log_weight: float,
     generator: torch.Generator,
+    systematic: bool = False,
 ) -> SoftmaxDraws:
     """Combine the candidates of all shards into exact draws from all items.
 
@@ -137,6 +160,7 @@ def combine_draws(
         rows_per_shard: Row j of shard r becomes row r · rows_per_shard + j.
         log_weight: log of how many items each held item stands for.
         generator: Draws the shards.
+        systematic: Whether the candidates are systematic draws.
 
     Returns:
         The draws, with the mean embedding over all shards if the answers have one.
@@ -145,7 +169,12 @@ def combine_draws(
         torch.stack(parts) for parts in zip(*answers, strict=True)
     )
     log_partition = log_partitions.logsumexp(dim=0) + log_weight
-    shard = _draw_shards(log_partitions, rows.shape[2], generator).unsqueeze(0)
+    draw_shards = _systematic_shards if systematic else _draw_shards
+    shard = draw_shards(log_partitions, rows.shape[2], generator)
+    if systematic:
+        place = _every_nth(shard, len(rows)).expand_as(rows)
+        rows, logits = rows.gather(2, place), logits.gather(2, place)
+    shard = shard.unsqueeze(0)
     row = rows.gather(0, shard).squeeze(0)
     is_drawn = torch.isfinite(log_partition).unsqueeze(1) & (row >= 0)
     row = torch.where(is_drawn, row + rows_per_shard * shard.squeeze(0), -1)
@@ -162,6 +191,23 @@ def _draw_shards(
     noise = logits.new_empty(len(logits), num, len(log_partitions))
     noise.exponential_(generator=generator).log_()
     return torch.where(logits == -torch.inf, logits, logits - noise).argmax(dim=2)
+
+
+def _systematic_shards(
+    log_partitions: Float32[Tensor, "shards batch"], num: int, generator: torch.Generator
+) -> Int64[Tensor, "batch num"]:
+    """Draw a shard per draw with equally spaced numbers; shard 0 if all are empty."""
+    uniforms = systematic_uniforms(log_partitions.shape[1], num, generator)
+    return pick(log_partitions.T.contiguous(), uniforms).clamp_min(0)
+
+
+def _every_nth(shard: Int64[Tensor, "batch num"], num_shards: int) -> Int64[Tensor, "1 batch num"]:
+    """The candidate of its shard that each draw takes: of m draws, the j-th takes j·num/m."""
+    num = shard.shape[1]
+    is_from = shard.unsqueeze(2) == torch.arange(num_shards, device=shard.device)
+    counts = is_from.sum(dim=1).gather(1, shard)
+    turn = is_from.cumsum(dim=1).gather(2, shard.unsqueeze(2)).squeeze(2) - 1
+    return (turn * num // counts.clamp_min(1)).unsqueeze(0)
 
 
 def _mean(

@@ -21,6 +21,7 @@ from outsize.negatives.cache.item_rows import FeatureShapes
 from outsize.negatives.cache.key_index import last_occurrences
 from outsize.negatives.cache.negative_cache import NegativeCache
 from outsize.negatives.cache.shard_draws import (
+    DrawKind,
     DrawRequest,
     combine_draws,
     draw_candidates,
@@ -160,6 +161,7 @@ class ShardedNegativeCache(ItemCache):
         exclude_everywhere: Int64[Tensor, " m"] | None,
         with_mean: bool,
         advance: bool,
+        systematic: bool,
     ) -> tuple[SoftmaxDraws, torch.Generator]:
         no_keys = torch.empty(len(scaled), 0, dtype=torch.int64, device=scaled.device)
         request = DrawRequest(
@@ -168,14 +170,17 @@ class ShardedNegativeCache(ItemCache):
             no_keys.flatten() if exclude_everywhere is None else exclude_everywhere,
         )
         dtype = self.own.items.vectors.dtype
-        requests = exchange_requests(self.ranks, request, dtype, num, with_mean, self._facts)
+        kind = DrawKind(num, with_mean, systematic)
+        requests = exchange_requests(self.ranks, request, dtype, kind, self._facts)
         generator = self.own.next_generator(advance)
         answers = swap_answers(
             self.ranks,
-            draw_candidates(self.own, requests, num, generator, with_mean),
+            draw_candidates(self.own, requests, kind, generator),
             [len(scaled)] * self.ranks.size,
         )
-        drawn = combine_draws(answers, self.num_items_here, self.log_weight(), generator)
+        drawn = combine_draws(
+            answers, self.num_items_here, self.log_weight(), generator, systematic
+        )
         return drawn, generator
 
     def found_at(  # noqa: D102

@@ -30,7 +30,7 @@ class Comparison:
     """Which negatives join those of the cache, and how gradients are estimated.
 
     Attributes:
-        estimator: A key of `ESTIMATORS`: "weighted", "sampled" or "control-variate".
+        estimator: A key of `ESTIMATORS`.
         in_batch: Add in-batch negatives, from all ranks that share the cache.
         symmetric: Average with the loss of the other direction: each positive against the queries
             of the batch.
@@ -230,8 +230,8 @@ class NegativeCacheLoss(NegativesLoss):
             beta,
             exclude=as_lists(keys, known, hard_keys),
             exclude_everywhere=batch_keys,
-            with_mean=ESTIMATORS[self.comparison.estimator].needs_mean,
             advance=torch.is_grad_enabled(),
+            **ESTIMATORS[self.comparison.estimator].draw_options(),
         )
 
 

@@ -36,7 +36,8 @@ class NegativeCacheConfig(NegativesConfig):
         refresh: ρ, the share of the held items that is re-encoded per step, the oldest first.
         precision: How embeddings are stored: "float32", "bfloat16" or "int8".
         eviction: "fifo" or "lru".
-        estimator: "weighted", "sampled" or "control-variate".
+        estimator: "weighted", "sampled", "control-variate", "shared", "systematic" or
+            "shared-systematic".
         in_batch: Add in-batch negatives.
         symmetric: Average with the loss of each positive against the queries of the batch.
         log_q: Apply the logQ correction to a cache of positives.

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Float32, Int64
 from torch import Tensor
 
 from outsize.kernels.ragged import Ragged
-from outsize.negatives.cache.key_index import is_repeated, positions_by_table
+from outsize.negatives.cache.key_index import is_listed, is_repeated
 from outsize.negatives.contract import (
     ItemSource,
     LossReport,
@@ -187,16 +187,4 @@ def _is_positive(
 ) -> Bool[Tensor, "batch n"]:
     """Whether item j is a positive of query i: its own, or a known one."""
     is_own = keys.unsqueeze(1) == item_keys.unsqueeze(0)
-    lists = None if known is None else Ragged.of(known)
-    if lists is None or not len(lists.values) or not len(item_keys):
-        return is_own
-    # Look up each known key among the items' keys: cheaper than comparing all pairs.
-    distinct, number = torch.unique(item_keys, return_inverse=True)
-    found = None if keys.is_cuda else positions_by_table(lists.values, distinct)
-    if found is None:
-        found = torch.searchsorted(distinct, lists.values).clamp_max_(len(distinct) - 1)
-        found = torch.where(distinct[found] == lists.values, found, -1)
-    is_known = torch.zeros(len(keys), len(distinct) + 1, dtype=torch.bool, device=keys.device)
-    found = torch.where(found >= 0, found, len(distinct))
-    is_known.view(-1)[lists.lines() * (len(distinct) + 1) + found] = True
-    return is_own | is_known[:, number]
+    return is_own if known is None else is_own | is_listed(Ragged.of(known), item_keys)

@@ -13,6 +13,7 @@ import triton
 from jaxtyping import Float32, Int64
 from torch import Tensor
 
+from outsize.kernels.softmax.inversion import systematic_uniforms
 from outsize.kernels.softmax.scored_items import Excluded, ScoredItems, SoftmaxDraws, as_lists
 from outsize.kernels.softmax.triton.block_masses import block_masses_kernel
 from outsize.kernels.softmax.triton.tile_launches import launch_over_tiles, limits, on_device
@@ -38,6 +39,7 @@ def draw_by_triton(
     generator: torch.Generator,
     excluded: Excluded = None,
     tuning: SoftmaxTuning | None = None,
+    systematic: bool = False,
 ) -> SoftmaxDraws:
     """`draw_from_softmax` for at least one query and one item, and dim >= 1."""
     num_queries, dim = queries.shape
@@ -48,7 +50,7 @@ def draw_by_triton(
     lists = as_lists(excluded)
     pairs = None if lists is None else lists.pairs(items.num_items)
     if num_queries <= per_pass:
-        return _draw(queries, items, num, generator, pairs, 0, tuning)
+        return _draw(queries, items, num, generator, pairs, 0, tuning, systematic)
     parts = [
         _draw(
             queries[start : start + per_pass],
@@ -58,6 +60,7 @@ def draw_by_triton(
             pairs,
             start,
             tuning,
+            systematic,
         )
         for start in range(0, num_queries, per_pass)
     ]
@@ -76,6 +79,7 @@ def _draw(
     pairs: Int64[Tensor, " num_excluded"] | None,
     first_query: int,
     tuning: SoftmaxTuning,
+    systematic: bool,
 ) -> SoftmaxDraws:
     """Draws for a range of queries; `pairs` are the exclusions of all queries."""
     num_queries, device = len(queries), queries.device
@@ -116,9 +120,14 @@ def _draw(
         group_masses_kernel[(num_queries * triton.cdiv(num_groups, per_program),)](
             masses, groups, masses.shape[1], num_groups, GROUP=group, GROUPS=per_program
         )
-        uniforms = torch.rand(
-            num_queries, num, 3, dtype=torch.float64, device=device, generator=generator
-        )
+        if systematic:
+            first = systematic_uniforms(num_queries, num, generator)
+            uniforms = torch.zeros(num_queries, num, 3, dtype=torch.float64, device=device)
+            uniforms[:, :, 0] = first
+        else:
+            uniforms = torch.rand(
+                num_queries, num, 3, dtype=torch.float64, device=device, generator=generator
+            )
         picked = torch.empty(num_queries, num, dtype=torch.int32, device=device)
         log_partition = torch.empty(num_queries, device=device)
         pick_groups_kernel[(num_queries,)](
@@ -133,6 +142,7 @@ def _draw(
             DEPTH=min(_MAX_QUERY_DEPTH, triton.next_power_of_2(queries.shape[1])),
             GROUPS=max(16, triton.next_power_of_2(num_groups)),
             DRAW_TILE=min(_DRAW_TILE, triton.next_power_of_2(max(1, num))),
+            CARRY=systematic,
         )
         rows = torch.empty(num_queries, num, dtype=torch.int64, device=device)
         drawn = torch.empty(num_queries, num, device=device)
@@ -151,6 +161,7 @@ def _draw(
                 masses.shape[1],
                 num,
                 GROUP=group,
+                CARRY=systematic,
                 **sizes,
             )
     return SoftmaxDraws(rows, drawn, log_partition)

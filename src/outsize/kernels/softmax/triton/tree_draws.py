@@ -3,6 +3,7 @@
 A draw descends a tree: it picks a group of blocks, a block and an item, each by inverting a
 cumulative sum in float64 (see `inversion`). That takes one random number per level and none per
 item, so there is no noise whose tail could be cut. The logits of a drawn block are recomputed.
+With `CARRY`, the number of a level is what the level above left of its own (`pick_with_rest`).
 """
 
 from __future__ import annotations
@@ -86,6 +87,18 @@ def _pick(log_masses, uniform, LENGTH: tl.constexpr):
     passed = has_mass & (sums > uniform * tl.sum(masses, axis=0))
     first = tl.min(tl.where(passed, place, LENGTH), axis=0)
     return tl.minimum(first, tl.max(tl.where(has_mass, place, -1), axis=0))
+
+
+@triton.jit
+@no_type_check
+def _rest(log_masses, uniform, picked, LENGTH: tl.constexpr):
+    """Where in the mass of the picked index the number lies, in [0, 1)."""
+    masses, sums = _masses(log_masses)
+    is_picked = tl.arange(0, LENGTH) == picked
+    mass = tl.sum(tl.where(is_picked, masses, 0.0), axis=0)
+    before = tl.sum(tl.where(is_picked, sums - masses, 0.0), axis=0)
+    rest = (uniform * tl.sum(masses, axis=0) - before) / tl.where(mass > 0, mass, 1.0)
+    return tl.minimum(tl.maximum(rest, 0.0), 1 - 2.0**-53)
 
 
 @triton.jit(do_not_specialize=["num_items", "num_excluded", "first_query", "num_queries"])
@@ -176,10 +189,12 @@ def pick_groups_kernel(
     DEPTH: tl.constexpr,
     GROUPS: tl.constexpr,
     DRAW_TILE: tl.constexpr,
+    CARRY: tl.constexpr,
 ):
     """Write the log-partition of one query, and the group of each of its draws, as in `_pick`.
 
-    For a non-finite query the log-partition is NaN and the groups are −1.
+    For a non-finite query the log-partition is NaN and the groups are −1. With `CARRY`, what is
+    left of a draw's first uniform number replaces its second.
     """
     query = tl.program_id(0).to(tl.int64)
     nothing = tl.zeros((DEPTH,), dtype=tl.float32)
@@ -204,8 +219,15 @@ def pick_groups_kernel(
         pair = query * num + which
         uniform = tl.load(uniforms + pair * 3, mask=which < num, other=0.0)
         passed = has_mass[None, :] & (sums[None, :] > (uniform * total)[:, None])
-        first = tl.min(tl.where(passed, place[None, :], GROUPS), axis=1)
-        tl.store(picked + pair, tl.minimum(first, last), mask=which < num)
+        first = tl.minimum(tl.min(tl.where(passed, place[None, :], GROUPS), axis=1), last)
+        tl.store(picked + pair, first, mask=which < num)
+        if CARRY:
+            is_picked = place[None, :] == first[:, None]
+            mass = tl.sum(tl.where(is_picked, masses[None, :], 0.0), axis=1)
+            before = tl.sum(tl.where(is_picked, (sums - masses)[None, :], 0.0), axis=1)
+            rest = (uniform * total - before) / tl.where(mass > 0, mass, 1.0)
+            rest = tl.minimum(tl.maximum(rest, 0.0), 1 - 2.0**-53)
+            tl.store(uniforms + pair * 3 + 1, rest, mask=which < num)
 
 
 @triton.jit(do_not_specialize=["num_items", "num_excluded", "first_query", "num"])
@@ -231,6 +253,7 @@ def draw_kernel(
     BLOCK: tl.constexpr,
     GROUP: tl.constexpr,
     SCALED: tl.constexpr,
+    CARRY: tl.constexpr,
 ):
     """One draw from a picked group: writes its row and logit, or −1 and −inf if there is none."""
     pair = tl.program_id(0).to(tl.int64)
@@ -241,7 +264,12 @@ def draw_kernel(
     log_masses = tl.load(
         masses + query * num_blocks + blocks, mask=blocks < num_blocks, other=float("-inf")
     )
-    inside = _pick(log_masses, tl.load(uniforms + pair * 3 + 1), GROUP)
+    uniform = tl.load(uniforms + pair * 3 + 1)
+    inside = _pick(log_masses, uniform, GROUP)
+    if CARRY:  # noqa: SIM108
+        last = _rest(log_masses, uniform, inside, GROUP)
+    else:
+        last = tl.load(uniforms + pair * 3 + 2)
     is_drawn &= inside >= 0
     block = tl.where(is_drawn, group * GROUP + inside, 0)
     logits = _block_logits(
@@ -260,7 +288,7 @@ def draw_kernel(
         BLOCK,
         SCALED,
     )
-    chosen = _pick(logits, tl.load(uniforms + pair * 3 + 2), BLOCK)
+    chosen = _pick(logits, last, BLOCK)
     is_drawn &= chosen >= 0
     logit = tl.max(tl.where(tl.arange(0, BLOCK) == chosen, logits, float("-inf")), axis=0)
     tl.store(rows + pair, tl.where(is_drawn, block.to(tl.int64) * BLOCK + chosen, -1))

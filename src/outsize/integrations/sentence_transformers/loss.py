@@ -1,0 +1,362 @@
+"""Softmax cross-entropy against a cache of texts, as a loss of sentence-transformers.
+
+Such a loss gets tokenized columns: the anchors, their positives, and hard negatives. Drawn texts
+are encoded again with the positives, with gradients, in one forward pass of the model.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float, Float32, Int64
+from torch import Tensor, nn
+
+from outsize.errors import ConfigError, DataError
+from outsize.integrations.sentence_transformers.cache_folder import (
+    TextLayout,
+    load_folder,
+    save_folder,
+)
+from outsize.integrations.sentence_transformers.corpus import Corpus, TextCorpus
+from outsize.integrations.sentence_transformers.encoders import (
+    embed,
+    embed_in_chunks,
+    normalized,
+    refuse_truncating_losses,
+    unwrapped,
+)
+from outsize.integrations.sentence_transformers.optimizer_steps import OptimizerSteps
+from outsize.integrations.sentence_transformers.reports import is_finite, joined
+from outsize.integrations.sentence_transformers.settings import TextCacheSettings
+from outsize.integrations.sentence_transformers.tokens import (
+    LENGTH,
+    Column,
+    as_column,
+)
+from outsize.negatives import (
+    CacheLossReport,
+    Comparison,
+    HeldItems,
+    PositivesFeed,
+    Temperature,
+    Upkeep,
+    load_cache,
+)
+from outsize.negatives import NegativeCacheLoss as CacheLoss
+from outsize.negatives.cache.contract import ItemCache
+from outsize.ranks.collectives import any_rank, world_size
+
+
+class NegativeCacheLoss(nn.Module):
+    """Cross-entropy of each positive against a cache of texts, and the batch.
+
+    The columns are anchor, positive and any number of hard negatives. The value is the exact
+    cross-entropy over the cache, the batch and the hard negatives; the gradient is an estimate from
+    `num_negatives` drawn texts per anchor (see `outsize.negatives.estimators`). A text is never a
+    negative of its own anchor, nor of another anchor of the batch with the same tokens.
+
+    With a Trainer, pass `callbacks=[loss.callback()]`: it commits after each optimizer step, and
+    saves and restores the cache with the Trainer's checkpoints. In a loop of your own, call
+    `commit()` after the optimizer's step. The cache changes only there. An evaluation changes
+    nothing. With several ranks, all share one cache.
+
+    Args:
+        model: A `SentenceTransformer`, or any module from tokenized texts to a dictionary with
+            "sentence_embedding".
+        corpus: All texts that may be positives or negatives, or texts by id. They are encoded
+            before the first step. Without it, the cache holds the most recent positives.
+        scale: The inverse temperature β, or a `Temperature`, which may be learned.
+        num_negatives: Texts drawn per anchor.
+        in_batch: Join the positives of the other anchors, of all ranks.
+        symmetric: Average with the loss of each positive against the anchors of the batch.
+        estimator: A key of `outsize.negatives.ESTIMATORS`.
+        settings: Capacity, refreshing and storage of the cache.
+
+    Example:
+        >>> loss = NegativeCacheLoss(model, corpus=documents)  # doctest: +SKIP
+        >>> trainer = SentenceTransformerTrainer(  # doctest: +SKIP
+        ...     model, train_dataset=pairs, loss=loss, callbacks=[loss.callback()]
+        ... )
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        corpus: Corpus | None = None,
+        scale: float | Temperature = 20.0,
+        num_negatives: int = 4,
+        in_batch: bool = True,
+        symmetric: bool = False,
+        estimator: str = "shared-systematic",
+        settings: TextCacheSettings | None = None,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.temperature = scale if isinstance(scale, Temperature) else Temperature(scale)
+        self.settings = settings or TextCacheSettings()
+        if num_negatives < 1:
+            raise ConfigError(f"num_negatives must be >= 1, but got {num_negatives}")
+        self.num_negatives = num_negatives
+        self.comparison = Comparison(estimator, in_batch, symmetric)
+        by_id = self.settings.keys == "label"
+        self._corpus: TextCorpus | None = None
+        if corpus is not None:
+            self._corpus = TextCorpus(corpus, by_id, self.settings.corpus_prompt)
+        # In a tuple, so that it is no submodule: the Trainer and DDP would treat it as weights.
+        self._loss: tuple[CacheLoss, ...] = ()
+        self._layout: TextLayout | None = None
+        self._shared: Mapping[str, Any] | None = None
+        self._pending: list[CacheLossReport] = []
+        self._steps: OptimizerSteps | None = None
+        self._num_steps = 0
+        self._metrics: Mapping[str, Tensor] = {}
+        self._num_skipped = 0
+        self._autocast: tuple[bool, torch.dtype] | None = None
+
+    def forward(
+        self, sentence_features: Iterable[Mapping[str, Any]], labels: Tensor | None = None
+    ) -> Float32[Tensor, ""]:
+        """The loss of a batch.
+
+        Args:
+            sentence_features: Tokenized columns: anchors, positives, hard negatives.
+            labels: With `keys="label"`, the ids of the positives `(n,)`, or of the positives and
+                hard negatives `(n, 1 + number of hard negatives)`. Unused otherwise.
+        """
+        given = [dict(features) for features in sentence_features]
+        if len(given) < 2:
+            raise DataError(f"NegativeCacheLoss needs anchors and positives, but got {len(given)}")
+        refuse_truncating_losses(self.model)
+        anchors, positives, *hard = columns = [as_column(features) for features in given]
+        kind = anchors.lengths.device.type
+        self._autocast = torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+        try:
+            queries = normalized(self.model(given[0])["sentence_embedding"])
+            with torch.autocast(kind, enabled=False):
+                loss = self._ready(positives, queries)
+                by_label = self.settings.keys == "label"
+                items = columns[1:]
+                keys = _label_keys(items, labels) if by_label else _token_keys(items)
+                report: CacheLossReport = loss(
+                    queries,
+                    self._features(positives),
+                    keys[:, 0],
+                    _same_anchor(anchors.keys(), keys[:, 0]),
+                    self._hard(hard, keys) if hard else None,
+                )
+        finally:
+            self._autocast = None
+        self._metrics = report.metrics
+        if torch.is_grad_enabled() and unwrapped(self.model).training:
+            self._remember(report)
+        return report.loss
+
+    def commit(self) -> None:
+        """Write back what the last optimizer step encoded, add new texts, refresh the oldest.
+
+        Call it after the optimizer's step, on all ranks. Batches whose embeddings are not finite,
+        as in a step that a gradient scaler skips, are dropped.
+        """
+        if not self._pending:
+            return
+        report = joined(self._pending)
+        self._pending.clear()
+        if any_rank(not is_finite(report), self.cache.device):
+            self._num_skipped += 1
+            return
+        self._loss[0].commit(report)
+
+    def callback(self, folder: str = "negative_cache") -> Any:
+        """The callback for a Trainer; `folder` is where the cache is within its checkpoints."""
+        from outsize.integrations.sentence_transformers.callback import NegativeCacheCallback
+
+        return NegativeCacheCallback(self, folder)
+
+    @property
+    def cache(self) -> ItemCache:
+        """The cache; there is none before the first batch."""
+        if not self._loss:
+            raise ConfigError(
+                "the cache is built by the first batch, or by load: there is none yet"
+            )
+        return self._loss[0].cache
+
+    def metrics(self) -> dict[str, float]:
+        """Values to log: those of the last batch, and of the cache after the last commit."""
+        if not self._loss:
+            return {}
+        found = {name: float(value) for name, value in self._metrics.items()}
+        return found | self._loss[0].latest_metrics() | {"skipped": float(self._num_skipped)}
+
+    def save(self, folder: str | Path) -> None:
+        """Save the cache and β into a folder, which is complete or absent. All ranks call it."""
+        assert self._layout is not None or not self._loss
+        if self._layout is None:
+            raise ConfigError("there is no cache to save before the first batch")
+        save_folder(Path(folder), self.cache, replace(self._layout, log_beta=self._log_beta()))
+
+    def load(self, folder: str | Path) -> None:
+        """Continue with a saved cache, in place of filling one. All ranks call it."""
+        layout = load_folder(Path(folder))
+        device = next(self.model.parameters()).device
+        self._build(layout, device)
+        self.cache.to(device)
+        load_cache(self.cache, Path(folder))
+        with torch.no_grad():
+            self.temperature.log_beta.fill_(layout.log_beta)
+        self._pending.clear()
+
+    def get_config_dict(self) -> dict[str, Any]:
+        """Settings for the model card."""
+        return {
+            "scale": float(self.temperature().detach()),
+            "num_negatives": self.num_negatives,
+            "in_batch": self.comparison.in_batch,
+            "symmetric": self.comparison.symmetric,
+            "estimator": self.comparison.estimator,
+            "corpus": None if self._corpus is None else len(self._corpus),
+            **vars(self.settings),
+        }
+
+    def _ready(self, positives: Column, queries: Tensor) -> CacheLoss:
+        """The loss over the cache; builds and fills it for the first batch."""
+        if self._shared is None:
+            self._shared = positives.shared
+            if self._corpus is not None:
+                task = positives.shared.get("task")
+                self._corpus.connect(self.model, self._features, self._encode, task)
+            if self._layout is not None and self._layout.shared != _as_text(positives.shared):
+                raise ConfigError(
+                    f"the saved cache holds texts with {self._layout.shared}, but positives have "
+                    f"{_as_text(positives.shared)}: use the prompt it was made with"
+                )
+        if not self._loss:
+            names = sorted(positives.tokens)
+            layout = TextLayout(
+                queries.shape[1], self._width(), names, _as_text(positives.shared), 0.0
+            )
+            self._build(layout, queries.device)
+            try:
+                self._loss[0].begin()
+            except BaseException:
+                self._loss, self._layout, self._shared = (), None, None
+                raise
+        return self._loss[0]
+
+    def _build(self, layout: TextLayout, device: torch.device) -> None:
+        settings = self.settings
+        if world_size() > 1 and any(p.requires_grad for p in self.temperature.parameters()):
+            raise ConfigError("a learned scale is not averaged over ranks: give a number")
+        num_texts = None if self._corpus is None else len(self._corpus)
+        cache = layout.build_cache(settings, num_texts).to(device)
+        refresh = min(1.0, settings.num_refreshed / cache.num_items)
+        upkeep = Upkeep(self._corpus or PositivesFeed(), refresh, settings.warmup_steps)
+        self._layout = layout
+        self._loss = (
+            CacheLoss(
+                cache, self._encode, self.temperature, self.num_negatives, self.comparison, upkeep
+            ),
+        )
+
+    def _encode(self, features: Mapping[str, Tensor]) -> Float[Tensor, "n dim"]:
+        """Encode texts of the cache: with gradients in one pass, without them in chunks."""
+        kind = features[LENGTH].device.type
+        enabled, dtype = self._autocast or (
+            torch.is_autocast_enabled(kind),
+            torch.get_autocast_dtype(kind),
+        )
+        with torch.autocast(kind, dtype=dtype, enabled=enabled):
+            if torch.is_grad_enabled():
+                return embed(self.model, features, self._shared or {})
+            assert self._layout is not None
+            size, dim = self.settings.chunk_size, self._layout.dim
+            return embed_in_chunks(self.model, features, self._shared or {}, size, dim)
+
+    def _features(self, column: Column) -> dict[str, Tensor]:
+        """The features of a column that the cache holds."""
+        assert self._layout is not None
+        if column.shared != self._shared:
+            raise DataError(
+                f"all texts but the anchors must have one prompt and task, but positives have "
+                f"{_as_text(self._shared)} and others {_as_text(column.shared)}: give the columns "
+                "and corpus_prompt the same prompt"
+            )
+        if sorted(column.tokens) != self._layout.names:
+            raise DataError(
+                f"the cache holds {self._layout.names}, but a column has {sorted(column.tokens)}"
+            )
+        return column.features(self._layout.width)
+
+    def _hard(self, columns: list[Column], keys: Int64[Tensor, "n items"]) -> HeldItems:
+        """Hard negatives, those of the first anchor first."""
+        parts = [self._features(column) for column in columns]
+        features = {
+            name: torch.stack([part[name] for part in parts], dim=1).flatten(0, 1)
+            for name in parts[0]
+        }
+        hard = keys[:, 1:].flatten()
+        return HeldItems(torch.full_like(hard, -1), hard, features)
+
+    def _remember(self, report: CacheLossReport) -> None:
+        """Keep a report until the commit, without its graph."""
+        if self._steps is None:
+            self._steps = OptimizerSteps(self.model)
+        if self._pending and self._steps.num != self._num_steps:
+            raise ConfigError(
+                "the optimizer has stepped, but the loss was not committed: pass "
+                "callbacks=[loss.callback()] to the Trainer, or call loss.commit() after the "
+                "optimizer's step"
+            )
+        self._num_steps = self._steps.num
+        self._pending.append(replace(report, loss=report.loss.detach(), metrics={}))
+
+    def _width(self) -> int:
+        width = self.settings.max_tokens or getattr(unwrapped(self.model), "max_seq_length", None)
+        if width is None:
+            raise ConfigError("the model has no max_seq_length: set max_tokens")
+        return int(width)
+
+    def _log_beta(self) -> float:
+        return float(self.temperature.log_beta.detach())
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> NegativeCacheLoss:
+        """Move the cache too."""
+        super()._apply(fn, recurse)
+        for loss in self._loss:
+            loss.cache._apply(fn, recurse)
+        return self
+
+
+def _token_keys(columns: list[Column]) -> Int64[Tensor, "n items"]:
+    """Keys of the positives and of the hard negatives, from their tokens."""
+    return torch.stack([column.keys() for column in columns], dim=1)
+
+
+def _label_keys(columns: list[Column], labels: Tensor | None) -> Int64[Tensor, "n items"]:
+    """Keys of the positives and of the hard negatives, from the label column."""
+    num = len(columns[0].lengths)
+    if labels is None or labels.numel() != num * len(columns) or labels.is_floating_point():
+        shape = None if labels is None else (tuple(labels.shape), labels.dtype)
+        raise DataError(
+            f"keys = 'label' needs {len(columns)} integer ids per anchor in the label column, "
+            f"but got {shape}"
+        )
+    return labels.view(num, len(columns)).long()
+
+
+def _same_anchor(
+    anchors: Int64[Tensor, " n"], keys: Int64[Tensor, " n"]
+) -> Int64[Tensor, "n n"] | None:
+    """Keys of the positives of equal anchors, padded with −1; `None` if all anchors differ."""
+    if len(torch.unique(anchors)) == len(anchors):
+        return None
+    return torch.where(anchors.unsqueeze(1) == anchors.unsqueeze(0), keys, -1)
+
+
+def _as_text(shared: Mapping[str, Any] | None) -> str:
+    return json.dumps(dict(shared or {}), sort_keys=True, default=str)
