@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from outsize.bounds import MAX_RATE, require_at_least, require_between
 from outsize.errors import ConfigError
+from outsize.spec import TableSpec
 from outsize.tables.block_clustering import MAX_BLOCKS
 
 _MAX_PASSES = 1_000
@@ -39,3 +40,8 @@ class ProbeConfig:
         require_between(self, 0, MAX_RATE, "rate")
         if self.rate == 0 or self.visits == 0:
             raise ConfigError("rate and visits of a probe must be > 0")
+
+    def num_bytes(self, spec: TableSpec) -> int:
+        """The most memory of a probe of a table: rows of a block, their moments and indices."""
+        per_block = -(-spec.num_rows // self.blocks)
+        return per_block * (4 * spec.dim + 4 + 8) + spec.num_rows

@@ -80,7 +80,7 @@ def recluster_probed(
     trained = _Trained(task, step, share)
     devices = [task.device] if task.device.type == "cuda" else []
     with torch.random.fork_rng(devices), task.frozen():
-        torch.manual_seed(derive_seed(step, "probe"))
+        _seed(task.device, derive_seed(step, "probe"))
         probe.rate = config.rate or choose_rate(probe, trained)
         for number in range(probe.num_blocks):
             with probe.block(number) as block:
@@ -97,6 +97,13 @@ def recluster_probed(
         extra_bytes=extra,
         seconds=time.perf_counter() - started,
     )
+
+
+def _seed(device: torch.device, seed: int) -> None:
+    """Seed what a model may draw from, such as dropout that stays on."""
+    torch.random.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
 
 
 class _Trained:
@@ -161,13 +168,15 @@ def expected_visits(task: Task[Any], probe: Probe, counts: Mapping[str, Tensor])
     """How often all blocks together visit an example on average, if none is left out.
 
     An example is visited by a block if any of its ids is in the block; ids of different features
-    are taken as independent.
+    are taken as independent. Where a task cannot tell, every block visits all examples.
 
     Args:
         task: The model with its data.
         probe: The blocks.
         counts: How often each id of each table occurs; needed by the first rank only.
     """
+    if not task.finds_ids:
+        return float(probe.num_blocks)
     missed = torch.ones(probe.num_blocks, dtype=torch.float64)
     for feature in task.embeddings.features:
         if feature.table in counts and feature.table in tables_of(task):

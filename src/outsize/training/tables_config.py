@@ -147,7 +147,11 @@ class TablesConfig(EmbeddingsConfig):
 
     def num_bytes(self, specs: Sequence[TableSpec], dense_state: int) -> int:  # noqa: D102
         num_params = sum(self._most_params(spec) for spec in specs)
-        return num_params * BYTES_PER_FLOAT * (1 + dense_state)
+        probed = 0
+        if self.probe is not None:
+            larger = [s for s in specs if self._most_params(s) < s.num_rows * s.dim]
+            probed = sum(self.probe.num_bytes(spec) for spec in larger)
+        return num_params * BYTES_PER_FLOAT * (1 + dense_state) + probed
 
     def recluster_steps(self, total_steps: int, steps_per_epoch: int) -> frozenset[int]:  # noqa: D102
         if not TABLES[self.method].can_recluster:

@@ -36,6 +36,7 @@ class Task(ABC, Generic[Batch]):
         fingerprint: Changes when the data does; a run resumes on the same data only.
         judge: The metric by which the best validation is chosen.
         higher_is_better: Whether a higher value of it is better.
+        finds_ids: Whether `probe_batches` leaves out examples without ids of a block.
     """
 
     model: nn.Module
@@ -45,6 +46,7 @@ class Task(ABC, Generic[Batch]):
     fingerprint: str
     judge: str = "loss"
     higher_is_better: bool = False
+    finds_ids: bool = False
     _half: bool = False
     _forward: nn.Module
 

@@ -43,6 +43,7 @@ class ClickTask(Task[ClickBatch]):
     """
 
     model: ClickModel
+    finds_ids = True
 
     def __init__(self, config: RunConfig) -> None:
         self.device = build_device(config.train.device)

@@ -54,6 +54,7 @@ class LinkTask(RetrievalTask):
     """
 
     model: GraphModel  # type: ignore[assignment]
+    finds_ids = False
 
     def __init__(self, config: RunConfig) -> None:
         super().__init__(config)

@@ -61,6 +61,7 @@ class RetrievalTask(Task[PairBatch]):
     """
 
     model: RetrievalModel
+    finds_ids = True
 
     def __init__(self, config: RunConfig) -> None:
         assert config.negatives is not None
