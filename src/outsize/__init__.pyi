@@ -98,6 +98,8 @@ from outsize.tables import HashTable as HashTable
 from outsize.tables import Int8Table as Int8Table
 from outsize.tables import LowRankTable as LowRankTable
 from outsize.tables import PointerDiagnosis as PointerDiagnosis
+from outsize.tables import Probe as Probe
+from outsize.tables import ProbeBlock as ProbeBlock
 from outsize.tables import QRTable as QRTable
 from outsize.tables import QuantizedTable as QuantizedTable
 from outsize.tables import RobeTable as RobeTable

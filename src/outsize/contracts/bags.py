@@ -79,6 +79,19 @@ class Bag:
         weights = None if self.weights is None else self.weights.to(device, non_blocking=True)
         return Bag(self.values.to(device, non_blocking=True), offsets, weights)
 
+    def take(self, rows: Int64[Tensor, " n"]) -> Bag:
+        """The bags in the given rows."""
+        if self.offsets is None:
+            weights = None if self.weights is None else self.weights.index_select(0, rows)
+            return Bag(self.values.index_select(0, rows), None, weights)
+        ends = torch.cat((self.offsets[1:], self.offsets.new_tensor([self.values.numel()])))
+        lengths = (ends - self.offsets).index_select(0, rows)
+        offsets = lengths.cumsum(0) - lengths
+        within = torch.arange(int(lengths.sum()), device=rows.device)
+        places = within + (self.offsets[rows] - offsets).repeat_interleave(lengths)
+        weights = None if self.weights is None else self.weights[places]
+        return Bag(self.values[places], offsets, weights)
+
     def flat(self, padding_id: int | None = None) -> Bag:
         """The same bags as flat values with offsets, without padding."""
         values, weights, offsets = self.values, self.weights, self.offsets

@@ -32,10 +32,13 @@ class EmbeddingTable(nn.Module, ABC):
     Attributes:
         spec: Name, size and initialization of the table.
         can_recluster: Whether the method implements `plan_recluster`.
+        can_probe: Whether it can cluster by rows that ids are trained with on their own, see
+            `outsize.Probe`.
         can_encode: Whether the method implements `encode` and `decode`.
     """
 
     can_recluster: ClassVar[bool] = False
+    can_probe: ClassVar[bool] = False
     can_encode: ClassVar[bool] = False
 
     def __init__(self, spec: TableSpec) -> None:
@@ -118,6 +121,12 @@ class EmbeddingTable(nn.Module, ABC):
                 never occur do not take part.
             progress: Show a progress bar on standard error, if the method clusters.
         """
+        self._require_rows(rows)
+        device = next(self.parameters()).device
+        self._fit(rows.detach().to(device), counts, progress)
+
+    def _require_rows(self, rows: Float[Tensor, "rows width"]) -> None:
+        """Raise if rows are not one finite vector for each id."""
         name, shape = f"table {self.spec.name!r}", (self.spec.num_rows, self.spec.dim)
         if tuple(rows.shape) != shape:
             raise DataError(
@@ -127,8 +136,6 @@ class EmbeddingTable(nn.Module, ABC):
             raise NonFiniteError(
                 f"{name}: the rows to fit hold NaN or infinity: replace them, or train again"
             )
-        device = next(self.parameters()).device
-        self._fit(rows.detach().to(device), counts, progress)
 
     def _fit(
         self,

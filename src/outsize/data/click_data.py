@@ -60,6 +60,16 @@ class ClickBatch:
             None if self.probability is None else self.probability[part],
         )
 
+    def take(self, rows: Int64[Tensor, " n"]) -> ClickBatch:
+        """The examples in the given rows."""
+        ids = {
+            name: value.take(rows) if isinstance(value, Bag) else value.index_select(0, rows)
+            for name, value in self.ids.items()
+        }
+        probability = None if self.probability is None else self.probability.index_select(0, rows)
+        dense, labels = (x.index_select(0, rows) for x in (self.dense, self.labels))
+        return ClickBatch(dense, ids, labels, probability)
+
     def to(self, device: torch.device | str) -> ClickBatch:
         """The batch on another device."""
 

@@ -41,6 +41,11 @@ class PairBatch:
     items: Int64[Tensor, " batch"]
     num_global: int
 
+    def take(self, rows: Int64[Tensor, " n"]) -> PairBatch:
+        """The pairs in the given rows."""
+        queries = {name: values.index_select(0, rows) for name, values in self.queries.items()}
+        return PairBatch(queries, self.query_rows[rows], self.items[rows], rows.numel())
+
 
 @dataclass(frozen=True)
 class Entities:
@@ -185,7 +190,17 @@ class RetrievalData:
         for first in range(start * batch_size, total, batch_size):
             size = min(batch_size, total - first)
             low, high = (first + size * r // world_size for r in (rank, rank + 1))
-            yield self._pairs_at(split, low, high, epoch, size)
+            yield replace(self.pairs(split, low, high, epoch), num_global=size)
+
+    def pairs(self, split: Split, low: int, high: int, epoch: int = 0) -> PairBatch:
+        """Pairs `low … high − 1` of a split, in the order of an epoch."""
+        asked, wanted = self._pairs[split]
+        if split == "train" and self._order is not None:
+            chosen = torch.from_numpy(self._order.rows(low, high, epoch)).to(asked.device)
+            asked, wanted = asked[chosen], wanted[chosen]
+        else:
+            asked, wanted = asked[low:high], wanted[low:high]
+        return PairBatch(self.queries.take(asked), asked, wanted, high - low)
 
     def known_items(
         self, query_rows: Int64[Tensor, " batch"], max_known: int | None = None
@@ -223,15 +238,6 @@ class RetrievalData:
         moved._known = {split: lists.to(device) for split, lists in self._known.items()}
         moved._relevant = {split: lists.to(device) for split, lists in self._relevant.items()}
         return moved
-
-    def _pairs_at(self, split: Split, low: int, high: int, epoch: int, size: int) -> PairBatch:
-        asked, wanted = self._pairs[split]
-        if split == "train" and self._order is not None:
-            chosen = torch.from_numpy(self._order.rows(low, high, epoch)).to(asked.device)
-            asked, wanted = asked[chosen], wanted[chosen]
-        else:
-            asked, wanted = asked[low:high], wanted[low:high]
-        return PairBatch(self.queries.take(asked), asked, wanted, size)
 
     def _hash(self) -> str:
         digest = hashlib.sha256()

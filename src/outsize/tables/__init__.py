@@ -17,6 +17,7 @@ from outsize.tables.hash import HashTable
 from outsize.tables.hash_embedding import HashEmbeddingTable
 from outsize.tables.int8 import Int8Table
 from outsize.tables.low_rank import LowRankTable
+from outsize.tables.probe import Probe, ProbeBlock
 from outsize.tables.qr import QRTable
 from outsize.tables.quantize import QuantizedTable, quantize
 from outsize.tables.robe import RobeTable
@@ -35,6 +36,8 @@ __all__ = [
     "Int8Table",
     "LowRankTable",
     "PointerDiagnosis",
+    "Probe",
+    "ProbeBlock",
     "QRTable",
     "QuantizedTable",
     "RobeTable",

@@ -23,6 +23,11 @@ def pointer_type(num_codes: int) -> torch.dtype:
     return torch.int64
 
 
+def num_addressable(dtype: torch.dtype) -> int:
+    """How many codes a pointer of a type can name."""
+    return _UNSIGNED.get(dtype, torch.iinfo(dtype).max) + 1
+
+
 def pack(pointers: Int64[Tensor, "*shape"], dtype: torch.dtype) -> Integer[Tensor, "*shape"]:
     """Convert pointers to a type that `pointer_type` returned."""
     return pointers.to(dtype)

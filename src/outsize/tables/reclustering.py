@@ -25,7 +25,7 @@ from outsize.tables.moments import require_resettable, reset_moments
 from outsize.tables.pointer_table import PointerTable
 from outsize.tables.pointers import pack, unpack
 
-_POINTS_PER_CLUSTER = 256  # more do not help, according to the paper and to faiss
+POINTS_PER_CLUSTER = 256  # more do not help, according to the paper and to faiss
 ITERATIONS = 50
 _REPORT_IDS = 1 << 16
 PointsOf = Callable[[Int64[Tensor, " n"]], Float[Tensor, "groups points width"]]
@@ -108,7 +108,7 @@ def fit_codes(
         progress: Show a progress bar on standard error.
         points_per_id: Points per id in each group.
     """
-    most = -(-_POINTS_PER_CLUSTER * num_codes // points_per_id)
+    most = -(-POINTS_PER_CLUSTER * num_codes // points_per_id)
     ids, weights = ids_to_cluster(spec, counts, most, seed)
     ids, weights = ids.to(device), weights.to(device)
     clustering = kmeans(
@@ -117,7 +117,7 @@ def fit_codes(
         weights=weights.repeat_interleave(points_per_id),
         iterations=iterations,
         seed=seed,
-        max_points_per_cluster=_POINTS_PER_CLUSTER,
+        max_points_per_cluster=POINTS_PER_CLUSTER,
         progress=progress,
     )
     return Fitted(clustering.centroids, ids, weights)
@@ -160,6 +160,7 @@ def plan_recluster(
     num_codes: int,
     optimizer: Optimizer | None,
     pooled: bool = False,
+    errors: Callable[[dict[str, Tensor]], tuple[float, float]] | None = None,
 ) -> PlannedRecluster:
     """Plan a reclustering on the first rank, without changing the table; call it on all ranks.
 
@@ -170,6 +171,8 @@ def plan_recluster(
         num_codes: Number of codes that a pointer chooses from.
         optimizer: The optimizer that trains `weight`; its state for it is reset.
         pooled: Whether all columns choose from one pool of codes.
+        errors: The `mse` and `variance` of the report, given the new values; by default those of
+            the vectors that look-ups return before and after.
     """
     with failing_together(ReclusterError):
         if optimizer is not None:
@@ -179,7 +182,18 @@ def plan_recluster(
     def plan() -> tuple[dict[str, Tensor], ReclusterReport]:
         started = time.perf_counter()
         changed = rewrite()
-        return changed, _report(table, changed, num_codes, pooled, started)
+        mse, variance = _errors(table, changed) if errors is None else errors(changed)
+        pointers = changed["pointers"]
+        diagnosis = diagnose_pointers(pointers, num_codes)
+        return changed, ReclusterReport(
+            mse=mse,
+            variance=variance,
+            num_clusters=num_codes,
+            num_empty=num_unused(pointers, num_codes, pooled),
+            entropies=diagnosis.entropies,
+            warning=diagnosis.warning,
+            seconds=time.perf_counter() - started,
+        )
 
     planned = on_first_rank(plan)
     mine = None if planned is None else planned[1].as_metrics()
@@ -202,28 +216,23 @@ def plan_recluster(
     return PlannedRecluster(table.spec.name, report, write)
 
 
-def _report(
-    table: EmbeddingTable,
-    changed: dict[str, Tensor],
-    num_codes: int,
-    pooled: bool,
-    started: float,
-) -> ReclusterReport:
-    """The report of a reclustering that is planned and not yet applied."""
-    pointers = changed["pointers"]
-    ids = spread_ids(table.spec.num_rows, _REPORT_IDS).to(changed["weight"].device)
-    before = table.lookup(ids).double()
-    after = functional_call(table, changed, (ids,)).double()
-    diagnosis = diagnose_pointers(pointers, num_codes)
-    return ReclusterReport(
-        mse=float((after - before).square().sum(dim=1).mean()),
-        variance=float((before - before.mean(dim=0)).square().sum(dim=1).mean()),
-        num_clusters=num_codes,
-        num_empty=num_unused(pointers, num_codes, pooled),
-        entropies=diagnosis.entropies,
-        warning=diagnosis.warning,
-        seconds=time.perf_counter() - started,
-    )
+def _errors(table: EmbeddingTable, changed: dict[str, Tensor]) -> tuple[float, float]:
+    ids = report_ids(table.spec, changed["weight"].device)
+    return squared_errors(table.lookup(ids), functional_call(table, changed, (ids,)))
+
+
+def report_ids(spec: TableSpec, device: torch.device) -> Int64[Tensor, " n"]:
+    """The ids whose vectors a report compares: all, or many that are equally spaced."""
+    return spread_ids(spec.num_rows, _REPORT_IDS).to(device)
+
+
+def squared_errors(
+    before: Float[Tensor, "n dim"], after: Float[Tensor, "n dim"]
+) -> tuple[float, float]:
+    """Mean squared distance between vectors before and after, and of those before to their mean."""
+    before, after = before.double(), after.double()
+    mse = float((after - before).square().sum(dim=1).mean())
+    return mse, float((before - before.mean(dim=0)).square().sum(dim=1).mean())
 
 
 def _require_finite(table: EmbeddingTable) -> None:

@@ -9,6 +9,7 @@ from outsize.collection import EmbeddingCollection
 from outsize.contracts import RowStore
 from outsize.optimizers import RowOptimizer
 from outsize.spec import FeatureSpec, TableSpec
+from outsize.training.probe_config import ProbeConfig
 
 BYTES_PER_FLOAT = 4
 
@@ -38,6 +39,11 @@ class EmbeddingsConfig(ABC):
     def weighs_ids(self) -> bool:
         """Whether clustering needs to know how often ids have occurred."""
         return False
+
+    @property
+    def probe(self) -> ProbeConfig | None:
+        """How ids are probed before a clustering; `None` if they are not."""
+        return None
 
     @property
     def table_rate(self) -> float | None:

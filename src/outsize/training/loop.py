@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from outsize.checkpoint import WriteFiles, load_checkpoint, save_checkpoint
-from outsize.contracts import RowStore
+from outsize.contracts import ReclusterReport, RowStore
 from outsize.data.click_data import Split
 from outsize.errors import CheckpointError, ConfigError
 from outsize.interrupts import StopRequested, also_stopping_when
@@ -35,6 +35,7 @@ from outsize.training.loop_state import (
 )
 from outsize.training.metric_names import Metrics
 from outsize.training.non_finite import non_finite_error, require_finite_metrics
+from outsize.training.probing import recluster_probed
 from outsize.training.row_counts import as_metrics
 from outsize.training.run_log import log_recorder, read_log_record
 from outsize.training.saved_state import fitting, require_fit, require_state
@@ -263,10 +264,27 @@ class Loop:
         if not self._reclusters:
             return
         with self._sums.paused():
-            reports = self.task.recluster(self.state.step, self.optimizers[0])
+            reports = self._recluster()
         for table, report in reports.items():
             line = {"step": self.state.step, "split": "recluster", "table": table}
             self._callbacks.log({**line, **report.as_metrics()})
+
+    def _recluster(self) -> dict[str, ReclusterReport]:
+        """Recluster tables, after a probe if the run asks for one."""
+        step, probe = self.state.step, self.config.embeddings.probe
+        if probe is None:
+            return self.task.recluster(step, self.optimizers[0])
+        helper = probe.helper or step < max(self._recluster_steps)
+        reports, report = recluster_probed(
+            self.task,
+            probe,
+            step,
+            self.optimizers[0],
+            helper=helper,
+            weighted=self.config.embeddings.weighs_ids,
+        )
+        self._callbacks.log({"step": step, "split": "probe", **report.as_metrics()})
+        return reports
 
     def _end_epoch(self) -> None:
         state = self.state

@@ -166,9 +166,11 @@ def _own_section(lines: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _reclusterings(lines: Sequence[Mapping[str, Any]]) -> str:
-    """One table row per recluster, if there are any."""
-    rows = [line for line in lines if line["split"] == "recluster"]
-    rows = [{**row, "entropies": " ".join(f"{h:.2f}" for h in row["entropies"])} for row in rows]
+    """One table row per recluster, and per probe before one, if there are any."""
+    rows = [line for line in lines if line["split"] in ("recluster", "probe")]
+    rows = [
+        {**row, "entropies": " ".join(f"{h:.2f}" for h in row.get("entropies", ()))} for row in rows
+    ]
     return f"<section><h2>Reclusterings</h2>{_table(rows)}</section><br>" if rows else ""
 
 

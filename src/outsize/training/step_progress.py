@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import TextColumn, TimeRemainingColumn
 
 from outsize.reporting.progress import ProgressBar
+from outsize.reporting.quantities import format_bytes
 from outsize.training.metric_names import in_words
 
 
@@ -35,6 +36,13 @@ class TrainingProgress(ProgressBar):
                 self.say(f"step {line['step']:>7,}/{self._total:,}  {line['split']:<10}  {facts}")
             return
         if line["split"] == "rows":
+            return
+        if line["split"] == "probe":
+            self.say(
+                f"step {line['step']:>7,}/{self._total:,}  probe       {line['blocks']} blocks, "
+                f"{line['visits']:,} examples, {format_bytes(line['extra_bytes'])}, "
+                f"{line['seconds']:.1f} s"
+            )
             return
         if line["split"] == "recluster":
             left = line["mse"] / line["variance"] if line["variance"] else 0.0

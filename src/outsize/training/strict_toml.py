@@ -2,8 +2,8 @@
 
 A field is a number, a string, a boolean, a list of those, an optional one (`T | None`), another
 dataclass, a mapping from names to dataclasses, or a choice: a field with `kinds` in its metadata
-holds one of several dataclasses, told apart by the key `kind`. Every message names the key and the
-way out.
+holds one of several dataclasses, told apart by the key `kind`. A field with `switch` is a dataclass
+or absent, and `true` stands for one with all defaults. Every message names the key and the way out.
 
 Integers have 64 bits, as TOML has it, no number is NaN, and strings and lists have bounds that no
 run comes near: what is beyond them is refused here, before any other code meets it.
@@ -50,6 +50,15 @@ def choice(kinds: Mapping[str, type], default: str) -> Any:
 def optional_choice(kinds: Mapping[str, type], default: str) -> Any:
     """As `choice`, but absent without a section; `default` is the kind of one that names none."""
     return dataclasses.field(default=None, metadata={"kinds": kinds, "default": default})
+
+
+def switch(kind: type) -> Any:
+    """A dataclass field that is absent by default; `true` is a section with all defaults.
+
+    Args:
+        kind: The dataclass.
+    """
+    return dataclasses.field(default=None, metadata={"switch": kind})
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -182,6 +191,13 @@ def _decode_field(
     if typing.get_origin(hint) is Mapping:
         return _decode_sections(typing.get_args(hint)[1], value, source, path)
     kinds = field.metadata.get("kinds")
+    switched = field.metadata.get("switch")
+    if switched and not isinstance(value, Mapping):
+        if not isinstance(value, bool):
+            raise ConfigError(
+                f"{source}: {path!r} must be true, false or a section, but got {shown(value)}"
+            )
+        return switched() if value else None
     if not kinds and not (dataclasses.is_dataclass(hint) and isinstance(hint, type)):
         return _decode_value(hint, value, source, path)
     if not isinstance(value, Mapping):

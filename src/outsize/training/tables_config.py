@@ -13,6 +13,8 @@ from outsize.spec import Budget, FeatureSpec, TableSpec
 from outsize.tables import TABLES, build_tables
 from outsize.tables.build import options_of
 from outsize.training.embeddings_config import BYTES_PER_FLOAT, EmbeddingsConfig
+from outsize.training.probe_config import ProbeConfig
+from outsize.training.strict_toml import switch
 
 _MAX_CLUSTERINGS = 1_000_000
 
@@ -32,12 +34,15 @@ class ReclusterConfig:
         rest: Share of the run, 0 to 1, after the last clustering; by default 0.5 of a single epoch
             and 0.4 of more.
         weighted: Whether ids weigh as often as they have occurred so far.
+        probe: Whether ids are first trained with rows of their own, and how; `true` for the
+            defaults.
     """
 
     count: int = 2
     every: int | None = None
     rest: float | None = None
     weighted: bool = True
+    probe: ProbeConfig | None = switch(ProbeConfig)
 
     def __post_init__(self) -> None:
         require_between(self, 0, _MAX_CLUSTERINGS, "count")
@@ -102,10 +107,20 @@ class TablesConfig(EmbeddingsConfig):
         require_known("method", self.method, TABLES)
         if self.method != "full" and not Budget(self.max_params, self.max_bytes).is_set:
             raise ConfigError(f"a {self.method} table needs a cap: set max_params or max_bytes")
+        if self.recluster.probe is not None and not TABLES[self.method].can_probe:
+            able = ", ".join(name for name, kind in TABLES.items() if kind.can_probe)
+            raise ConfigError(
+                f"recluster.probe is for tables of the method {able}, but method = "
+                f"{self.method!r}: leave it out"
+            )
 
     @property
     def weighs_ids(self) -> bool:  # noqa: D102
         return self.recluster.weighted
+
+    @property
+    def probe(self) -> ProbeConfig | None:  # noqa: D102
+        return self.recluster.probe
 
     @property
     def table_rate(self) -> float | None:  # noqa: D102
@@ -132,7 +147,11 @@ class TablesConfig(EmbeddingsConfig):
 
     def num_bytes(self, specs: Sequence[TableSpec], dense_state: int) -> int:  # noqa: D102
         num_params = sum(self._most_params(spec) for spec in specs)
-        return num_params * BYTES_PER_FLOAT * (1 + dense_state)
+        probed = 0
+        if self.probe is not None:
+            larger = [s for s in specs if self._most_params(s) < s.num_rows * s.dim]
+            probed = sum(self.probe.num_bytes(spec) for spec in larger)
+        return num_params * BYTES_PER_FLOAT * (1 + dense_state) + probed
 
     def recluster_steps(self, total_steps: int, steps_per_epoch: int) -> frozenset[int]:  # noqa: D102
         if not TABLES[self.method].can_recluster:

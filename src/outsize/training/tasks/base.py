@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -18,6 +19,7 @@ from outsize.data.click_data import Split
 from outsize.errors import ConfigError, DataError
 from outsize.optimizers import RowOptimizer
 from outsize.spec import MemoryUse
+from outsize.tables import ProbeBlock
 from outsize.training.metric_names import Metrics
 
 Batch = TypeVar("Batch")
@@ -34,6 +36,7 @@ class Task(ABC, Generic[Batch]):
         fingerprint: Changes when the data does; a run resumes on the same data only.
         judge: The metric by which the best validation is chosen.
         higher_is_better: Whether a higher value of it is better.
+        finds_ids: Whether `probe_batches` leaves out examples without ids of a block.
     """
 
     model: nn.Module
@@ -43,7 +46,9 @@ class Task(ABC, Generic[Batch]):
     fingerprint: str
     judge: str = "loss"
     higher_is_better: bool = False
+    finds_ids: bool = False
     _half: bool = False
+    _forward: nn.Module
 
     @property
     def trained(self) -> nn.Module:
@@ -142,6 +147,48 @@ class Task(ABC, Generic[Batch]):
             A report per table.
         """
         return {}
+
+    def count_seen(self, step: int) -> dict[str, Tensor]:
+        """How often training has read each id by a step, for each table; by default unknown."""
+        return {}
+
+    def seen(self, step: int) -> tuple[int, int]:
+        """An epoch, and the number of its first batches that training has read by a step.
+
+        It is the last whole epoch, or the beginning of the first.
+        """
+        epoch, batch = divmod(step, self.num_batches())
+        return (epoch - 1, self.num_batches()) if epoch else (0, batch)
+
+    def probe_batches(self, step: int, block: ProbeBlock, share: float) -> Iterator[Batch]:
+        """Batches to train the rows of a block with, from what training has read by a step.
+
+        A task leaves out examples without ids of the block if it can tell; by default none. All
+        ranks get the same number of batches.
+
+        Args:
+            step: Steps taken.
+            block: The block.
+            share: Share of the examples to read, 0 to 1.
+        """
+        epoch, num_batches = self.seen(step)
+        for number, batch in enumerate(islice(self.train_batches(epoch, 0), num_batches)):
+            if int((number + 1) * share) > int(number * share):
+                yield batch
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Compute losses in evaluation mode, without DDP, and without a trace in the run's state.
+
+        No parameter gets a gradient here, which DDP would wait for.
+        """
+        forward, self._forward = self._forward, self.trained
+        self.model.eval()
+        try:
+            yield
+        finally:
+            self._forward = forward
+            self.model.train()
 
     def release_ranks(self) -> None:
         """Drop whatever refers to the process group, before that is destroyed; by default nothing.

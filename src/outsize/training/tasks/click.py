@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +19,7 @@ from outsize.metrics import ClickMetrics
 from outsize.models import ClickModel
 from outsize.ranks.collectives import check_stop_together, rank, world_size
 from outsize.ranks.failures import failing_together
+from outsize.tables import ProbeBlock
 from outsize.training.build import (
     build_click_data,
     build_device,
@@ -26,6 +28,7 @@ from outsize.training.build import (
 )
 from outsize.training.config import RunConfig
 from outsize.training.metric_names import Metrics
+from outsize.training.probed_examples import matching_batches, touching
 from outsize.training.tasks.base import Task
 
 _BATCHES_PER_LOOK = 16  # evaluated between two looks whether to stop
@@ -40,6 +43,7 @@ class ClickTask(Task[ClickBatch]):
     """
 
     model: ClickModel
+    finds_ids = True
 
     def __init__(self, config: RunConfig) -> None:
         self.device = build_device(config.train.device)
@@ -76,20 +80,46 @@ class ClickTask(Task[ClickBatch]):
         self._forward = self.model
 
     def recluster(self, step: int, optimizer: Optimizer) -> dict[str, ReclusterReport]:  # noqa: D102
-        num_seen = min(step * self._batch_size, self.data.num_examples("train"))
         with failing_together(ReclusterError):
-            counts = self._count_by_table(num_seen)
+            counts = self._count_by_table(self._num_seen(step))
         return self.embeddings.recluster(optimizer, counts)
+
+    def count_seen(self, step: int) -> dict[str, Tensor]:  # noqa: D102
+        return self._count_first(self._num_seen(step))
+
+    def _num_seen(self, step: int) -> int:
+        return min(step * self._batch_size, self.data.num_examples("train"))
 
     def _count_by_table(self, num_seen: int) -> dict[str, Tensor]:
         """How often ids of each table occur in the first examples, where the first rank asks."""
+        return self._count_first(num_seen) if rank() == 0 and self._weighted else {}
+
+    def _count_first(self, num_seen: int) -> dict[str, Tensor]:
         counts: dict[str, Tensor] = {}
-        if rank() == 0 and self._weighted:
-            by_feature = self.data.count_ids(num_seen)
-            for feature in self.embeddings.features:
-                counted, before = by_feature[feature.name], counts.get(feature.table)
-                counts[feature.table] = counted if before is None else before + counted
+        by_feature = self.data.count_ids(num_seen)
+        for feature in self.embeddings.features:
+            counted, before = by_feature[feature.name], counts.get(feature.table)
+            counts[feature.table] = counted if before is None else before + counted
         return counts
+
+    def probe_batches(self, step: int, block: ProbeBlock, share: float) -> Iterator[ClickBatch]:
+        """Batches of examples with an id of the block, as large as those of training at most."""
+        epoch, num_batches = self.seen(step)
+        found = matching_batches(
+            lambda low, high: self.data.examples("train", low, high, epoch).to(self.device),
+            lambda batch: self._touching(batch, block),
+            min(num_batches * self._batch_size, self.data.num_examples("train")),
+            self._batch_size,
+            share,
+            self.device,
+        )
+        for batch, rows, num_global in found:
+            yield replace(batch.take(rows), num_global=num_global)
+
+    def _touching(self, batch: ClickBatch, block: ProbeBlock) -> Tensor:
+        """The examples with an id of the block."""
+        features = self.embeddings.features
+        return touching([(f.table, batch.ids[f.name]) for f in features], block)
 
     @torch.no_grad()
     def evaluate(self, split: Split) -> Metrics:

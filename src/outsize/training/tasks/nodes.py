@@ -130,6 +130,9 @@ class NodeTask(Task[NodeBatch]):
             counts = self.count_ids() if rank() == 0 and self._weighted else {}
         return self.embeddings.recluster(optimizer, counts)
 
+    def count_seen(self, step: int) -> dict[str, Tensor]:  # noqa: D102
+        return self.count_ids()
+
     def count_ids(self) -> dict[str, Tensor]:
         """How often training reads each id of each table in an epoch, on average."""
         kind = self.labels.node_type

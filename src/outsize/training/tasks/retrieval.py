@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,11 +28,13 @@ from outsize.negatives import (
     load_cache,
     write_cache,
 )
+from outsize.negatives.cache.cache_state import CacheState
 from outsize.negatives.evaluation_mode import evaluation_mode
 from outsize.rank_files import rank_file, read_tensors, verified_rank_file, write_rank_file
 from outsize.ranks.collectives import gather_values, rank, world_size
 from outsize.ranks.failures import failing_together
 from outsize.spec import MemoryUse
+from outsize.tables import ProbeBlock
 from outsize.training.build import (
     build_device,
     build_retrieval_data,
@@ -40,6 +43,7 @@ from outsize.training.build import (
 )
 from outsize.training.config import RunConfig
 from outsize.training.metric_names import Metrics
+from outsize.training.probed_examples import matching_batches, touching
 from outsize.training.retrieval_evaluation import Encode, encode_corpus, evaluate_retrieval
 from outsize.training.saved_state import fitting, require_weights
 from outsize.training.tasks.base import Task
@@ -57,6 +61,7 @@ class RetrievalTask(Task[PairBatch]):
     """
 
     model: RetrievalModel
+    finds_ids = True
 
     def __init__(self, config: RunConfig) -> None:
         assert config.negatives is not None
@@ -188,6 +193,43 @@ class RetrievalTask(Task[PairBatch]):
         with failing_together(ReclusterError):
             counts = self.count_ids() if rank() == 0 and self._weighted else {}
         return self.embeddings.recluster(optimizer, counts)
+
+    def count_seen(self, step: int) -> dict[str, Tensor]:  # noqa: D102
+        return self.count_ids()
+
+    def probe_batches(self, step: int, block: ProbeBlock, share: float) -> Iterator[PairBatch]:
+        """Batches of pairs with an id of the block, as large as those of training at most."""
+        epoch, num_batches = self.seen(step)
+        found = matching_batches(
+            lambda low, high: self.data.pairs("train", low, high, epoch),
+            lambda batch: self._touching(batch, block),
+            min(num_batches * self._batch_size, self.data.num_pairs("train")),
+            self._batch_size,
+            share,
+            self.device,
+        )
+        for batch, rows, num_global in found:
+            yield replace(batch.take(rows), num_global=num_global)
+
+    def _touching(self, batch: PairBatch, block: ProbeBlock) -> Tensor:
+        """The pairs with an id of the block, of the query or of the item."""
+        values = {**self.data.items.take(batch.items), **batch.queries}
+        read = [(f.table, values[f.name]) for f in self.embeddings.features if f.name in values]
+        return touching(read, block)
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """As for every task; draws from a negative cache are not counted either."""
+        before = (self._report, dict(self._sums), dict(self._counts))
+        caches = [part for part in self.negatives.modules() if isinstance(part, CacheState)]
+        counters = [cache.counters() for cache in caches]
+        try:
+            with super().frozen():
+                yield
+        finally:
+            self._report, self._sums, self._counts = before
+            for cache, counts in zip(caches, counters, strict=True):
+                cache.set_extra_state(torch.tensor(counts))
 
     def count_ids(self) -> dict[str, Tensor]:
         """How often each id of each table occurs in training."""

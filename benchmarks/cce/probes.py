@@ -1,0 +1,165 @@
+"""Probed clustering against plain CCE: blocks, passes, rates, when, how often, helper or none.
+
+    python -m benchmarks.cce.probes RUN.toml --budgets 2048,8192,32768 --seeds 3 --work DIR
+
+Every variant is the run with CCE tables and the settings named in `VARIANTS`. The controls train
+without probes, one of them for as many more epochs as the probes of the default visit examples.
+Finished cells are kept in `--work`, so an interrupted grid continues where it stopped. Choose on
+data whose test split is apart (`--set data.held_out='"split"'`), report by the run's own protocol.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.het.staleness_runs import train_cells
+from benchmarks.runner import typed_command
+from outsize.bench.runner import results_page, results_stem, write_results
+from outsize.reporting.environment import environment
+from outsize.training import load_config
+from outsize.training.run_folder import RunFolder
+from outsize.training.strict_toml import encode, to_toml
+
+VARIANTS: dict[str, list[str]] = {
+    "no probe": [],
+    "no probe, as many visits": ["train.epochs=14"],
+    "probe = true": ["probe=true"],
+    "rate 0.1": ["probe={rate=0.1}"],
+    "rate 0.03": ["probe={rate=0.03}"],
+    "rate 0.3": ["probe={rate=0.3}"],
+    "1 block": ["probe={rate=0.1, blocks=1}"],
+    "2 blocks": ["probe={rate=0.1, blocks=2}"],
+    "32 blocks": ["probe={rate=0.1, blocks=32}"],
+    "2 passes": ["probe={rate=0.1, passes=2}"],
+    "half of the visits": ["probe={rate=0.1, visits=1.0}"],
+    "1 clustering": ["count=1", "probe={rate=0.1}"],
+    "3 clusterings": ["count=3", "probe={rate=0.1}"],
+    "3 clusterings, rest 0.3": ["count=3", "rest=0.3", "probe={rate=0.1}"],
+    "3 clusterings, rest 0.1": ["count=3", "rest=0.1", "probe={rate=0.1}"],
+    "helper at the end": ["probe={rate=0.1, helper=true}"],
+    "ids weighed alike": ["weighted=false", "probe={rate=0.1}"],
+    "8 columns": ["embeddings.columns=8", "probe={rate=0.1}"],
+}
+
+
+def settings_of(variant: str, budget: int, seed: int) -> list[str]:
+    """The settings of a cell; a name without a section is one of `embeddings.recluster`."""
+    own = [
+        word if "." in word.partition("=")[0] else f"embeddings.recluster.{word}"
+        for word in VARIANTS[variant]
+    ]
+    cap = f"embeddings.max_params={budget}"
+    return ["embeddings.kind=tables", "embeddings.method=cce", cap, f"seed={seed}", *own]
+
+
+def one_run(
+    say: Callable[[str], None], run: str, settings: list[str], **cell: Any
+) -> dict[str, Any]:
+    """Train a cell in a process of its own; its metrics, and what its probes cost."""
+    config = load_config(
+        run, [*settings, *settings_of(cell["variant"], cell["budget"], cell["seed"])]
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        file, out = Path(folder) / "run.toml", Path(folder) / "run"
+        file.write_text(to_toml(encode(config)))
+        words = [sys.executable, "-m", "outsize", "train", str(file), "--out", str(out), "--json"]
+        env = {**os.environ, "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{cell} failed:\n{done.stderr[-3000:]}")
+        summary, lines = json.loads(done.stdout), list(RunFolder(out).metrics())
+    probes = [line for line in lines if line["split"] == "probe"]
+    found = {
+        "validation_auc": summary["validation"]["auc"],
+        "auc": summary["test"]["auc"],
+        "loss": summary["test"]["loss"],
+        "elapsed_s": summary["elapsed_s"],
+        "probe_s": sum(line["seconds"] for line in probes),
+        "probe_visits": sum(line["visits"] for line in probes),
+        "probe_bytes": max((line["extra_bytes"] for line in probes), default=0),
+        "rates": [line["rate"] for line in probes],
+    }
+    say(f"{cell['variant']}, {cell['budget']:,}, seed {cell['seed']}: AUC {found['auc']:.4f}, "
+        f"{found['elapsed_s']:.0f} s")  # fmt: skip
+    return found
+
+
+def main() -> None:
+    """Run the grid and write its table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--budgets", default="2048,8192,32768")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--variants", default=",".join(VARIANTS), help="names, by commas")
+    parser.add_argument("--set", action="append", default=[], help="override a setting")
+    parser.add_argument("--jobs", type=int, default=max(1, os.cpu_count() or 1))
+    parser.add_argument("--work", type=Path, default=Path("runs/cce-probes"))
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    arguments = parser.parse_args()
+    load_config(arguments.run, arguments.set).data.build()  # encode before several runs want it
+    budgets = [int(word) for word in arguments.budgets.split(",")]
+    variants = _chosen(arguments.variants)
+    cells = [
+        {"num_ranks": 1, "run": str(arguments.run), "settings": arguments.set,
+         "variant": variant, "budget": budget, "seed": seed}
+        for seed in range(arguments.seeds) for variant in variants for budget in budgets
+    ]  # fmt: skip
+    rows = train_cells(cells, lambda text: print(text, flush=True), arguments.work, arguments.jobs,
+                       one_run)  # fmt: skip
+    facts = environment()
+    results = {
+        "command": typed_command("benchmarks.cce.probes"), "environment": facts, "rows": rows
+    }  # fmt: skip
+    page = results_page(
+        f"Probed clustering: {arguments.run.name}", results, table(rows, variants, budgets)
+    )
+    stem = results_stem(f"cce-probes-{arguments.run.stem}", facts)
+    write_results(arguments.out / stem, results, page)
+
+
+def _chosen(text: str) -> list[str]:
+    """The variants that a list names; their own names may have commas."""
+    found = [name for name in VARIANTS if f",{name}," in f",{text},"]
+    if not found:
+        raise SystemExit(f"none of {text!r} is a variant: {', '.join(map(repr, VARIANTS))}")
+    return found
+
+
+def table(rows: list[dict[str, Any]], variants: list[str], budgets: list[int]) -> str:
+    """The results as Markdown."""
+    seeds = sorted({row["seed"] for row in rows})
+    lines = [
+        f"Test AUC at the best validation, mean (range) of the seeds {', '.join(map(str, seeds))}; "
+        "caps in parameters per table. Seconds are of a whole run at the first cap, extra MB the "
+        "most of a probe's rows, moments and indices.\n",
+        f"| variant | {' | '.join(f'{budget:,}' for budget in budgets)} | s | extra MB | rates |",
+        "|---|" + "--:|" * (len(budgets) + 3),
+    ]
+    for variant in variants:
+        found = [[row for row in rows if (row["variant"], row["budget"]) == (variant, budget)]
+                 for budget in budgets]  # fmt: skip
+        first = found[0]
+        seconds = statistics.mean(row["elapsed_s"] for row in first)
+        rates = sorted({rate for row in first for rate in row["rates"]})
+        lines.append(
+            f"| {variant} | {' | '.join(map(_spread, found))} | {seconds:.0f} | "
+            f"{first[0]['probe_bytes'] / 1e6:.2f} | {' '.join(map(str, rates))} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _spread(cells: list[dict[str, Any]]) -> str:
+    """Mean and range of the AUC."""
+    values = [cell["auc"] for cell in cells]
+    return f"{statistics.mean(values):.4f} ({min(values):.4f} to {max(values):.4f})"
+
+
+if __name__ == "__main__":
+    main()

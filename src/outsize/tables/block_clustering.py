@@ -1,0 +1,204 @@
+"""Clustering vectors that arrive block by block, so that they never exist all at once.
+
+Ids are divided into blocks of equal size. The first block is a sample of all ids, frequent ones
+first, and k-means is fitted on its vectors. Every block is assigned to the nearest codes and
+forgotten. Last, each code moves to the mean of all vectors that were assigned to it: a Lloyd step
+over all ids. Besides one block, this stores a byte per id, the new pointers and two sets of codes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float, Int64, Integer
+from torch import Tensor
+
+from outsize.clustering import CHUNK_POINTS, kmeans, nearest
+from outsize.errors import ConfigError, ReclusterError
+from outsize.ranks.collectives import broadcast_first, rank
+from outsize.ranks.failures import failing_together
+from outsize.spec import TableSpec
+from outsize.tables.pointers import pack
+from outsize.tables.reclustering import ITERATIONS, POINTS_PER_CLUSTER, PointsOf, ids_to_cluster
+
+MAX_BLOCKS = NO_BLOCK = 255
+PiecesOf = Callable[[Float[Tensor, "n dim"]], Float[Tensor, "groups points width"]]
+
+
+class BlockClustering:
+    """A clustering of vectors that arrive in blocks; each is added once, the first one first.
+
+    Made by all ranks, which receive the blocks that the first rank drew. An id that never occurs is
+    in no block. Only the first rank adds vectors and has a result.
+
+    Args:
+        spec: The table.
+        blocks: Number of blocks.
+        num_codes: Codes per group of points.
+        like: The old pointers; the new ones have their shape, type and device.
+        pieces_of: Cuts vectors into points; within a group, those of one id are adjacent.
+        counts: How often each id occurs, if known; needed by the first rank only.
+        device: Where vectors are.
+        seed: Seed of the sample and of k-means.
+        points_per_id: Points per id in each group.
+
+    Attributes:
+        block_of: The block of each id; `NO_BLOCK` for none.
+    """
+
+    def __init__(
+        self,
+        spec: TableSpec,
+        blocks: int,
+        num_codes: int,
+        like: Integer[Tensor, "num_rows columns"],
+        pieces_of: PiecesOf,
+        *,
+        counts: Int64[Tensor, " num_rows"] | None = None,
+        device: torch.device,
+        seed: int = 0,
+        points_per_id: int = 1,
+    ) -> None:
+        if not 1 <= blocks <= MAX_BLOCKS:
+            raise ConfigError(
+                f"table {spec.name!r}: blocks must be between 1 and {MAX_BLOCKS}, but got {blocks}"
+            )
+        self.num_codes = num_codes
+        self._like = like
+        self._pieces_of = pieces_of
+        self._counts = None if counts is None else counts.cpu()
+        self._device = device
+        self._seed = seed
+        self._points_per_id = points_per_id
+        self._pointers = torch.zeros_like(like) if rank() == 0 else None
+        self._fitted: _Fitted | None = None
+        numbers = torch.full((spec.num_rows,), NO_BLOCK, dtype=torch.uint8)
+        with failing_together(ReclusterError):
+            if rank() == 0:
+                self._draw(spec, blocks, numbers)
+        broadcast_first([numbers])
+        self.block_of = numbers.to(device)
+
+    def _draw(self, spec: TableSpec, blocks: int, numbers: Tensor) -> None:
+        """Fill in the block of each id, and store the weights of the first block."""
+        occurs = torch.ones(1, dtype=torch.bool).expand(spec.num_rows)
+        if self._counts is not None:
+            occurs = self._counts > 0
+        size = -(-int(occurs.sum()) // blocks)
+        sample, weights = ids_to_cluster(spec, self._counts, max(1, size), self._seed)
+        self._sample_weights = weights[sample.argsort()]
+        numbers[sample] = 0
+        rest = (occurs & (numbers != 0)).nonzero().flatten()
+        numbers[rest] = (torch.arange(rest.numel()) % max(1, blocks - 1) + 1).to(torch.uint8)
+
+    def ids_of(self, block: int) -> Int64[Tensor, " n"]:
+        """The ids of a block, ascending."""
+        return (self.block_of == block).nonzero().flatten()
+
+    @torch.no_grad()
+    def add(self, ids: Int64[Tensor, " n"], vectors: Float[Tensor, "n dim"]) -> None:
+        """Assign the ids of a block to the codes nearest to their vectors.
+
+        The first call fits the codes.
+        """
+        if not ids.numel():
+            return
+        if self._fitted is None:
+            self._fitted = self._fit(self._pieces_of(vectors.float()))
+        for some, part in zip(
+            ids.split(CHUNK_POINTS), vectors.float().split(CHUNK_POINTS), strict=True
+        ):
+            points = self._pieces_of(part)
+            labels = self._assign(some, points, self._fitted.codes)
+            self._fitted.add(part, points, labels, self._weights_of(some))
+
+    def result(
+        self, points_of: PointsOf
+    ) -> tuple[Float[Tensor, "groups codes width"], Integer[Tensor, "num_rows columns"]]:
+        """Codes and pointers, once every block was added.
+
+        Args:
+            points_of: The points of ids that are in no block.
+        """
+        assert self._fitted is not None
+        assert self._pointers is not None
+        codes = self._fitted.means()
+        for some in self.ids_of(NO_BLOCK).split(CHUNK_POINTS):
+            self._assign(some, points_of(some), codes)
+        return codes, self._pointers
+
+    def errors(self) -> tuple[float, float]:
+        """Mean squared distance of added vectors to their codes, and to the mean vector."""
+        assert self._fitted is not None
+        return self._fitted.errors()
+
+    def _fit(self, points: Float[Tensor, "groups points width"]) -> _Fitted:
+        clustering = kmeans(
+            points,
+            self.num_codes,
+            weights=self._sample_weights.to(self._device).repeat_interleave(self._points_per_id),
+            iterations=ITERATIONS,
+            seed=self._seed,
+            max_points_per_cluster=POINTS_PER_CLUSTER,
+        )
+        return _Fitted(clustering.centroids)
+
+    def _assign(
+        self,
+        ids: Int64[Tensor, " n"],
+        points: Float[Tensor, "groups points width"],
+        codes: Float[Tensor, "groups codes width"],
+    ) -> Int64[Tensor, "groups points"]:
+        """Point ids to the codes nearest to their points; returns the code of each point."""
+        assert self._pointers is not None
+        labels = nearest(points, codes)
+        if not ids.numel():
+            return labels
+        by_id = labels.view(labels.shape[0], ids.numel(), -1).transpose(0, 1)
+        found = pack(by_id.reshape(ids.numel(), -1), self._like.dtype)
+        self._pointers[ids.to(self._like.device)] = found.to(self._like.device)
+        return labels
+
+    def _weights_of(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, " n"]:
+        if self._counts is None:
+            return torch.ones(ids.numel(), dtype=torch.float64, device=self._device)
+        return self._counts[ids.cpu()].to(self._device, torch.float64)
+
+
+class _Fitted:
+    """Codes, with the weighted sums of the points assigned to each."""
+
+    def __init__(self, codes: Float[Tensor, "groups codes width"]) -> None:
+        self.codes = codes
+        self._sums = torch.zeros_like(codes, dtype=torch.float64)
+        self._masses = self._sums.new_zeros(codes.shape[:2])
+        self._squares = self._weight = 0.0
+        self._total: Tensor | None = None
+
+    def add(self, vectors: Tensor, points: Tensor, labels: Tensor, weights: Tensor) -> None:
+        """Add points of a number of ids, given with their vectors, labels and weights."""
+        repeats = points.shape[1] // weights.numel()
+        of_points = weights.repeat_interleave(repeats)
+        for group, found in enumerate(labels):
+            weighted = points[group].double() * of_points.unsqueeze(1)
+            self._sums[group].index_add_(0, found, weighted)
+            self._masses[group].index_add_(0, found, of_points)
+        total = weights @ vectors.double()
+        self._total = total if self._total is None else self._total + total
+        self._squares += float(weights @ vectors.double().square().sum(dim=1))
+        self._weight += float(weights.sum())
+
+    def means(self) -> Float[Tensor, "groups codes width"]:
+        """The mean of the points of each code; a code without any stays where it is."""
+        masses = self._masses.unsqueeze(-1)
+        means = self._sums / masses.clamp_min(1e-300)
+        return torch.where(masses > 0, means, self.codes.double()).float()
+
+    def errors(self) -> tuple[float, float]:
+        """Mean squared distance of vectors to their codes, and to the mean of all."""
+        assert self._total is not None
+        explained = (self._sums.square().sum(dim=-1) / self._masses.clamp_min(1e-300)).sum()
+        of_mean = float(self._total.square().sum()) / self._weight
+        mse = max(0.0, self._squares - float(explained)) / self._weight
+        return mse, max(0.0, self._squares - of_mean) / self._weight

@@ -1,0 +1,188 @@
+"""Probed clusterings in a run: train rows of their own for ids, then cluster tables by them."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from outsize.contracts import EmbeddingTable, ReclusterReport
+from outsize.errors import ReclusterError
+from outsize.hashing import derive_seed
+from outsize.ranks.collectives import rank, value_of_first
+from outsize.ranks.failures import failing_together
+from outsize.tables import Probe, ProbeBlock
+from outsize.training.probe_config import ProbeConfig
+from outsize.training.tasks import Task
+
+_RATES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+_FIRST = 3
+_TRIED_IDS = 4
+
+
+@dataclass(frozen=True)
+class ProbeReport:
+    """What a probe did and cost.
+
+    Attributes:
+        blocks: Blocks of ids.
+        rate: Learning rate of the rows.
+        visits: Examples that it read, over all ranks.
+        steps: Steps of the rows.
+        extra_bytes: The most memory of rows, moments and indices, per rank.
+        seconds: Elapsed time.
+    """
+
+    blocks: int
+    rate: float
+    visits: int
+    steps: int
+    extra_bytes: int
+    seconds: float
+
+    def as_metrics(self) -> dict[str, Any]:
+        """The report as JSON values, for a line of metrics."""
+        return asdict(self)
+
+
+def recluster_probed(
+    task: Task[Any],
+    config: ProbeConfig,
+    step: int,
+    optimizer: Optimizer,
+    helper: bool,
+    weighted: bool,
+) -> tuple[dict[str, ReclusterReport], ProbeReport]:
+    """Probe the ids of all tables that can be probed, and recluster the tables.
+
+    If it fails or is stopped, no table has changed, and doing it again gives the same result.
+
+    Args:
+        task: The model with its data.
+        config: How to probe.
+        step: Steps taken; the data that training has read by then is used.
+        optimizer: The optimizer of the dense weights and tables.
+        helper: Whether tables have a helper afterwards.
+        weighted: Whether ids weigh as often as they occur.
+    """
+    started = time.perf_counter()
+    with failing_together(ReclusterError):
+        counts = task.count_seen(step) if rank() == 0 else {}
+    weights = counts if weighted else {name: (n > 0).long() for name, n in counts.items()}
+    probe = Probe(tables_of(task), weights, blocks=config.blocks, helper=helper)
+    share = min(1.0, config.visits / expected_visits(task, probe, counts))
+    trained = _Trained(task, step, share)
+    devices = [task.device] if task.device.type == "cuda" else []
+    with torch.random.fork_rng(devices), task.frozen():
+        _seed(task.device, derive_seed(step, "probe"))
+        probe.rate = config.rate or choose_rate(probe, trained)
+        for number in range(probe.num_blocks):
+            with probe.block(number) as block:
+                for _ in range(config.passes):
+                    trained.train(block)
+    task.raise_if_flawed()
+    reports = probe.apply(optimizer)
+    extra = sum(use.total_bytes for use in probe.memory_by_table().values())
+    return reports, ProbeReport(
+        blocks=probe.num_blocks,
+        rate=probe.rate,
+        visits=trained.visits,
+        steps=trained.steps,
+        extra_bytes=extra,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _seed(device: torch.device, seed: int) -> None:
+    """Seed what a model may draw from, such as dropout that stays on."""
+    torch.random.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
+
+
+class _Trained:
+    """Trains the rows of blocks, and counts.
+
+    Args:
+        task: The model with its data.
+        step: Steps taken; data that training has read by then is used.
+        share: Share of the examples to read.
+    """
+
+    def __init__(self, task: Task[Any], step: int, share: float) -> None:
+        self.task = task
+        self.visits = self.steps = 0
+        self._step, self._share = step, share
+
+    def train(self, block: ProbeBlock) -> None:
+        """Read the data once."""
+        for batch in self.task.probe_batches(self._step, block, self._share):
+            block.step(self.task.loss(batch))
+            self.visits += self.task.num_examples(batch)
+            self.steps += 1
+
+
+def choose_rate(probe: Probe, trained: _Trained) -> float:
+    """The learning rate that gives the lowest loss of validation, tried on a few ids.
+
+    A quarter of the ids of the first block get rows, trained for one pass with the default rate,
+    then with rates above it, or below it, by factors of about 3 until the loss rises.
+    """
+    losses: dict[float, float] = {}
+
+    def loss_of(rate: float) -> float:
+        with probe.trial(rate, _TRIED_IDS) as block:
+            trained.train(block)
+            loss = trained.task.evaluate("validation")["loss"]
+        trained.task.model.eval()  # an evaluation ends in training mode
+        losses[rate] = math.inf if loss is None or math.isnan(loss) else loss
+        return losses[rate]
+
+    best = loss_of(_RATES[_FIRST])
+    for direction in (1, -1):
+        place = _FIRST
+        while 0 <= (place := place + direction) < len(_RATES) and loss_of(_RATES[place]) < best:
+            best = losses[_RATES[place]]
+        if len(losses) > 2:  # a higher rate was better than the default
+            break
+    return min(losses, key=lambda rate: (losses[rate], rate))
+
+
+def tables_of(task: Task[Any]) -> dict[str, EmbeddingTable]:
+    """The tables of a task that can be probed."""
+    tables = {} if task.embeddings.tables is None else dict(task.embeddings.tables.items())
+    return {
+        name: table
+        for name, table in tables.items()
+        if isinstance(table, EmbeddingTable) and table.can_probe
+    }
+
+
+def expected_visits(task: Task[Any], probe: Probe, counts: Mapping[str, Tensor]) -> float:
+    """How often all blocks together visit an example on average, if none is left out.
+
+    An example is visited by a block if any of its ids is in the block; ids of different features
+    are taken as independent. Where a task cannot tell, every block visits all examples.
+
+    Args:
+        task: The model with its data.
+        probe: The blocks.
+        counts: How often each id of each table occurs; needed by the first rank only.
+    """
+    if not task.finds_ids:
+        return float(probe.num_blocks)
+    missed = torch.ones(probe.num_blocks, dtype=torch.float64)
+    for feature in task.embeddings.features:
+        if feature.table in counts and feature.table in tables_of(task):
+            seen = counts[feature.table]
+            blocks = probe.block_of(feature.table).cpu()[seen > 0].long()
+            found = torch.bincount(blocks, seen[seen > 0].double(), minlength=probe.num_blocks)
+            missed *= 1 - found / found.sum()
+    visits: float = value_of_first(float((1 - missed).sum()))
+    return visits or float(probe.num_blocks)

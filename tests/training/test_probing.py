@@ -1,0 +1,244 @@
+"""Probed clusterings in a run: when they come, what they read, and that they resume exactly."""
+
+import threading
+from pathlib import Path
+
+import pytest
+import retrieval_runs
+import torch
+from processes import run_ranks
+from test_loop import Recorder, _Writes, assert_same_tree, final_weights, make_config, make_loop
+
+import outsize
+from outsize.checkpoint import latest_checkpoint, load_checkpoint
+from outsize.contracts import Bag
+from outsize.errors import ConfigError, NonFiniteError
+from outsize.tables import Probe
+from outsize.training.probe_config import ProbeConfig
+from outsize.training.probed_examples import matching_batches, touching
+from outsize.training.probing import expected_visits, recluster_probed, tables_of
+from outsize.training.run_folder import RunFolder
+from outsize.training.strict_toml import encode
+
+CCE = (
+    "embeddings.kind=tables",
+    "embeddings.method=cce",
+    "embeddings.max_params=64",
+    "embeddings.recluster.count=2",
+    "data.num_train=600",
+    "data.largest_vocabulary=300",
+    "train.validate_every=100",
+)
+PROBED = (*CCE, "embeddings.recluster.probe={blocks=3, rate=0.1}")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """A run whose rates are chosen on validation data."""
+    config = make_config(*CCE, "embeddings.recluster.probe=true", "train.deterministic=true")
+    out = tmp_path_factory.mktemp("probed") / "run"
+    result = outsize.train(config, out, quiet=True)
+    return config, out, result
+
+
+def test_a_run_probes_before_each_clustering_and_says_what_it_cost(undisturbed):
+    config, out, result = undisturbed
+    lines = RunFolder(out).metrics()
+    probes = [line for line in lines if line["split"] == "probe"]
+    assert [line["step"] for line in probes] == [6, 12]
+    clustered = [line for line in lines if line["split"] == "recluster"]
+    assert {line["step"] for line in clustered} == {6, 12}
+    tables = {name: t for name, t in result.model.embeddings.tables.items() if t.can_probe}
+    assert tables
+    for line in probes:
+        assert line["blocks"] == ProbeConfig().blocks
+        assert line["rate"] > 0
+        assert line["visits"] > 0
+        most = sum(config.embeddings.probe.num_bytes(table.spec) for table in tables.values())
+        assert 0 < line["extra_bytes"] <= most
+    assert "<td>probe</td>" in (out / "report.html").read_text()
+    assert all(table.num_helper == 0 for table in tables.values())  # after the last
+
+
+def test_a_helper_may_stay_after_the_last_clustering():
+    settings = "embeddings.recluster.probe={blocks=2, rate=0.1, helper=true, visits=0.1}"
+    loop = make_loop(make_config(*CCE, settings))
+    loop.fit()
+    assert all(table.num_helper for table in tables_of(loop.task).values())
+
+
+def test_a_run_stopped_inside_a_probe_resumes_bit_identical(undisturbed, tmp_path, monkeypatch):
+    """The stop comes in the second block of the second probe."""
+    config, whole, _ = undisturbed
+    asked, entered = threading.Event(), []
+    enter = Probe.block
+
+    def block_that_is_interrupted(probe, number):
+        entered.append(number)
+        if entered.count(1) == 2:
+            asked.set()
+        return enter(probe, number)
+
+    folder = RunFolder(tmp_path / "cut")
+    folder.begin(config)
+    monkeypatch.setattr(Probe, "block", block_that_is_interrupted)
+    with torch.random.fork_rng():
+        torch.use_deterministic_algorithms(True)
+        torch.manual_seed(config.seed)
+        loop = make_loop(config, folder.checkpoints, _Writes(folder), asked.is_set)
+        with pytest.raises(KeyboardInterrupt):
+            loop.fit()
+        torch.use_deterministic_algorithms(False)
+    monkeypatch.undo()
+    saved = load_checkpoint(latest_checkpoint(folder.checkpoints))
+    assert (saved["loop"]["step"], saved["loop"]["unfinished"]) == (12, "recluster")
+    outsize.train(config, tmp_path / "cut", resume=True, quiet=True)
+    assert_same_tree(final_weights(tmp_path / "cut"), final_weights(whole))
+    names = ("step", "split", "table", "mse", "rate", "visits", "loss")
+    lines = [[[line.get(name) for name in names] for line in RunFolder(f).metrics()]
+             for f in (whole, tmp_path / "cut")]  # fmt: skip
+    assert lines[0] == lines[1]
+
+
+def test_in_the_first_epoch_only_examples_that_training_has_read_are_read():
+    loop = make_loop(make_config(*PROBED, "train.epochs=1"))
+    task = loop.task
+    assert task.seen(4) == (0, 4)
+    assert task.seen(task.num_batches() * 2 + 1) == (1, task.num_batches())
+    seen = torch.cat([b.labels for b, _ in zip(task.train_batches(0, 0), range(4), strict=False)])
+    with Probe(tables_of(task), blocks=1).block(0) as block:
+        batches = list(task.probe_batches(4, block, share=1.0))
+        half = list(task.probe_batches(4, block, share=0.5))
+    assert torch.equal(torch.cat([batch.labels for batch in batches]), seen)
+    assert sum(batch.num_examples for batch in half) == seen.numel() // 2
+
+
+def test_a_block_reads_the_examples_that_have_its_ids():
+    task = make_loop(make_config(*PROBED)).task
+    counts = task.count_seen(100)
+    probe = Probe(tables_of(task), counts, blocks=3)
+    num_seen = 0
+    for number in range(3):
+        with probe.block(number) as block:
+            found = list(task.probe_batches(100, block, share=1.0))
+            for batch in found:
+                hits = [block.contains(name, ids) for name, ids in batch.ids.items()]
+                assert torch.stack(hits).any(dim=0).all()
+            num_seen += sum(batch.num_examples for batch in found)
+    assert num_seen / 600 == pytest.approx(expected_visits(task, probe, counts), rel=0.1)
+
+
+def test_more_visits_than_allowed_are_sampled():
+    recorder = Recorder()
+    settings = "embeddings.recluster.probe={blocks=6, rate=0.1, visits=0.5}"
+    make_loop(make_config(*CCE, settings), callbacks=recorder).fit()
+    assert all(line["visits"] <= 0.55 * 600 for line in recorder.of("probe"))
+
+
+def test_nan_in_a_probe_ends_the_run_in_words_and_nothing_has_changed(monkeypatch):
+    loop = make_loop(make_config(*PROBED))
+    loop.begin()
+    before = {name: value.clone() for name, value in loop.task.model.state_dict().items()}
+    loss = loop.task.loss
+    monkeypatch.setattr(loop.task, "loss", lambda batch: loss(batch) * float("nan"))
+    probe = ProbeConfig(blocks=2, rate=0.1)
+    with pytest.raises(NonFiniteError, match="rows of a probe became NaN"):
+        recluster_probed(loop.task, probe, 6, loop.optimizers[0], helper=True, weighted=True)
+    assert_same_tree(dict(loop.task.model.state_dict()), before)
+    assert loop.task.model.training
+
+
+def test_ranks_are_equal_after_a_probe_and_refuse_nan_together():
+    code, output, errors = run_ranks(2, Path(__file__).parents[1] / "ranks" / "check_probe.py")
+    assert code == 0, errors
+    assert output.count("has passed") == 2
+
+
+def test_the_model_and_its_gradients_stay_as_they_are():
+    loop = make_loop(make_config(*PROBED))
+    dense = {n: p.detach().clone() for n, p in loop.task.model.named_parameters()
+             if "tables" not in n}  # fmt: skip
+    random = torch.get_rng_state()
+    probe = ProbeConfig(blocks=2)
+    recluster_probed(loop.task, probe, 6, loop.optimizers[0], helper=False, weighted=False)
+    now = dict(loop.task.model.named_parameters())
+    assert all(torch.equal(now[name], value) for name, value in dense.items())
+    assert all(weight.grad is None for weight in now.values())
+    assert torch.equal(torch.get_rng_state(), random)
+
+
+def test_retrieval_probes_through_its_collection_and_counts_no_draws():
+    settings = (
+        "embeddings.kind=tables", "embeddings.method=cce", "embeddings.max_params=40",
+        "embeddings.recluster={count=1, probe={blocks=2}}", "train.epochs=1",
+    )  # fmt: skip
+    recorder = Recorder()
+    loop = retrieval_runs.make_loop(retrieval_runs.make_config(*settings), callbacks=recorder)
+    for step in loop.steps():
+        if step == max(loop._recluster_steps) - 1:
+            break
+    draws = [c.counters() for c in [loop.task._cache]]
+    probe = loop.config.embeddings.probe
+    before = {n: t.pointers.clone() for n, t in tables_of(loop.task).items()}
+    recluster_probed(loop.task, probe, step, loop.optimizers[0], helper=False, weighted=True)
+    assert [c.counters() for c in [loop.task._cache]] == draws
+    after = {n: t.pointers for n, t in tables_of(loop.task).items()}
+    assert before
+    assert any(not torch.equal(before[name], after[name]) for name in before)
+
+
+def test_bags_are_found_by_any_of_their_ids():
+    table = outsize.build_table("cce", outsize.TableSpec("ad", 40, 4), max_params=16)
+    with Probe({"ad": table}, blocks=2).block(0) as block:
+        mine, other = (int(ids[0]) for ids in (block.rows["ad"].ids,
+                       (~block.contains("ad", torch.arange(40))).nonzero()))  # fmt: skip
+        flat = Bag(torch.tensor([other, mine, other, mine]), torch.tensor([0, 2, 2, 3]))
+        assert touching([("ad", flat)], block).tolist() == [0, 3]
+        wide = torch.tensor([[other, -1], [-1, mine], [other, other]])
+        assert touching([("ad", wide), ("none", wide)], block).tolist() == [1]
+    taken = flat.take(torch.tensor([3, 1, 0]))
+    assert taken.values.tolist() == [mine, other, mine]
+    assert taken.offsets.tolist() == [0, 1, 1]
+
+
+def test_matching_batches_are_whole_and_even():
+    def read(low, high):
+        return torch.arange(low, high)
+
+    found = matching_batches(
+        read, lambda x: (x % 3 == 0).nonzero().flatten(), 100, 8, 1.0, torch.device("cpu")
+    )
+    batches = [(examples[rows], num) for examples, rows, num in found]
+    assert torch.equal(torch.cat([some for some, _ in batches]), torch.arange(0, 100, 3))
+    assert all(len(some) == num <= 8 for some, num in batches)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("true", ProbeConfig()),
+        ("false", None),
+        ("{blocks = 3, passes = 2, rate = 0.5}", ProbeConfig(blocks=3, passes=2, rate=0.5)),
+    ],
+)
+def test_probe_is_a_switch_or_a_section(value, expected):
+    config = make_config(*CCE, f"embeddings.recluster.probe={value}")
+    assert config.embeddings.probe == expected
+    tree = encode(config)
+    again = outsize.training.strict_toml.decode(type(config), tree, "again")
+    assert again == config
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["embeddings.recluster.probe=8"], "must be true, false or a section, but got 8"),
+        (["embeddings.recluster.probe={blocks=0}"], "blocks must be between 1 and 255"),
+        (["embeddings.recluster.probe={rate=0.0}"], "must be > 0"),
+        (["embeddings.recluster.probe={rat=1}"], "unknown key"),
+        (["embeddings.method=hash", "embeddings.recluster.probe=true"], "of the method cce"),
+    ],
+)
+def test_impossible_probes_are_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        make_config(*CCE, *settings)
