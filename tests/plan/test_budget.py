@@ -11,13 +11,13 @@ from outsize.plan.budget import read_size, slot_bytes, ways_to_fit
 from outsize.training.config import RunConfig
 from outsize.training.strict_toml import decode
 
-LARGE = ("data.largest_vocabulary=2_000_000", "embeddings.dim=64", "data.num_train=400",
+LARGE = ("data.largest_vocabulary=100_000", "embeddings.dim=32", "data.num_train=400",
          "data.num_clusters=4", "train.steps=4")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def ways():
-    """Ways to fit rows of a gigabyte on two ranks, with room for a part of them besides."""
+    """Ways to fit rows of some megabytes on two ranks, with room for a part of them besides."""
     planner = Planner(make_config(CLICKS, *LARGE), 2, sample_steps=4)
     whole = planner.plan()
     planner.limit_bytes = whole.peak.process + whole.peak.counted * 2 // 3

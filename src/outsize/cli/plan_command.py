@@ -18,6 +18,15 @@ def plan(
         str | None,
         typer.Option(metavar="SIZE", help="Memory of a rank, such as 2GB: says how to fit it."),
     ] = None,
+    link: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SPEED", help="Link of a rank, such as 25Gbit: says how long it takes."
+        ),
+    ] = None,
+    latency_us: Annotated[
+        float, typer.Option(metavar="US", help="Microseconds of a round over the link.")
+    ] = 50.0,
     sample_steps: Annotated[
         int, typer.Option(metavar="N", help="Steps to simulate at most, where rows travel.")
     ] = 500,
@@ -27,12 +36,14 @@ def plan(
     """Say what a run will take: memory, steps, disk, bytes between ranks. Nothing is trained."""
     from outsize.plan import Planner
     from outsize.plan.budget import read_size, ways_to_fit
+    from outsize.plan.step_time import read_link
     from outsize.plan.text import plan_lines, way_lines
     from outsize.training import load_config
 
     import_modules(imports)
     limit = None if memory is None else read_size(memory)
-    planner = Planner(load_config(run, settings), ranks, sample_steps, limit)
+    way = None if link is None else read_link(link, latency_us)
+    planner = Planner(load_config(run, settings), ranks, sample_steps, limit, way)
     found = planner.plan()
     ways = [] if memory is None else ways_to_fit(planner, found)
     if not as_json:

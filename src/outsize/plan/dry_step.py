@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import resource
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,14 @@ import torch
 
 from outsize.data import ClickBatch
 from outsize.metrics import ClickMetrics
-from outsize.plan.reads import rowless_store
+from outsize.plan.rowless import RowlessStore
 from outsize.training.build import build_dense_optimizer
 from outsize.training.config import RunConfig
 from outsize.training.tasks import ClickTask, RetrievalTask, Task
 from outsize.training.tasks.base import RankPart
 
 _STATUS, _MAPS, _RESET = (Path(f"/proc/self/{name}") for name in ("status", "smaps", "clear_refs"))
+_TIMED_STEPS = 3  # the first one also loads kernels
 _MOST_SCORES = 1_000_000_000  # of queries by items, in an evaluation that is run to be measured
 
 
@@ -35,12 +37,14 @@ class DryStep:
         device_bytes: Memory of the accelerator at most; `None` if the run is on the CPU.
         unread_bytes: Bytes of mapped files that were not read yet.
         left_out: What was not measured, in words.
+        dense_s: Seconds of a step without its rows, at least.
     """
 
     host_bytes: int
     device_bytes: int | None
     unread_bytes: int
     left_out: tuple[str, ...] = ()
+    dense_s: float = 0.0
 
 
 def dry_step(config: RunConfig, task: Task[Any], num_ranks: int) -> DryStep:
@@ -48,7 +52,7 @@ def dry_step(config: RunConfig, task: Task[Any], num_ranks: int) -> DryStep:
 
     Args:
         config: The run.
-        task: Its task, over a `RowlessStore`; its dense weights are changed.
+        task: Its task, over a `RowlessStore` or over tables; its weights are changed.
         num_ranks: Number of ranks, of whose batches the first one's part is taken.
     """
     gc.collect()
@@ -57,25 +61,40 @@ def dry_step(config: RunConfig, task: Task[Any], num_ranks: int) -> DryStep:
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     task.begin()
-    _train(config, task, num_ranks)
+    dense_s = min(_train(config, task, num_ranks) for _ in range(_TIMED_STEPS))
     left_out = _evaluate(config, task)
     on_device = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
-    return DryStep(peak_bytes(), on_device, unread_bytes(), left_out)
+    return DryStep(peak_bytes(), on_device, unread_bytes(), left_out, dense_s)
 
 
-def _train(config: RunConfig, task: Task[Any], num_ranks: int) -> None:
+def _train(config: RunConfig, task: Task[Any], num_ranks: int) -> float:
+    """Take one step; returns its seconds."""
     task.model.train()
     batch = next(task.train_batches(0, 0, RankPart(0, num_ranks)))
     optimizer = build_dense_optimizer(config.optimizer, task.trained)
+    store = task.embeddings.store
+    if isinstance(store, RowlessStore):
+        store.has_values = not isinstance(batch, ClickBatch)
+    _synchronize(task.device)
+    started = time.perf_counter()
     with torch.enable_grad():
         loss = task.loss(batch)
         loss.backward()
     optimizer.step()
     optimizer.zero_grad()
     task.commit()
-    store = rowless_store(task)
-    store.forget_pending()
-    store.reads.clear()
+    _synchronize(task.device)
+    elapsed_s = time.perf_counter() - started
+    if isinstance(store, RowlessStore):
+        store.has_values = True
+        store.forget_pending()
+        store.reads.clear()
+    return elapsed_s
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def _evaluate(config: RunConfig, task: Task[Any]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from outsize.spec import MemoryUse
 from outsize.training.config import RunConfig
 from outsize.training.tasks import Task
 
-_REPORT_BYTES = 60_000_000  # the plots of the report, on the first rank
+_REPORT_BYTES = 20_000_000  # plots of the report, on the first rank, beyond what a step has freed
 _RANKS_BYTES = 15_000_000  # the process group and its threads
 _COPIES_OF_MESSAGES = 4  # as rows, as sections, as sent and as received
 
@@ -78,8 +78,7 @@ def peak_parts(
     own_cache = 0 if cache is None else cache.memory_use().total_bytes
     counted = memory.total_bytes
     of_tables = sum(tensor_bytes(weight) for weight in tables.parameters())
-    largest = max((tensor_bytes(weight) for weight in tables.parameters()), default=0)
-    trained = of_tables + optimizer_state_bytes(config, tables) + 2 * largest
+    trained = _training_bytes(config, tables)
     weights = sum(tensor_bytes(weight) for weight in task.trained.parameters())
     copied = weights + of_tables if num_ranks > 1 and not config.is_asynchronous else 0
     sent = 0.0 if traffic is None else sum(traffic.bytes_per_step.values())
@@ -90,3 +89,15 @@ def peak_parts(
         return PeakParts(counted - own_cache, trained, copied, messages, process), None
     on_device = PeakParts(counted - own_cache, trained, copied, messages, dry.device_bytes)
     return PeakParts(0, 0, 0, 0, process), on_device
+
+
+def table_bytes(config: RunConfig, tables: nn.Module) -> int:
+    """What tables take in training: parameters, index maps, gradients and optimizer state."""
+    tensors = [*tables.parameters(), *tables.buffers()]
+    return sum(tensor_bytes(tensor) for tensor in tensors) + _training_bytes(config, tables)
+
+
+def _training_bytes(config: RunConfig, tables: nn.Module) -> int:
+    """Gradients and optimizer state of tables, and temporary tensors of the optimizer's step."""
+    sizes = [tensor_bytes(weight) for weight in tables.parameters()]
+    return sum(sizes) + optimizer_state_bytes(config, tables) + 2 * max(sizes, default=0)

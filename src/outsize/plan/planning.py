@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -19,9 +19,10 @@ from outsize.plan.counted_memory import (
     trained_tables,
 )
 from outsize.plan.dry_step import DryStep, dry_step, resident_bytes
-from outsize.plan.peak import PeakParts, peak_parts
+from outsize.plan.peak import PeakParts, peak_parts, table_bytes
 from outsize.plan.reads import rowless_store
 from outsize.plan.rowless import RowlessConfig
+from outsize.plan.step_time import Link, StepTime, exchange_seconds
 from outsize.plan.traffic import MOST_RANKS, SAMPLE_STEPS, Sample, Traffic
 from outsize.spec import MemoryUse, TableSpec
 from outsize.training.available_memory import available_bytes
@@ -31,7 +32,8 @@ from outsize.training.memory_needs import refusing_what_memory_cannot_hold
 from outsize.training.store_config import StoreConfig
 from outsize.training.tasks import TASKS, ClickTask, RetrievalTask, Task
 
-Say = Callable[[str], None]
+_RANK_STEPS = 4000  # of all ranks together
+_EASILY = 0.25  # of the memory that is available
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class Plan:
         num_checkpoints: How many of them are on disk at most.
         traffic: Bytes between ranks; `None` if rows do not travel, or it was not predicted.
         limit_bytes: The memory that a rank may take; `None` if unknown.
+        time: The time of a step; `None` without a link.
         notes: What was not predicted, and why.
     """
 
@@ -76,6 +79,7 @@ class Plan:
     num_checkpoints: int
     traffic: Traffic | None
     limit_bytes: int | None
+    time: StepTime | None = None
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -118,6 +122,7 @@ class Plan:
             "checkpoint_bytes": self.checkpoint_bytes,
             "disk_bytes": self.disk_bytes,
             "traffic": None if self.traffic is None else _plain_traffic(self.traffic),
+            "time": None if self.time is None else self.time.summary(),
             "notes": self.notes,
         }
 
@@ -131,6 +136,7 @@ class Planner:
         sample_steps: Steps to simulate at most, where rows travel.
         limit_bytes: The memory that a rank may take; by default its share of what this machine has
             to give.
+        link: The link between ranks, to predict the time of a step.
     """
 
     def __init__(
@@ -139,18 +145,17 @@ class Planner:
         num_ranks: int = 1,
         sample_steps: int = SAMPLE_STEPS,
         limit_bytes: int | None = None,
+        link: Link | None = None,
     ) -> None:
         if num_ranks < 1:
             raise ConfigError(f"--ranks must be at least 1, but got {num_ranks}")
         if sample_steps < 2:
             raise ConfigError(f"--sample-steps must be at least 2, but got {sample_steps}")
         self.config, self.num_ranks = config, num_ranks
-        self._sample_steps = sample_steps
-        wanted = config.embeddings
-        rowless = replace(config, embeddings=RowlessConfig(wanted.dim, wanted.init_std))
+        self._sample_steps, self._link = sample_steps, link
         with refusing_what_memory_cannot_hold():
-            self.task: Task[Any] = TASKS[config.task](rowless)
-            self._dry: DryStep = dry_step(config, self.task, num_ranks)
+            self.task = self._rowless_task()
+            self._dry: DryStep = self._dry_step()
         per_epoch = self.task.num_batches(num_ranks)
         total = per_epoch * config.train.epochs
         self.steps_per_epoch = per_epoch
@@ -158,6 +163,27 @@ class Planner:
         self.specs = list(rowless_store(self.task).layout.specs)
         self.limit_bytes = _own_limit(num_ranks) if limit_bytes is None else limit_bytes
         self._sample: Sample | None = None
+
+    def _rowless_task(self) -> Task[Any]:
+        wanted = self.config.embeddings
+        rowless = RowlessConfig(wanted.dim, wanted.init_std)
+        return TASKS[self.config.task](replace(self.config, embeddings=rowless))
+
+    def _dry_step(self) -> DryStep:
+        """The memory of a step: with the run's tables if they fit easily, else without rows.
+
+        Tables take part because each method has kernels and temporary tensors of its own.
+        """
+        features, specs = self.task.embeddings.features, self.task.embeddings.specs.values()
+        tables = trained_tables(self.config, features, list(specs))
+        held = table_bytes(self.config, tables)
+        free = available_bytes()
+        if not held or (free is not None and held > _EASILY * free):
+            return dry_step(self.config, self.task, self.num_ranks)
+        del self.task  # the data is read once more: a run has it once
+        found = dry_step(self.config, TASKS[self.config.task](self.config), self.num_ranks)
+        self.task = self._rowless_task()
+        return replace(found, host_bytes=found.host_bytes - held)
 
     def plan(self, config: RunConfig | None = None) -> Plan:
         """The plan of the run, or of one with other embeddings."""
@@ -199,6 +225,7 @@ class Planner:
             num_checkpoints=config.checkpoint.keep + int(config.checkpoint.best),
             traffic=traffic,
             limit_bytes=self.limit_bytes,
+            time=self._time(config, tables, traffic, notes),
             notes=notes,
         )
 
@@ -218,16 +245,37 @@ class Planner:
             return None
         if self.num_ranks > MOST_RANKS:
             notes.append(
-                f"bytes between ranks are predicted for at most {MOST_RANKS} ranks, by simulation"
+                f"bytes and hit rate per rank are those of {MOST_RANKS} ranks: with more, copies "
+                "are refreshed more often, and messages are smaller and more"
             )
-            return None
         if isinstance(self.task, RetrievalTask):
             notes.append("items are drawn by the initial weights: a trained model draws others")
         if self._sample is None:
+            num_ranks = min(self.num_ranks, MOST_RANKS)
+            steps = min(self._sample_steps, max(2, _RANK_STEPS // num_ranks))
             self._sample = Sample(
-                config, self.task, self.num_ranks, self.num_steps, self._sample_steps
+                config, self.task, num_ranks, self.num_steps, steps, self.steps_per_epoch
             )
         return self._sample.traffic(wanted)
+
+    def _time(
+        self, config: RunConfig, tables: nn.Module, traffic: Traffic | None, notes: list[str]
+    ) -> StepTime | None:
+        if self._link is None:
+            return None
+        rows_s = 0.0
+        if traffic is not None:
+            rows_s = traffic.rows_s
+        elif isinstance(config.embeddings, StoreConfig):
+            notes.append("the time of rows was not measured: it is not in the time of a step")
+        weights = [*self.task.trained.parameters(), *tables.parameters()]
+        sent = 0.0 if traffic is None else sum(traffic.bytes_per_step.values())
+        exchange_s = exchange_seconds(
+            self._link, self.num_ranks, sent, sum(tensor_bytes(weight) for weight in weights),
+            exchanges_rows=traffic is not None,
+        )  # fmt: skip
+        notes.append("times are those of this machine as busy as it is, and nothing overlaps")
+        return StepTime(self._dry.dense_s, rows_s, exchange_s, self.steps_per_epoch, self.num_ranks)
 
     def _ranks_that_differ(self, config: RunConfig) -> Sequence[int]:
         """The ranks to count: all of few; of many, and of equal ones, the first, which has most."""

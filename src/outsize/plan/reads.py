@@ -80,12 +80,13 @@ def _batches(task: Task[Any], part: RankPart) -> Iterator[Any]:
 def _read(task: Task[Any], store: RowlessStore, batch: Any) -> list[Int64[Tensor, " _"]]:
     """The training reads of one batch."""
     store.reads.clear()
+    store.has_values = not isinstance(batch, ClickBatch)  # they decide nothing there
     with torch.enable_grad():
         if isinstance(batch, ClickBatch):
             task.embeddings(batch.ids)  # the rest of the model reads nothing
         else:
             task.loss(batch)
             task.commit()
-    found = list(store.reads)
+    found, store.has_values = list(store.reads), True
     store.reads.clear()
     return found

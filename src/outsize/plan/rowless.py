@@ -23,7 +23,10 @@ class RowlessStore(RowStore):
     Attributes:
         reads: Store ids of every training read, one tensor per read, ascending; the caller clears
             it.
+        has_values: Whether values are computed; without them, which is faster, every row is zero.
     """
+
+    has_values: bool = True
 
     def __init__(self, specs: Sequence[TableSpec], seed: int = 0) -> None:
         super().__init__(specs, seed)
@@ -57,6 +60,8 @@ class RowlessStore(RowStore):
 
     def _initial(self, ids: Int64[Tensor, " n"], dim: int, dtype: torch.dtype) -> Tensor:
         """The initial values of the rows of one group, by ascending store ids."""
+        if not self.has_values:
+            return torch.zeros(1, dim, dtype=dtype, device=ids.device).expand(ids.shape[0], dim)
         rows = torch.empty(ids.shape[0], dim, dtype=dtype, device=ids.device)
         for spec in self.layout.specs:
             start = self.layout.offsets[spec.name]

@@ -7,6 +7,8 @@ have an influence on which messages are sent, but for the rounding errors that a
 
 from __future__ import annotations
 
+import statistics
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
@@ -36,12 +38,14 @@ class Simulated:
         flushes: `(flushes, ranks, columns)` counts of each flush.
         cache_bytes: Bytes of the cache of each rank after the last flush, as `MemoryUse` counts.
         state_bytes: Bytes of the cache of each rank in a checkpoint.
+        rows_s: Processor time of a rank per step, without waiting for others.
     """
 
     steps: Float64[np.ndarray, "steps ranks columns"]
     flushes: Float64[np.ndarray, "flushes ranks columns"]
     cache_bytes: list[int]
     state_bytes: list[int]
+    rows_s: float
 
 
 def simulate(
@@ -69,14 +73,18 @@ def simulate(
     )
     flushes = set(flushed_after)
 
-    def work(ranks: ThreadRanks) -> tuple[list[list[float]], list[list[float]], int, int]:
+    def work(ranks: ThreadRanks) -> tuple[list[list[float]], list[list[float]], int, int, float]:
         store = config.build_store([spec], seed, ranks)
         optimizer = config.build_row_optimizer(store)
         assert optimizer is not None
         of_steps: list[list[float]] = []
         of_flushes: list[list[float]] = []
+        seconds: list[float] = []
         for step, parts in enumerate(reads, 1):
-            _step(store, [compact(ids) for ids in parts[ranks.rank]], gradients)
+            renamed = [compact(ids) for ids in parts[ranks.rank]]
+            started = time.thread_time()
+            _step(store, renamed, gradients)
+            seconds.append(time.thread_time() - started)
             of_steps.append(_line(store.take_counts()))
             if step in flushes:
                 store.flush()
@@ -84,10 +92,13 @@ def simulate(
         store.flush()  # as a run, which saves after its last validation
         state = store.rank_state().values()
         saved = sum(tensor.numel() * tensor.element_size() for tensor in state)
-        return of_steps, of_flushes, store.memory_use().bytes_of("cache"), saved
+        held = store.memory_use().bytes_of("cache")
+        return of_steps, of_flushes, held, saved, statistics.median(seconds)
 
-    steps, flushed, cache, saved = zip(*run_as_ranks(num_ranks, work), strict=True)
-    return Simulated(_stacked(steps), _stacked(flushed), list(cache), list(saved))
+    steps, flushed, held, saved, seconds = zip(*run_as_ranks(num_ranks, work), strict=True)
+    return Simulated(
+        _stacked(steps), _stacked(flushed), list(held), list(saved), statistics.fmean(seconds)
+    )
 
 
 def _step(store: RowStore, parts: Sequence[Int64[Tensor, " _"]], gradients: Tensor) -> None:

@@ -29,6 +29,7 @@ def plan_lines(plan: Plan) -> list[str]:
         "",
         *_steps(plan),
         *_traffic(plan),
+        *_time(plan),
         *(f"note: {note}" for note in plan.notes),
     ]
 
@@ -141,7 +142,8 @@ def _traffic(plan: Plan) -> list[str]:
     if traffic is None:
         return []
     sent = traffic.bytes_per_step
-    steps = plan.num_ranks * plan.num_steps
+    steps = traffic.num_ranks * plan.num_steps
+    total = sum(sent.values()) * plan.num_ranks * plan.num_steps
     rows = [("between ranks, per rank and step", "")]
     rows += [(f"  {kind}", format_bytes(size)) for kind, size in sent.items()]
     rows += [
@@ -149,9 +151,22 @@ def _traffic(plan: Plan) -> list[str]:
         ("  rows read", f"{traffic.reads / steps:,.0f}"),
         ("  of other ranks", f"{(traffic.reads - traffic.local) / steps:,.0f}"),
         ("  hit rate of the cache", f"{traffic.hit_rate:.3f}"),
-        ("in the whole run, all ranks", format_bytes(sum(traffic.sent_bytes.values()))),
+        ("in the whole run, all ranks", format_bytes(total)),
     ]
     basis = f"simulated: {traffic.simulated_steps:,} of {traffic.num_steps:,} steps"
     if traffic.share_of_rows < 1:
         basis += f" on {traffic.share_of_rows:.1%} of the rows"
     return ["", *aligned(rows), f"({basis})"]
+
+
+def _time(plan: Plan) -> list[str]:
+    time = plan.time
+    if time is None:
+        return []
+    rows = [("time of a step", f"{1000 * time.total_s:,.1f} ms")]
+    rows += [(f"  {part}", f"{1000 * each:,.1f} ms") for part, each in time.parts.items()]
+    rows += [
+        ("an epoch", f"{time.hours_per_epoch:,.2f} hours"),
+        ("an epoch on all machines", f"{time.hours_per_epoch * plan.num_ranks:,.2f} machine-hours"),
+    ]
+    return ["", *aligned(rows), f"longest: {time.bottleneck}. Shorter by {time.advice}."]

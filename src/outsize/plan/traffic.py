@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,13 +17,11 @@ from outsize.training.store_config import StoreConfig
 from outsize.training.tasks import Task
 
 SAMPLE_STEPS = 500
-MOST_RANKS = 64  # as threads, which send each other messages
+MOST_RANKS = 32  # as threads, which send each other messages
 _MOST_READS = 12_000_000  # row reads of a simulation: some ten seconds
 _MOST_SLOTS = 4_000_000  # of all ranks together
 _LEAST_READS = 400  # per rank and step; with fewer, the padding of messages would show
 _NARROW_IDS = (1 << 31) - 1
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -44,6 +41,7 @@ class Traffic:
         share_of_rows: The share of rows that the simulation had.
         cache_bytes: Bytes of the cache of each rank; 0 without one.
         cache_state_bytes: Bytes of all caches in a checkpoint.
+        rows_s: Processor time per step that a rank of this machine spends on rows.
     """
 
     sent_bytes: dict[str, int]
@@ -58,6 +56,7 @@ class Traffic:
     share_of_rows: float
     cache_bytes: list[int]
     cache_state_bytes: int
+    rows_s: float
 
     @property
     def hit_rate(self) -> float:
@@ -81,6 +80,7 @@ class Sample:
         num_ranks: Number of ranks.
         num_steps: Steps of the run.
         most_steps: Steps to record at most.
+        steps_per_epoch: Steps of one pass over the data; by default those of so many ranks.
     """
 
     def __init__(
@@ -90,10 +90,12 @@ class Sample:
         num_ranks: int,
         num_steps: int,
         most_steps: int = SAMPLE_STEPS,
+        steps_per_epoch: int | None = None,
     ) -> None:
         self.num_ranks, self.num_steps = num_ranks, num_steps
         self.num_rows = rowless_store(task).layout.num_rows
-        flushes = flush_steps(config, num_steps, task.num_batches(num_ranks))
+        per_epoch = steps_per_epoch or task.num_batches(num_ranks)
+        flushes = flush_steps(config, num_steps, per_epoch)
         self.segments: list[Segment] = segments_of(flushes, most_steps)
         self.simulated_steps = sum(segment.simulated for segment in self.segments)
         self.share = self._share(task, config)
@@ -123,6 +125,7 @@ class Sample:
             share_of_rows=self.share,
             cache_bytes=[round(size * scale) for size in found.cache_bytes],
             cache_state_bytes=round(sum(found.state_bytes) * scale),
+            rows_s=found.rows_s / self.share,
         )
 
     def _share(self, task: Task[Any], config: RunConfig) -> float:
