@@ -47,6 +47,8 @@ def fill_initial_rows(
         first: The first row; 0 for a whole table.
         every: Stride between rows; 1 for a whole table.
     """
+    if weight.is_meta:
+        return
     step = max(1, _CHUNK_VALUES // spec.dim)
     with torch.no_grad():
         for start in range(0, weight.shape[0], step):

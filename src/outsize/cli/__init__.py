@@ -21,6 +21,7 @@ import typer
 from outsize.cli.command_options import say
 from outsize.cli.export_commands import evaluate, export, predict, serve
 from outsize.cli.init_command import init
+from outsize.cli.plan_command import plan
 from outsize.cli.tour_commands import bench, demo
 from outsize.cli.train_commands import compare, train
 from outsize.errors import ConfigError, LostRanksError, OutsizeError
@@ -45,6 +46,7 @@ _ON_SEVERAL_RANKS = ("train",)
 COMMANDS: dict[str, Callable[..., dict[str, Any]]] = {
     "init": init,
     "demo": demo,
+    "plan": plan,
     "train": train,
     "compare": compare,
     "export": export,

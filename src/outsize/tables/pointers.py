@@ -44,6 +44,8 @@ def hashed_pointers(
 ) -> Integer[Tensor, "num_ids columns"]:
     """Packed pointers of all ids from random hashes, for a table that is not clustered yet."""
     packed = torch.empty(num_ids, hashes.shape[0], dtype=pointer_type(num_codes))
+    if packed.is_meta:
+        return packed
     for first in range(0, num_ids, _CHUNK_IDS):
         ids = torch.arange(first, min(first + _CHUNK_IDS, num_ids))
         packed[first : first + _CHUNK_IDS] = pack(hash_ids(ids, hashes, num_codes), packed.dtype)

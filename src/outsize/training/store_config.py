@@ -11,7 +11,7 @@ from outsize.collection import EmbeddingCollection
 from outsize.contracts import RowStore
 from outsize.errors import ConfigError
 from outsize.optimizers import ROW_OPTIMIZERS, RowOptimizer
-from outsize.ranks.collectives import world_size
+from outsize.ranks.collectives import RankGroup, world_size
 from outsize.registries import require_known
 from outsize.spec import FeatureSpec, TableSpec
 from outsize.stores import (
@@ -120,12 +120,21 @@ class StoreConfig(EmbeddingsConfig):
     ) -> EmbeddingCollection:
         return EmbeddingCollection(features, self.build_store(specs, seed))
 
-    def build_store(self, specs: Sequence[TableSpec], seed: int) -> RowStore:
-        """The store, with the cache in front of it."""
+    def build_store(
+        self, specs: Sequence[TableSpec], seed: int, ranks: RankGroup | None = None
+    ) -> RowStore:
+        """The store, with the cache in front of it.
+
+        Args:
+            specs: The tables.
+            seed: Seed of their initial rows.
+            ranks: The ranks that share the rows; by default those of the process group.
+        """
         if not self.is_shared:
             store = STORES[self.store](specs, seed=seed)
             return ReplicatedStore(store) if world_size() > 1 else store
-        store = STORES[self.store](specs, seed=seed, wire=self.wire)
+        group = {} if ranks is None else {"group": ranks}
+        store = STORES[self.store](specs, seed=seed, wire=self.wire, **group)
         cache = self.cache
         if cache.share:
             num_rows = max(len(store.layout.groups), round(cache.share * store.layout.num_rows))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import islice
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,11 +18,24 @@ from outsize.contracts import ReclusterReport
 from outsize.data.click_data import Split
 from outsize.errors import ConfigError, DataError
 from outsize.optimizers import RowOptimizer
+from outsize.ranks.collectives import rank, world_size
 from outsize.spec import MemoryUse
 from outsize.tables import ProbeBlock
 from outsize.training.metric_names import Metrics
 
 Batch = TypeVar("Batch")
+
+
+class RankPart(NamedTuple):
+    """Whose part of each batch to make: that of one rank of several."""
+
+    rank: int
+    num_ranks: int
+
+    @classmethod
+    def own(cls) -> RankPart:
+        """The part of this process."""
+        return cls(rank(), world_size())
 
 
 class Task(ABC, Generic[Batch]):
@@ -56,12 +69,20 @@ class Task(ABC, Generic[Batch]):
         return self.model
 
     @abstractmethod
-    def num_batches(self) -> int:
-        """Batches in one epoch."""
+    def num_batches(self, num_ranks: int | None = None) -> int:
+        """Batches in one epoch of so many ranks; by default of those there are."""
 
     @abstractmethod
-    def train_batches(self, epoch: int, start: int) -> Iterator[Batch]:
-        """The batches of an epoch from number `start` on: this rank's share, on its device."""
+    def train_batches(
+        self, epoch: int, start: int, part: RankPart | None = None
+    ) -> Iterator[Batch]:
+        """The batches of an epoch from number `start` on, on the task's device.
+
+        Args:
+            epoch: The epoch, from 0.
+            start: Number of the first batch.
+            part: Whose part of them; by default that of this rank.
+        """
 
     @abstractmethod
     def num_examples(self, batch: Batch) -> int:

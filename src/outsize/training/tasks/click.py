@@ -29,7 +29,7 @@ from outsize.training.build import (
 from outsize.training.config import RunConfig
 from outsize.training.metric_names import Metrics
 from outsize.training.probed_examples import matching_batches, touching
-from outsize.training.tasks.base import Task
+from outsize.training.tasks.base import RankPart, Task
 
 _BATCHES_PER_LOOK = 16  # evaluated between two looks whether to stop
 
@@ -53,7 +53,7 @@ class ClickTask(Task[ClickBatch]):
         self.rows = config.embeddings.build_row_optimizer(self.embeddings.store)
         self.fingerprint = self.data.fingerprint
         self._forward = data_parallel(config, self.model)
-        self._batch_size = config.train.batch_size * world_size()
+        self._rank_batch_size = config.train.batch_size
         self._eval_batch_size = config.train.eval_batch_size * world_size()
         self._weighted = config.embeddings.weighs_ids
         self._best_possible: dict[Split, Metrics] = {}
@@ -62,11 +62,19 @@ class ClickTask(Task[ClickBatch]):
                 raise DataError(f"the {split} split has no examples: look at the split and filters")
         self.use_precision(config.train.precision)
 
-    def num_batches(self) -> int:  # noqa: D102
-        return self.data.num_batches("train", self._batch_size)
+    @property
+    def _batch_size(self) -> int:
+        """Examples per batch, over all ranks."""
+        return self._rank_batch_size * world_size()
 
-    def train_batches(self, epoch: int, start: int) -> Iterator[ClickBatch]:  # noqa: D102
-        return self._batches("train", self._batch_size, epoch, start)
+    def num_batches(self, num_ranks: int | None = None) -> int:  # noqa: D102
+        return self.data.num_batches("train", self._rank_batch_size * (num_ranks or world_size()))
+
+    def train_batches(  # noqa: D102
+        self, epoch: int, start: int, part: RankPart | None = None
+    ) -> Iterator[ClickBatch]:
+        part = part or RankPart.own()
+        return self._batches("train", self._rank_batch_size * part.num_ranks, epoch, start, part)
 
     def num_examples(self, batch: ClickBatch) -> int:  # noqa: D102
         return batch.num_global
@@ -149,11 +157,17 @@ class ClickTask(Task[ClickBatch]):
             return self._forward(batch.dense, batch.ids), batch.labels
 
     def _batches(
-        self, split: Split, batch_size: int, epoch: int = 0, start: int = 0
+        self,
+        split: Split,
+        batch_size: int,
+        epoch: int = 0,
+        start: int = 0,
+        part: RankPart | None = None,
     ) -> Iterator[ClickBatch]:
         """Batches, or a rank's parts of them, where the model is; made ahead for a GPU."""
+        number, num_ranks = part or RankPart.own()
         batches = self.data.batches(
-            split, batch_size, epoch=epoch, start=start, rank=rank(), world_size=world_size()
+            split, batch_size, epoch=epoch, start=start, rank=number, world_size=num_ranks
         )
         if self.device.type == "cpu":
             return batches

@@ -24,7 +24,7 @@ from outsize.training.config import RunConfig
 from outsize.training.excluded_edges import relations_with_links_reversed, without_edges
 from outsize.training.retrieval_evaluation import Encode
 from outsize.training.sampled_counts import expected_reads
-from outsize.training.tasks.base import Task
+from outsize.training.tasks.base import RankPart, Task
 from outsize.training.tasks.retrieval import RetrievalTask
 
 
@@ -91,11 +91,15 @@ class LinkTask(RetrievalTask):
         }
         return RetrievalData(queries, items, pairs, seed=seed)
 
-    def train_batches(self, epoch: int, start: int) -> Iterator[LinkBatch]:
+    def train_batches(
+        self, epoch: int, start: int, part: RankPart | None = None
+    ) -> Iterator[LinkBatch]:
         """The pairs of a rank, with those of all ranks."""
-        first = epoch * self.num_batches() + start
-        everyone = self.data.batches("train", self._batch_size, epoch=epoch, start=start)
-        own = super().train_batches(epoch, start)
+        part = part or RankPart.own()
+        first = epoch * self.num_batches(part.num_ranks) + start
+        batch_size = self._rank_batch_size * part.num_ranks
+        everyone = self.data.batches("train", batch_size, epoch=epoch, start=start)
+        own = super().train_batches(epoch, start, part)
         for number, (batch, whole) in enumerate(zip(own, everyone, strict=True), first):
             links = whole.query_rows.cpu(), whole.items.cpu()
             parts = {field.name: getattr(batch, field.name) for field in fields(PairBatch)}

@@ -30,7 +30,7 @@ from outsize.training.build_graph import build_graph_data, build_graph_model, re
 from outsize.training.config import RunConfig
 from outsize.training.metric_names import Metrics
 from outsize.training.sampled_counts import expected_reads
-from outsize.training.tasks.base import Task
+from outsize.training.tasks.base import RankPart, Task
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class NodeTask(Task[NodeBatch]):
         self.fingerprint = self.data.fingerprint
         self._forward = data_parallel(config, self.model)
         self._wanted = config.graph
-        self._batch_size = config.train.batch_size * world_size()
+        self._rank_batch_size = config.train.batch_size
         self._weighted = config.embeddings.weighs_ids
         self._fan_out = config.graph.fan_out
         seed = derive_seed(config.seed, "neighbors")
@@ -92,13 +92,17 @@ class NodeTask(Task[NodeBatch]):
         self.use_precision(config.train.precision)
         self.model.train()
 
-    def num_batches(self) -> int:  # noqa: D102
-        return -(-len(self._nodes["train"]) // self._batch_size)
+    def num_batches(self, num_ranks: int | None = None) -> int:  # noqa: D102
+        batch_size = self._rank_batch_size * (num_ranks or world_size())
+        return -(-len(self._nodes["train"]) // batch_size)
 
-    def train_batches(self, epoch: int, start: int) -> Iterator[NodeBatch]:
+    def train_batches(
+        self, epoch: int, start: int, part: RankPart | None = None
+    ) -> Iterator[NodeBatch]:
         """Batches with sampled neighbours, made ahead in a thread."""
-        places = self._places(start)
-        first = epoch * self.num_batches() + start
+        part = part or RankPart.own()
+        places = self._places(start, part)
+        first = epoch * self.num_batches(part.num_ranks) + start
 
         def make(numbered: tuple[int, tuple[int, int, int]]) -> NodeBatch:
             number, (low, high, size) = numbered
@@ -169,15 +173,15 @@ class NodeTask(Task[NodeBatch]):
         kind = np.float32 if self.labels.is_multi_label else np.int64
         return torch.from_numpy(found.astype(kind))
 
-    def _places(self, start: int) -> Iterator[tuple[int, int, int]]:
+    def _places(self, start: int, part: RankPart) -> Iterator[tuple[int, int, int]]:
         """Where a rank's part of each training batch is, from `start` on, and how large it is.
 
         As in `ClickData.batches`, the ranks together see the batches of a single process.
         """
-        total, batch_size = len(self._nodes["train"]), self._batch_size
+        total, batch_size = len(self._nodes["train"]), self._rank_batch_size * part.num_ranks
         for first in range(start * batch_size, total, batch_size):
             size = min(batch_size, total - first)
-            low, high = (first + size * r // world_size() for r in (rank(), rank() + 1))
+            low, high = (first + size * r // part.num_ranks for r in (part.rank, part.rank + 1))
             yield low, high, size
 
     def _labelled(self, split: Split) -> NDArray[np.int64]:

@@ -46,7 +46,7 @@ from outsize.training.metric_names import Metrics
 from outsize.training.probed_examples import matching_batches, touching
 from outsize.training.retrieval_evaluation import Encode, encode_corpus, evaluate_retrieval
 from outsize.training.saved_state import fitting, require_weights
-from outsize.training.tasks.base import Task
+from outsize.training.tasks.base import RankPart, Task
 
 _QUERIES_PER_CHUNK = 1024
 _ITEMS_PER_CHUNK = 8192
@@ -74,7 +74,7 @@ class RetrievalTask(Task[PairBatch]):
         self.judge = config.retrieval.judge
         self.higher_is_better = self.judge != "loss"
         self._wanted = config.retrieval
-        self._batch_size = config.train.batch_size * world_size()
+        self._rank_batch_size = config.train.batch_size
         self._eval_queries = min(config.train.eval_batch_size, _QUERIES_PER_CHUNK)
         self._weighted = config.embeddings.weighs_ids
         self._require_possible(config)
@@ -108,17 +108,25 @@ class RetrievalTask(Task[PairBatch]):
         """The model, and the temperature where it is learned."""
         return self._trained
 
-    def num_batches(self) -> int:  # noqa: D102
-        return self.data.num_batches("train", self._batch_size)
+    @property
+    def _batch_size(self) -> int:
+        """Pairs per batch, over all ranks."""
+        return self._rank_batch_size * world_size()
 
-    def train_batches(self, epoch: int, start: int) -> Iterator[PairBatch]:  # noqa: D102
+    def num_batches(self, num_ranks: int | None = None) -> int:  # noqa: D102
+        return self.data.num_batches("train", self._rank_batch_size * (num_ranks or world_size()))
+
+    def train_batches(  # noqa: D102
+        self, epoch: int, start: int, part: RankPart | None = None
+    ) -> Iterator[PairBatch]:
+        part = part or RankPart.own()
         return self.data.batches(
             "train",
-            self._batch_size,
+            self._rank_batch_size * part.num_ranks,
             epoch=epoch,
             start=start,
-            rank=rank(),
-            world_size=world_size(),
+            rank=part.rank,
+            world_size=part.num_ranks,
         )
 
     def num_examples(self, batch: PairBatch) -> int:  # noqa: D102

@@ -1,0 +1,1 @@
+"""How well `outsize plan` predicts what runs take."""

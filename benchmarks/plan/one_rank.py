@@ -1,0 +1,23 @@
+"""One rank of a run that also writes down the largest memory of its process.
+
+torchrun --nproc-per-node 2 -m benchmarks.plan.one_rank RUN.toml OUT
+"""
+
+import json
+import resource
+import sys
+from pathlib import Path
+
+from outsize.ranks.collectives import local_rank
+from outsize.training import load_config, train
+
+
+def main(run: str, out: str) -> None:
+    """Train, and write `peak-<rank>.json` into the run folder."""
+    train(load_config(run), out, quiet=True)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    (Path(out) / f"peak-{local_rank()}.json").write_text(json.dumps(peak))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

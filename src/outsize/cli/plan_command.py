@@ -1,0 +1,54 @@
+"""`outsize plan`: what a run will take."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from outsize.cli.command_options import AsJson, Imports, RunFile, Settings, say
+from outsize.user_modules import import_modules
+
+
+def plan(
+    run: RunFile,
+    settings: Settings = [],  # noqa: B006  typer copies it
+    ranks: Annotated[int, typer.Option(metavar="N", help="Number of ranks to plan for.")] = 1,
+    memory: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Memory of a rank, such as 2GB: says how to fit it."),
+    ] = None,
+    link: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SPEED", help="Link of a rank, such as 25Gbit: says how long it takes."
+        ),
+    ] = None,
+    latency_us: Annotated[
+        float, typer.Option(metavar="US", help="Microseconds of a round over the link.")
+    ] = 50.0,
+    sample_steps: Annotated[
+        int, typer.Option(metavar="N", help="Steps to simulate at most, where rows travel.")
+    ] = 500,
+    imports: Imports = [],  # noqa: B006
+    as_json: AsJson = False,
+) -> dict[str, Any]:
+    """Say what a run will take: memory, steps, disk, bytes between ranks. Nothing is trained."""
+    from outsize.plan import Planner
+    from outsize.plan.budget import read_size, ways_to_fit
+    from outsize.plan.step_time import read_link
+    from outsize.plan.text import plan_lines, way_lines
+    from outsize.training import load_config
+
+    import_modules(imports)
+    limit = None if memory is None else read_size(memory)
+    way = None if link is None else read_link(link, latency_us)
+    planner = Planner(load_config(run, settings), ranks, sample_steps, limit, way)
+    found = planner.plan()
+    ways = [] if memory is None else ways_to_fit(planner, found)
+    if not as_json:
+        for line in plan_lines(found):
+            say(line)
+        for line in [] if memory is None else way_lines(found, ways):
+            say(line)
+    return found.summary() | ({} if memory is None else {"ways": [w.summary() for w in ways]})

@@ -1,0 +1,5 @@
+"""`outsize plan`: what a run will take, before it is trained."""
+
+from outsize.plan.planning import Plan, Planner, plan_run
+
+__all__ = ["Plan", "Planner", "plan_run"]

@@ -1,0 +1,161 @@
+"""The memory of a training step and of an evaluation, measured on a model without rows.
+
+One batch of the run goes through its model, forwards and backwards, and one through an evaluation.
+What the process then held at most is the memory of a rank without its embeddings.
+"""
+
+from __future__ import annotations
+
+import gc
+import resource
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from outsize.data import ClickBatch
+from outsize.metrics import ClickMetrics
+from outsize.plan.rowless import RowlessStore
+from outsize.training.build import build_dense_optimizer
+from outsize.training.config import RunConfig
+from outsize.training.tasks import ClickTask, RetrievalTask, Task
+from outsize.training.tasks.base import RankPart
+
+_STATUS, _MAPS, _RESET = (Path(f"/proc/self/{name}") for name in ("status", "smaps", "clear_refs"))
+_TIMED_STEPS = 3  # the first one also loads kernels
+_MOST_SCORES = 1_000_000_000  # of queries by items, in an evaluation that is run to be measured
+
+
+@dataclass(frozen=True)
+class DryStep:
+    """What a rank holds without its embeddings.
+
+    Attributes:
+        host_bytes: Main memory at most: interpreter, libraries, data, model and one batch.
+        device_bytes: Memory of the accelerator at most; `None` if the run is on the CPU.
+        unread_bytes: Bytes of mapped files that were not read yet.
+        left_out: What was not measured, in words.
+        dense_s: Seconds of a step without its rows, at least.
+    """
+
+    host_bytes: int
+    device_bytes: int | None
+    unread_bytes: int
+    left_out: tuple[str, ...] = ()
+    dense_s: float = 0.0
+
+
+def dry_step(config: RunConfig, task: Task[Any], num_ranks: int) -> DryStep:
+    """Run one step and one evaluation batch over a model without rows, and measure the memory.
+
+    Args:
+        config: The run.
+        task: Its task, over a `RowlessStore` or over tables; its weights are changed.
+        num_ranks: Number of ranks, of whose batches the first one's part is taken.
+    """
+    gc.collect()
+    reset_peak()
+    device = task.device
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    task.begin()
+    dense_s = min(_train(config, task, num_ranks) for _ in range(_TIMED_STEPS))
+    left_out = _evaluate(config, task)
+    on_device = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+    return DryStep(peak_bytes(), on_device, unread_bytes(), left_out, dense_s)
+
+
+def _train(config: RunConfig, task: Task[Any], num_ranks: int) -> float:
+    """Take one step; returns its seconds."""
+    task.model.train()
+    batch = next(task.train_batches(0, 0, RankPart(0, num_ranks)))
+    optimizer = build_dense_optimizer(config.optimizer, task.trained)
+    store = task.embeddings.store
+    if isinstance(store, RowlessStore):
+        store.has_values = not isinstance(batch, ClickBatch)
+    _synchronize(task.device)
+    started = time.perf_counter()
+    with torch.enable_grad():
+        loss = task.loss(batch)
+        loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    task.commit()
+    _synchronize(task.device)
+    elapsed_s = time.perf_counter() - started
+    if isinstance(store, RowlessStore):
+        store.has_values = True
+        store.forget_pending()
+        store.reads.clear()
+    return elapsed_s
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _evaluate(config: RunConfig, task: Task[Any]) -> tuple[str, ...]:
+    """Evaluate one batch of a click model, or a whole split of any other if that is quick."""
+    if isinstance(task, ClickTask):
+        size = config.train.eval_batch_size
+        batch: ClickBatch = next(task.data.batches("validation", size)).to(task.device)
+        task.model.eval()
+        with torch.no_grad():
+            ClickMetrics().add(task.model(batch.dense, batch.ids), batch.labels)
+        task.model.train()
+        return ()
+    if isinstance(task, RetrievalTask):
+        asked = int((task.data.relevant("validation").counts() > 0).sum())
+        if asked * task.data.items.num_rows > _MOST_SCORES:
+            return ("the memory of an evaluation",)
+    task.evaluate("validation")
+    return ()
+
+
+def reset_peak() -> None:
+    """Forget the largest memory of this process so far, where the system allows it."""
+    try:
+        _RESET.write_text("5")
+    except OSError:
+        return
+
+
+def peak_bytes() -> int:
+    """The largest resident memory of this process since `reset_peak`."""
+    found = _status("VmHWM:")
+    return found or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def resident_bytes() -> int:
+    """The resident memory of this process; 0 if unknown."""
+    return _status("VmRSS:")
+
+
+def unread_bytes() -> int:
+    """Bytes of the files that this process has mapped to read, and has not read yet."""
+    try:
+        lines = _MAPS.read_text().splitlines()
+    except OSError:
+        return 0
+    total, is_data = 0, False
+    for line in lines:
+        words = line.split()
+        if "-" in words[0] and not words[0].endswith(":"):
+            is_data = words[1] == "r--s" and len(words) > 5
+        elif is_data and words[0] == "Size:":
+            total += int(words[1]) * 1024
+        elif is_data and words[0] == "Rss:":
+            total -= int(words[1]) * 1024
+    return total
+
+
+def _status(name: str) -> int:
+    try:
+        lines = _STATUS.read_text().splitlines()
+    except OSError:
+        return 0
+    found = [line.split() for line in lines if line.startswith(name)]
+    return int(found[0][1]) * 1024 if found else 0

@@ -1,0 +1,379 @@
+"""What a run will take: rows, parameters, memory, steps, disk and bytes between ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from torch import nn
+
+from outsize.data.click_data import SPLITS
+from outsize.errors import ConfigError
+from outsize.negatives import ItemCache, NegativeCacheConfig
+from outsize.plan.counted_memory import (
+    embedding_memory,
+    negative_cache_memory,
+    optimizer_state_bytes,
+    tensor_bytes,
+    trained_tables,
+)
+from outsize.plan.dry_step import DryStep, dry_step, resident_bytes
+from outsize.plan.peak import PeakParts, peak_parts, table_bytes
+from outsize.plan.reads import rowless_store
+from outsize.plan.rowless import RowlessConfig
+from outsize.plan.step_time import Link, StepTime, exchange_seconds
+from outsize.plan.traffic import MOST_RANKS, SAMPLE_STEPS, Sample, Traffic
+from outsize.spec import MemoryUse, TableSpec
+from outsize.training.available_memory import available_bytes
+from outsize.training.config import RunConfig
+from outsize.training.loop_state import dense_state
+from outsize.training.memory_needs import refusing_what_memory_cannot_hold
+from outsize.training.store_config import StoreConfig
+from outsize.training.tasks import TASKS, ClickTask, RetrievalTask, Task
+
+_RANK_STEPS = 4000  # of all ranks together
+_EASILY = 0.25  # of the memory that is available
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run will take.
+
+    Attributes:
+        num_ranks: Number of ranks.
+        device: Where a rank trains.
+        num_examples: Examples by split, for data that has them.
+        tables: The tables.
+        table_memory: What each takes on the first rank, which has the most.
+        memory: What embeddings and caches take on each rank, as `MemoryUse` counts it.
+        total_memory: The same over all ranks, as a run's `summary.json` has it.
+        negative_cache: What a rank's part of the negative cache takes, if there is one.
+        num_dense: Trainable numbers besides embeddings.
+        peak: The memory of a rank at most, by part; main memory.
+        device_peak: The same of its accelerator; `None` on the CPU.
+        steps_per_epoch: Steps of one pass over the data.
+        num_steps: Steps in all, at most: a run may stop early.
+        checkpoint_bytes: Bytes of one checkpoint, of all ranks.
+        num_checkpoints: How many of them are on disk at most.
+        traffic: Bytes between ranks; `None` if rows do not travel, or it was not predicted.
+        limit_bytes: The memory that a rank may take; `None` if unknown.
+        time: The time of a step; `None` without a link.
+        notes: What was not predicted, and why.
+    """
+
+    num_ranks: int
+    device: str
+    num_examples: dict[str, int]
+    tables: list[TableSpec]
+    table_memory: dict[str, MemoryUse]
+    memory: list[MemoryUse]
+    total_memory: MemoryUse
+    negative_cache: MemoryUse | None
+    num_dense: int
+    peak: PeakParts
+    device_peak: PeakParts | None
+    steps_per_epoch: int
+    num_steps: int
+    checkpoint_bytes: int
+    num_checkpoints: int
+    traffic: Traffic | None
+    limit_bytes: int | None
+    time: StepTime | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether a rank stays within its memory; `None` if that is unknown."""
+        if self.limit_bytes is None:
+            return None
+        largest = max(self.peak.total, 0 if self.device_peak is None else self.device_peak.total)
+        return largest <= self.limit_bytes
+
+    @property
+    def disk_bytes(self) -> int:
+        """Bytes of all checkpoints that are kept."""
+        return self.checkpoint_bytes * self.num_checkpoints
+
+    def summary(self) -> dict[str, Any]:
+        """The plan as plain values, for JSON."""
+        return {
+            "fits": self.fits,
+            "limit_bytes": self.limit_bytes,
+            "ranks": self.num_ranks,
+            "device": self.device,
+            "examples": self.num_examples,
+            "tables": [
+                {"table": s.name, "rows": s.num_rows, "dim": s.dim}
+                | _plain(self.table_memory[s.name])
+                for s in self.tables
+            ],
+            "parameters": {
+                "embeddings": sum(use.num_parameters for use in self.table_memory.values()),
+                "dense": self.num_dense,
+            },
+            "memory_by_rank": [_plain(use) for use in self.memory],
+            "memory": _plain(self.total_memory),
+            "negative_cache": None if self.negative_cache is None else _plain(self.negative_cache),
+            "peak": self.peak.as_dict(),
+            "device_peak": None if self.device_peak is None else self.device_peak.as_dict(),
+            "steps_per_epoch": self.steps_per_epoch,
+            "steps": self.num_steps,
+            "checkpoint_bytes": self.checkpoint_bytes,
+            "disk_bytes": self.disk_bytes,
+            "traffic": None if self.traffic is None else _plain_traffic(self.traffic),
+            "time": None if self.time is None else self.time.summary(),
+            "notes": self.notes,
+        }
+
+
+class Planner:
+    """Reads a run's data once and plans the run, and others that differ in their embeddings only.
+
+    Args:
+        config: The run.
+        num_ranks: Ranks to plan for.
+        sample_steps: Steps to simulate at most, where rows travel.
+        limit_bytes: The memory that a rank may take; by default its share of what this machine has
+            to give.
+        link: The link between ranks, to predict the time of a step.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        num_ranks: int = 1,
+        sample_steps: int = SAMPLE_STEPS,
+        limit_bytes: int | None = None,
+        link: Link | None = None,
+    ) -> None:
+        if num_ranks < 1:
+            raise ConfigError(f"--ranks must be at least 1, but got {num_ranks}")
+        if sample_steps < 2:
+            raise ConfigError(f"--sample-steps must be at least 2, but got {sample_steps}")
+        self.config, self.num_ranks = config, num_ranks
+        self._sample_steps, self._link = sample_steps, link
+        with refusing_what_memory_cannot_hold():
+            self.task = self._rowless_task()
+            self._dry: DryStep = self._dry_step()
+        per_epoch = self.task.num_batches(num_ranks)
+        total = per_epoch * config.train.epochs
+        self.steps_per_epoch = per_epoch
+        self.num_steps = min(total, config.train.steps or total)
+        self.specs = list(rowless_store(self.task).layout.specs)
+        self.limit_bytes = _own_limit(num_ranks) if limit_bytes is None else limit_bytes
+        self._sample: Sample | None = None
+
+    def _rowless_task(self) -> Task[Any]:
+        wanted = self.config.embeddings
+        rowless = RowlessConfig(wanted.dim, wanted.init_std)
+        return TASKS[self.config.task](replace(self.config, embeddings=rowless))
+
+    def _dry_step(self) -> DryStep:
+        """The memory of a step: with the run's tables if they fit easily, else without rows.
+
+        Tables take part because each method has kernels and temporary tensors of its own.
+        """
+        features, specs = self.task.embeddings.features, self.task.embeddings.specs.values()
+        tables = trained_tables(self.config, features, list(specs))
+        held = table_bytes(self.config, tables)
+        free = available_bytes()
+        if not held or (free is not None and held > _EASILY * free):
+            return dry_step(self.config, self.task, self.num_ranks)
+        del self.task  # the data is read once more: a run has it once
+        found = dry_step(self.config, TASKS[self.config.task](self.config), self.num_ranks)
+        self.task = self._rowless_task()
+        return replace(found, host_bytes=found.host_bytes - held)
+
+    def plan(self, config: RunConfig | None = None) -> Plan:
+        """The plan of the run, or of one with other embeddings."""
+        config = config or self.config
+        device, features = self.task.device, self.task.embeddings.features
+        notes = [f"{part} was not measured: it is not in the peak" for part in self._dry.left_out]
+        traffic = self._traffic(config, notes)
+        by_rank = [
+            embedding_memory(config, features, self.specs, rank, self.num_ranks, device)
+            for rank in self._ranks_that_differ(config)
+        ]
+        copies = [0] * len(by_rank) if traffic is None else traffic.cache_bytes
+        memory = [
+            sum(tables.values(), MemoryUse()) + MemoryUse(0, {str(device): {"cache": size}})
+            for tables, size in zip(by_rank, copies, strict=False)
+        ]
+        cache, cached_items = self._negative_cache()
+        memory = [use + (cached_items or MemoryUse()) for use in memory]
+        tables = trained_tables(config, features, self.specs)
+        peak, device_peak = peak_parts(
+            config, self._dry, self.task, tables, memory[0], cache, cached_items, traffic,
+            self.num_ranks, self._share_read(),
+        )  # fmt: skip
+        return Plan(
+            num_ranks=self.num_ranks,
+            device=str(device),
+            num_examples=self._num_examples(),
+            tables=self.specs,
+            table_memory=by_rank[0],
+            memory=memory if len(memory) == self.num_ranks else memory * self.num_ranks,
+            total_memory=self._total(config, memory, cached_items),
+            negative_cache=cached_items,
+            num_dense=sum(weight.numel() for weight in self.task.trained.parameters()),
+            peak=peak,
+            device_peak=device_peak,
+            steps_per_epoch=self.steps_per_epoch,
+            num_steps=self.num_steps,
+            checkpoint_bytes=self._checkpoint_bytes(config, by_rank[0], tables, traffic),
+            num_checkpoints=config.checkpoint.keep + int(config.checkpoint.best),
+            traffic=traffic,
+            limit_bytes=self.limit_bytes,
+            time=self._time(config, tables, traffic, notes),
+            notes=notes,
+        )
+
+    def _traffic(self, config: RunConfig, notes: list[str]) -> Traffic | None:
+        wanted = config.embeddings
+        if self.num_ranks == 1:
+            return None
+        if not isinstance(wanted, StoreConfig) or not wanted.is_shared:
+            notes.append(
+                "bytes between ranks are predicted for rows that ranks share: this run sends "
+                "gradients alone"
+            )
+            return None
+        if wanted.is_asynchronous:
+            notes.append("the bytes of a served store are not predicted: its ranks do not train "
+                         "in step")  # fmt: skip
+            return None
+        if self.num_ranks > MOST_RANKS:
+            notes.append(
+                f"bytes and hit rate per rank are those of {MOST_RANKS} ranks: with more, copies "
+                "are refreshed more often, and messages are smaller and more"
+            )
+        if isinstance(self.task, RetrievalTask):
+            notes.append("items are drawn by the initial weights: a trained model draws others")
+        if self._sample is None:
+            num_ranks = min(self.num_ranks, MOST_RANKS)
+            steps = min(self._sample_steps, max(2, _RANK_STEPS // num_ranks))
+            self._sample = Sample(
+                config, self.task, num_ranks, self.num_steps, steps, self.steps_per_epoch
+            )
+        return self._sample.traffic(wanted)
+
+    def _time(
+        self, config: RunConfig, tables: nn.Module, traffic: Traffic | None, notes: list[str]
+    ) -> StepTime | None:
+        if self._link is None:
+            return None
+        rows_s = 0.0
+        if traffic is not None:
+            rows_s = traffic.rows_s
+        elif isinstance(config.embeddings, StoreConfig):
+            notes.append("the time of rows was not measured: it is not in the time of a step")
+        weights = [*self.task.trained.parameters(), *tables.parameters()]
+        sent = 0.0 if traffic is None else sum(traffic.bytes_per_step.values())
+        exchange_s = exchange_seconds(
+            self._link, self.num_ranks, sent, sum(tensor_bytes(weight) for weight in weights),
+            exchanges_rows=traffic is not None,
+        )  # fmt: skip
+        notes.append("times are those of this machine as busy as it is, and nothing overlaps")
+        return StepTime(self._dry.dense_s, rows_s, exchange_s, self.steps_per_epoch, self.num_ranks)
+
+    def _ranks_that_differ(self, config: RunConfig) -> Sequence[int]:
+        """The ranks to count: all of few; of many, and of equal ones, the first, which has most."""
+        is_shared = isinstance(config.embeddings, StoreConfig) and config.embeddings.is_shared
+        return range(self.num_ranks) if is_shared and self.num_ranks <= MOST_RANKS else (0,)
+
+    def _negative_cache(self) -> tuple[ItemCache | None, MemoryUse | None]:
+        """The cache of the dry step, and what a rank of the run has of it."""
+        if not isinstance(self.task, RetrievalTask):
+            return None, None
+        modules = self.task.negatives.modules()
+        cache = next((part for part in modules if isinstance(part, ItemCache)), None)
+        if cache is None:
+            return None, None
+        is_shared = isinstance(self.config.negatives, NegativeCacheConfig)
+        num_ranks = self.num_ranks if is_shared else 1
+        return cache, negative_cache_memory(cache, 0, num_ranks, self.task.device)
+
+    def _total(
+        self, config: RunConfig, memory: list[MemoryUse], items: MemoryUse | None
+    ) -> MemoryUse:
+        """The memory of all ranks, where what each has a copy of counts once."""
+        if len(memory) == self.num_ranks:
+            return sum(memory, MemoryUse())
+        is_shared = isinstance(config.embeddings, StoreConfig) and config.embeddings.is_shared
+        if is_shared:
+            return sum(memory * self.num_ranks, MemoryUse())
+        others = [items] * (self.num_ranks - 1) if items is not None else []
+        return sum(others, memory[0])
+
+    def _checkpoint_bytes(
+        self,
+        config: RunConfig,
+        tables: dict[str, MemoryUse],
+        trained: nn.Module,
+        traffic: Traffic | None,
+    ) -> int:
+        """Bytes of weights, optimizer state, rows and caches, without names."""
+        dense = dense_state(self.task.trained, self.task.embeddings.store).values()
+        size = sum(tensor_bytes(tensor) for tensor in dense)
+        size += optimizer_state_bytes(config, self.task.trained)
+        size += optimizer_state_bytes(config, trained)
+        of_tables = sum(use.total_bytes for use in tables.values())
+        if isinstance(config.embeddings, StoreConfig) and config.embeddings.is_shared:
+            of_tables *= self.num_ranks
+        size += of_tables + (0 if traffic is None else traffic.cache_state_bytes)
+        _, items = self._negative_cache()
+        return size + (0 if items is None else items.total_bytes * self.num_ranks)
+
+    def _share_read(self) -> float:
+        """The share of the training examples that the run reads at all."""
+        if not isinstance(self.task, ClickTask):
+            return 1.0
+        return min(1.0, self.num_steps / self.steps_per_epoch)
+
+    def _num_examples(self) -> dict[str, int]:
+        if isinstance(self.task, ClickTask):
+            return {split: self.task.data.num_examples(split) for split in SPLITS}
+        if isinstance(self.task, RetrievalTask):
+            return {split: self.task.data.num_pairs(split) for split in SPLITS}
+        return {}
+
+
+def plan_run(
+    config: RunConfig,
+    num_ranks: int = 1,
+    *,
+    sample_steps: int = SAMPLE_STEPS,
+    limit_bytes: int | None = None,
+) -> Plan:
+    """Say what a run will take, without training it.
+
+    The data is read, or encoded if it has not been, and one batch goes through a model without
+    rows. Where rows travel between ranks, the stores themselves run on a sample of the batches.
+
+    Args:
+        config: The run.
+        num_ranks: Number of ranks.
+        sample_steps: Steps of that sample at most.
+        limit_bytes: The memory that a rank may take; by default its share of what this machine has
+            to give.
+    """
+    return Planner(config, num_ranks, sample_steps, limit_bytes).plan()
+
+
+def _own_limit(num_ranks: int) -> int | None:
+    """The memory of a rank if all of them run on this machine."""
+    free = available_bytes()
+    return None if free is None else (free + resident_bytes()) // num_ranks
+
+
+def _plain(use: MemoryUse) -> dict[str, Any]:
+    return {**asdict(use), "total_bytes": use.total_bytes}
+
+
+def _plain_traffic(traffic: Traffic) -> dict[str, Any]:
+    return {
+        **asdict(traffic),
+        "hit_rate": traffic.hit_rate,
+        "bytes_per_step_and_rank": traffic.bytes_per_step,
+    }

@@ -1,0 +1,145 @@
+"""The traffic of a store, by running the store itself on ranks that are threads.
+
+The stores, caches, policies, wires and messages are those of a run. Only the rows that the sample
+reads exist, under new ids of the same owners, and gradients are noise: neither rows nor gradients
+have an influence on which messages are sent, but for the rounding errors that a wire leaves.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int64
+from numpy.typing import NDArray
+from torch import Tensor
+
+from outsize.contracts import RowCounts, RowStore, RowUpdate
+from outsize.contracts.messages import BYTE_KINDS
+from outsize.plan.reads import StepReads
+from outsize.ranks.thread_ranks import ThreadRanks, run_as_ranks
+from outsize.spec import TableSpec
+from outsize.training.store_config import StoreConfig
+
+COUNTED = (*BYTE_KINDS, "reads", "local", "hits", "pushes", "evictions")
+"""The columns of counts: bytes sent by kind, then rows."""
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """What simulated steps cost.
+
+    Attributes:
+        steps: `(steps, ranks, columns)` counts of each step.
+        flushes: `(flushes, ranks, columns)` counts of each flush.
+        cache_bytes: Bytes of the cache of each rank after the last flush, as `MemoryUse` counts.
+        state_bytes: Bytes of the cache of each rank in a checkpoint.
+        rows_s: Processor time of a rank per step, without waiting for others.
+    """
+
+    steps: Float64[np.ndarray, "steps ranks columns"]
+    flushes: Float64[np.ndarray, "flushes ranks columns"]
+    cache_bytes: list[int]
+    state_bytes: list[int]
+    rows_s: float
+
+
+def simulate(
+    config: StoreConfig,
+    reads: Sequence[StepReads],
+    num_slots: int,
+    flushed_after: Sequence[int],
+    seed: int = 0,
+) -> Simulated:
+    """Run the steps of a sample.
+
+    Args:
+        config: The store, its wire, cache and row optimizer; the size of the cache is not read.
+        reads: The reads of each step and rank.
+        num_slots: Copies per rank; 0 for no cache.
+        flushed_after: Numbers of steps after which the store is flushed, ascending.
+        seed: Seed of the gradients.
+    """
+    num_ranks = len(reads[0])
+    compact = _CompactIds(reads, num_ranks, num_slots)
+    config = replace(config, cache=replace(config.cache, share=num_slots / compact.num_rows))
+    spec = TableSpec("rows", compact.num_rows, config.dim)
+    gradients = torch.randn(
+        compact.largest, config.dim, generator=torch.Generator().manual_seed(seed)
+    )
+    flushes = set(flushed_after)
+
+    def work(ranks: ThreadRanks) -> tuple[list[list[float]], list[list[float]], int, int, float]:
+        store = config.build_store([spec], seed, ranks)
+        optimizer = config.build_row_optimizer(store)
+        assert optimizer is not None
+        of_steps: list[list[float]] = []
+        of_flushes: list[list[float]] = []
+        seconds: list[float] = []
+        for step, parts in enumerate(reads, 1):
+            renamed = [compact(ids) for ids in parts[ranks.rank]]
+            started = time.thread_time()
+            _step(store, renamed, gradients)
+            seconds.append(time.thread_time() - started)
+            of_steps.append(_line(store.take_counts()))
+            if step in flushes:
+                store.flush()
+                of_flushes.append(_line(store.take_counts()))
+        store.flush()  # as a run, which saves after its last validation
+        state = store.rank_state().values()
+        saved = sum(tensor.numel() * tensor.element_size() for tensor in state)
+        held = store.memory_use().bytes_of("cache")
+        return of_steps, of_flushes, held, saved, statistics.median(seconds)
+
+    steps, flushed, held, saved, seconds = zip(*run_as_ranks(num_ranks, work), strict=True)
+    return Simulated(
+        _stacked(steps), _stacked(flushed), list(held), list(saved), statistics.fmean(seconds)
+    )
+
+
+def _step(store: RowStore, parts: Sequence[Int64[Tensor, " _"]], gradients: Tensor) -> None:
+    """One training step: all its reads, then the update of the rows that it has read."""
+    for ids in parts:
+        store.exchange(None, ids)
+    ids = parts[0] if len(parts) == 1 else torch.cat(list(parts)).unique()
+    update = RowUpdate(ids, (gradients[: ids.shape[0]],), torch.ones_like(ids))
+    store.submit(update)
+
+
+def _line(counts: RowCounts | None) -> list[float]:
+    assert counts is not None, "a store that is shared counts"
+    numbers = {**asdict(counts), **counts.sent_bytes}
+    return [float(numbers[name]) for name in COUNTED]
+
+
+def _stacked(of_ranks: Sequence[list[list[float]]]) -> NDArray[np.float64]:
+    """Counts as (steps, ranks, columns)."""
+    found = np.array(of_ranks, dtype=np.float64).reshape(len(of_ranks), -1, len(COUNTED))
+    return found.transpose(1, 0, 2)
+
+
+class _CompactIds:
+    """Renames store ids so that only those that occur have rows; every row keeps its owner.
+
+    Attributes:
+        num_rows: Number of rows there are then: at least as many as the cache has slots.
+        largest: Number of ids of the largest step.
+    """
+
+    def __init__(self, reads: Sequence[StepReads], num_owners: int, num_slots: int) -> None:
+        steps = [torch.cat(parts) for step in reads for parts in step if parts]
+        self._ids = torch.cat(steps).unique() if steps else torch.empty(0, dtype=torch.int64)
+        self._new = torch.empty_like(self._ids)
+        for owner in range(num_owners):
+            own = (self._ids % num_owners == owner).nonzero().flatten()
+            self._new[own] = torch.arange(own.shape[0]) * num_owners + owner
+        found = int(self._new.max()) + 1 if self._new.numel() else 1
+        self.num_rows = max(found, num_slots, num_owners)
+        self.largest = max((ids.shape[0] for ids in steps), default=0)
+
+    def __call__(self, ids: Int64[Tensor, " n"]) -> Int64[Tensor, " n"]:
+        return self._new[torch.searchsorted(self._ids, ids)].sort().values

@@ -1,0 +1,34 @@
+"""Small runs to be planned."""
+
+from outsize.training.config import RunConfig
+from outsize.training.strict_toml import decode, override
+
+CLICKS = {
+    "data": {"num_train": 1200, "num_validation": 200, "num_test": 100, "num_dense": 3,
+             "num_categorical": 4, "largest_vocabulary": 1000},
+    "model": {"bottom": [8], "top": [8]},
+    "embeddings": {"dim": 4},
+    "train": {"batch_size": 32, "validate_every": 12, "early_stop": False, "device": "cpu"},
+    "checkpoint": {"every": 10},
+}  # fmt: skip
+PAIRS = {
+    "data": {"kind": "synthetic-interactions", "num_queries": 60, "num_items": 50,
+             "items_per_query": 8, "num_groups": 6, "latent_dim": 4},
+    "model": {"kind": "two-tower", "dim": 8, "hidden": [8]},
+    "negatives": {"kind": "cache", "num_negatives": 4},
+    "embeddings": {"dim": 4},
+    "train": {"batch_size": 32, "steps": 3, "early_stop": False, "device": "cpu"},
+}  # fmt: skip
+NODES = {
+    "data": {"kind": "synthetic-graph", "num_nodes": 400, "num_classes": 4, "mean_degree": 10},
+    "model": {"kind": "graphsage", "hidden": 8},
+    "graph": {"fan_out": [4, 4]},
+    "embeddings": {"dim": 6, "store": "sharded"},
+    "train": {"batch_size": 48, "early_stop": False, "device": "cpu"},
+}  # fmt: skip
+SHARDED = ("embeddings.store=sharded",)
+CACHED = (*SHARDED, "embeddings.cache.share=0.2")
+
+
+def make_config(base, *settings):
+    return decode(RunConfig, override(base, settings), "test")

@@ -1,0 +1,53 @@
+"""`outsize plan`."""
+
+import json
+
+import pytest
+from planned_runs import CACHED, CLICKS, make_config
+
+from outsize.cli import main
+from outsize.training.strict_toml import encode, to_toml
+
+
+@pytest.fixture
+def plan(tmp_path, capsys):
+    """Run the command; returns its exit code, output and messages."""
+    (tmp_path / "run.toml").write_text(to_toml(encode(make_config(CLICKS, *CACHED))))
+
+    def run(*words):
+        with pytest.raises(SystemExit) as error:
+            main(["plan", str(tmp_path / "run.toml"), *words])
+        out, messages = capsys.readouterr()
+        return error.value.code, out, messages
+
+    return run
+
+
+def test_it_prints_first_whether_the_run_fits(plan):
+    code, out, messages = plan("--ranks", "2", "--sample-steps", "4")
+    assert (code, out) == (0, "")
+    assert messages.startswith("It fits: each of 2 ranks takes at most")
+    assert "hit rate of the cache" in messages
+
+
+def test_it_prints_one_object(plan):
+    code, out, messages = plan("--json", "--memory", "1kB")
+    found = json.loads(out)
+    assert (code, messages) == (0, "")
+    assert found["fits"] is False
+    assert found["steps"] == 38
+    assert found["tables"][0]["rows"] == 10
+    assert found["ways"] == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--ranks", "0"), "--ranks must be at least 1, but got 0"),
+        (("--sample-steps", "1"), "--sample-steps must be at least 2, but got 1"),
+        (("--memory", "much"), "'much' is no size of memory: write it as 2GB, 512MB or 1.5GiB"),
+    ],
+)
+def test_errors_are_one_line(plan, words, message):
+    code, out, messages = plan(*words)
+    assert (code, out, messages) == (2, "", f"outsize: {message}\n")
