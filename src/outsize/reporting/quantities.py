@@ -21,3 +21,15 @@ def format_count(count: float) -> str:
             return f"{count:.1f}{unit}"
         count /= 1000
     return f"{count:.1f} G"
+
+
+def format_seconds(seconds: float) -> str:
+    """A formatted duration: 3.2 s, 4 min 10 s, 2 h 5 min."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 120:
+        return f"{whole} s"
+    if whole < 7200:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600:,} h {whole % 3600 // 60} min"

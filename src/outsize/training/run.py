@@ -26,6 +26,7 @@ from outsize.ranks.collectives import (
     value_of_first,
 )
 from outsize.ranks.failures import failing_together
+from outsize.reporting.environment import environment
 from outsize.spec import MemoryUse
 from outsize.training.build import build_device, build_optimizer
 from outsize.training.callbacks import Callbacks
@@ -120,15 +121,19 @@ def train(
         _say_what_defaults_cost(callbacks, config)
         with _setting_on_signal(stopping):
             loop.fit()
-        memory, memory_by_table = memory_of_all_ranks(
-            loop.task.embeddings, loop.task.extra_memory()
-        )
+        memory, memory_by_part = memory_of_all_ranks(loop.task.embeddings, loop.task.extra_memory())
     result = _result(loop, start, memory, time.perf_counter() - started)
     if start.written is not None:
         from outsize.training.report import write_report  # matplotlib is slow to import
 
-        start.written.write_summary(result.summary())
-        write_report(start.written, config, result.summary(), memory_by_table)
+        start.written.write_summary(
+            {
+                **result.summary(),
+                "memory_by_part": {name: asdict(use) for name, use in memory_by_part.items()},
+                "environment": environment(),
+            }
+        )
+        write_report(start.written)
     return result
 
 
