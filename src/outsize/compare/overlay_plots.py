@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from outsize.compare.named_runs import NamedRun
 from outsize.reporting.colors import series_color
-from outsize.reporting.page import figure_and_axes, svg_of
-from outsize.reporting.plots import HEIGHT, WIDTH, draw_series, legend_below, time_unit
+from outsize.reporting.page import svg_of
+from outsize.reporting.plots import curve_axes, draw_series, finish_curves, time_unit
 
 Over = Literal["step", "time"]
 _NEUTRAL = "#64748b"
@@ -30,7 +30,7 @@ def overlay_svg(
         over: What the other axis is.
         colors: The colour of each run by name.
     """
-    figure, axes = figure_and_axes(WIDTH, HEIGHT + 0.16 * len(runs))
+    figure, axes = curve_axes()
     longest = max((run.history.train_s or 0.0 for run in runs), default=0.0)
     size, unit = time_unit(longest) if over == "time" else (1.0, "")
     drawn = {s: any(run.history.points(metric, s) for run in runs) for s in _SPLITS}
@@ -41,14 +41,15 @@ def overlay_svg(
             style = _SPLITS[split] if drawn["validation"] else {}
             draw_series(axes, points, color=colors[run.name], label="_", **style)
         _ring_at_best(axes, run, metric, over, size, colors[run.name])
-    axes.set_xlabel("step" if over == "step" else f"{unit} of training")
+    if over == "time":
+        axes.set_xlabel(f"{unit} of training")
     axes.set_ylabel(label)
     for run in runs:
         axes.plot([], [], color=colors[run.name], lw=2.5, label=run.name)
     if all(drawn.values()):
         for split, style in _SPLITS.items():
             axes.plot([], [], color=_NEUTRAL, label=split, **{"ms": 3, **style})
-    legend_below(figure, axes)
+    finish_curves(figure, axes, clock=())
     return svg_of(figure)
 
 

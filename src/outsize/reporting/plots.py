@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from outsize.reporting.colors import BAYES, FAINT, MARK
+from outsize.reporting.page import figure_and_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,7 +17,9 @@ WIDTH = 4.8
 """Inches: as wide as a phone, where text of 9 points is still read."""
 HEIGHT = 3.3
 _MAX_MARKS = 30
-_CHARACTER, _HANDLE, _ROW_HEIGHT = 0.063, 0.5, 0.16  # inches of a legend in 8 points
+CHARACTER = 0.063
+"""About how many inches a character of 8 points takes."""
+_HANDLE, _ROW_HEIGHT = 0.5, 0.16  # inches of a legend in 8 points
 _MAX_MARKERS = 40
 _UNITS = ((3.0 * 3600, 3600.0, "hours"), (3.0 * 60, 60.0, "minutes"), (0.0, 1.0, "seconds"))
 
@@ -96,29 +99,67 @@ def time_unit(longest_s: float) -> tuple[float, str]:
     return next((size, name) for least, size, name in _UNITS if longest_s >= least)
 
 
-def legend_below(figure: Figure, axes: Axes, columns: int = 3, *others: Axes) -> None:
-    """One legend below the axes, where it hides nothing."""
+def curve_axes() -> tuple[Figure, Axes]:
+    """An empty plot over steps, with fixed margins: many are drawn, and measuring text is slow."""
+    figure, axes = figure_and_axes(WIDTH, HEIGHT, measures_text=False)
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.set_xlabel("step")
+    return figure, axes
+
+
+def finish_curves(figure: Figure, axes: Axes, clock: Points, has_right_axis: bool = False) -> None:
+    """Add the time axis and the legend of a plot from `curve_axes`, and set its margins.
+
+    Args:
+        figure: The plot.
+        axes: Its axes.
+        clock: (step, seconds); both ascend strictly.
+        has_right_axis: Whether there are numbers on the right.
+    """
+    add_time_axis(axes, clock)
+    num_rows = legend_below(figure, axes)
+    top = 0.44 if len(clock) > 1 else 0.1
+    set_margins(figure, num_rows, right=0.7 if has_right_axis else 0.12, top=top)
+
+
+def set_margins(
+    figure: Figure, legend_rows: int, *, left: float = 0.7, right: float = 0.12, top: float = 0.1
+) -> None:
+    """Margins in inches of a figure whose text is not measured, with room for its legend."""
+    width, height = figure.get_size_inches()
+    figure.subplots_adjust(
+        left=left / width,
+        right=1 - right / width,
+        top=1 - top / height,
+        bottom=(0.5 + _ROW_HEIGHT * legend_rows) / height,
+    )
+
+
+def legend_below(figure: Figure, axes: Axes, columns: int = 3, *others: Axes) -> int:
+    """One legend below the axes, where it hides nothing; returns its number of rows."""
     handles, labels = [], []
     for each in (axes, *others):
         more = each.get_legend_handles_labels()
         handles, labels = [*handles, *more[0]], [*labels, *more[1]]
     if not handles:
-        return
+        return 0
     fitting = [n for n in range(columns, 1, -1) if _legend_width(labels, n) < figure.get_figwidth()]
     columns = fitting[0] if fitting else 1
     num_rows = -(-len(labels) // columns)
     figure.set_figheight(figure.get_figheight() + _ROW_HEIGHT * (num_rows - 1))
+    place = "lower center" if figure.get_layout_engine() is None else "outside lower center"
     figure.legend(
-        handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=8,
-        columnspacing=1.2, labelspacing=0.35,
+        handles, labels, loc=place, ncols=columns, frameon=False, fontsize=8,
+        columnspacing=1.2, labelspacing=0.35, borderaxespad=0.2,
     )  # fmt: skip
+    return num_rows
 
 
 def _legend_width(labels: Sequence[str], columns: int) -> float:
     """About how many inches a legend needs, which fills one column after the other."""
     rows = -(-len(labels) // columns)
     widths = [max(map(len, labels[i : i + rows])) for i in range(0, len(labels), rows)]
-    return sum(_CHARACTER * width + _HANDLE for width in widths)
+    return sum(CHARACTER * width + _HANDLE for width in widths)
 
 
 def _line_through(xs: Sequence[float], ys: Sequence[float]) -> Callable[[float], float]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from outsize.reporting.colors import MARK
 from outsize.reporting.page import figure_and_axes, svg_of
-from outsize.reporting.plots import HEIGHT, WIDTH, legend_below
+from outsize.reporting.plots import HEIGHT, WIDTH, legend_below, set_margins
 from outsize.training.report.history import RunHistory
 
 _Z = 1.96  # of a normal distribution, 95%
@@ -33,7 +33,7 @@ def calibration_svg(series: Mapping[str, Mapping[str, Any]], colors: Mapping[str
         series: Lines with `calibration_…` by name.
         colors: The colour of each name.
     """
-    figure, axes = figure_and_axes(WIDTH, HEIGHT + 0.3)
+    figure, axes = figure_and_axes(WIDTH, HEIGHT, measures_text=False)
     values: list[float] = []
     for name, line in series.items():
         predicted, observed, counts = (
@@ -63,7 +63,7 @@ def calibration_svg(series: Mapping[str, Mapping[str, Any]], colors: Mapping[str
     axes.set_xlim(ends)
     axes.set_xlabel("predicted rate")
     axes.set_ylabel("observed rate")
-    legend_below(figure, axes)
+    set_margins(figure, legend_below(figure, axes))
     return svg_of(figure)
 
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from outsize.reporting.colors import SPLITS
-from outsize.reporting.page import figure_and_axes, svg_of
+from outsize.reporting.page import svg_of
 from outsize.reporting.plots import (
-    HEIGHT,
-    WIDTH,
-    add_time_axis,
+    curve_axes,
     draw_best_reachable,
     draw_series,
-    legend_below,
+    finish_curves,
     mark_steps,
 )
 from outsize.training.report.history import Line, RunHistory
+
+_LOG_RATIO = 30
 
 
 def curve_svg(lines: Sequence[Line], metric: str, label: str, log_scale: bool = False) -> str:
@@ -25,38 +25,35 @@ def curve_svg(lines: Sequence[Line], metric: str, label: str, log_scale: bool = 
         lines: The lines of the log.
         metric: The name of the metric.
         label: Its name on the axis.
-        log_scale: Whether values, if all are positive, are shown on a logarithmic axis.
+        log_scale: Whether values of several sizes, if positive, are on a logarithmic axis.
     """
     history = RunHistory(lines)
-    figure, axes = figure_and_axes(WIDTH, HEIGHT)
-    lowest = 1.0
+    figure, axes = curve_axes()
+    values: list[float] = []
     for split, color in SPLITS.items():
         points = history.points(metric, split)
-        lowest = min([lowest, *(value for _, value in points)])
+        values += [value for _, value in points]
         marker = None if split == "train" else "o"
         draw_series(axes, points, color=color, label=split, marker=marker)
-    if log_scale and lowest > 0:
+    if log_scale and values and max(values) > _LOG_RATIO * min(values) > 0:
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
     if bayes := [x[f"bayes_{metric}"] for x in lines if x.get(f"bayes_{metric}") is not None]:
         draw_best_reachable(axes, bayes[0])
     mark_steps(axes, history.epoch_ends, history.best_step)
-    axes.set_xlabel("step")
     axes.set_ylabel(label)
-    add_time_axis(axes, history.clock)
-    legend_below(figure, axes)
+    finish_curves(figure, axes, history.clock)
     return svg_of(figure)
 
 
 def rates_svg(lines: Sequence[Line]) -> str:
     """The learning rate over steps; that of embeddings, which follows it, on the right axis."""
     history = RunHistory(lines)
-    figure, axes = figure_and_axes(WIDTH, HEIGHT)
+    figure, axes = curve_axes()
     points = history.points("learning_rate", "train")
     draw_series(axes, points, color=SPLITS["train"], label="train")
     axes.set_ylim(0, max((rate for _, rate in points), default=0.0) * 1.08 or None)
-    axes.set_xlabel("step")
     axes.set_ylabel("learning rate, dense weights")
-    axes.yaxis.set_major_formatter("{x:g}")
     ratio = _embedding_ratio(history)
     if ratio is not None:
         right = axes.secondary_yaxis("right", functions=(lambda y: y * ratio, lambda y: y / ratio))
@@ -65,8 +62,7 @@ def rates_svg(lines: Sequence[Line]) -> str:
         right.yaxis.set_major_formatter("{x:g}")
         right.spines["right"].set_visible(True)
     mark_steps(axes, history.epoch_ends, history.best_step)
-    add_time_axis(axes, history.clock)
-    legend_below(figure, axes)
+    finish_curves(figure, axes, history.clock, has_right_axis=ratio is not None)
     return svg_of(figure)
 
 

@@ -6,30 +6,33 @@ from collections.abc import Mapping
 
 from outsize.reporting.colors import MEMORY
 from outsize.reporting.page import figure_and_axes, svg_of
-from outsize.reporting.plots import WIDTH, legend_below
+from outsize.reporting.plots import CHARACTER, WIDTH, legend_below, set_margins
 from outsize.spec import MEMORY_KINDS, MemoryUse
 
 _MAX_TABLES = 15
+_MAX_NAME = 24
 _UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "bytes"))
 
 
 def memory_svg(memory: Mapping[str, MemoryUse]) -> str:
     """Bytes by table and kind: each cache, the largest tables, and the other tables together."""
     shown = _parts_to_show(memory)
-    figure, axes = figure_and_axes(WIDTH, 0.9 + 0.22 * max(4, len(shown)))
-    names = list(shown)[::-1]
-    left = [0.0] * len(names)
+    figure, axes = figure_and_axes(WIDTH, 0.9 + 0.22 * max(4, len(shown)), measures_text=False)
+    names = [n if len(n) <= _MAX_NAME else f"{n[: _MAX_NAME - 1]}…" for n in shown][::-1]
+    places, left = range(len(names)), [0.0] * len(names)
     largest = max((use.total_bytes for use in shown.values()), default=0)
     size, unit = next((u for u in _UNITS if largest >= u[0]), _UNITS[-1])
     for kind in MEMORY_KINDS:
-        widths = [shown[name].bytes_of(kind) / size for name in names]
+        widths = [use.bytes_of(kind) / size for use in reversed(shown.values())]
         if any(widths):
-            axes.barh(names, widths, left=left, color=MEMORY[kind], label=kind)
+            axes.barh(places, widths, left=left, color=MEMORY[kind], label=kind)
             left = [a + b for a, b in zip(left, widths, strict=True)]
+    axes.set_yticks(places, names)
     axes.set_xlabel(unit)
     axes.tick_params(axis="y", labelsize=8)
     axes.grid(axis="y", visible=False)
-    legend_below(figure, axes, 4)
+    num_rows = legend_below(figure, axes, 4)
+    set_margins(figure, num_rows, left=0.2 + CHARACTER * max(map(len, names), default=0))
     return svg_of(figure)
 
 
