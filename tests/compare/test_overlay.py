@@ -55,7 +55,7 @@ def test_runs_are_drawn_in_common_plots(runs):
         "AUC by time", "Calibration on the test split", "Examples per second", "Gradient norm",
         "Differences between the run files",
     ]  # fmt: skip
-    assert page.count("<!-- one/run -->") == page.count("<!-- two/run -->") == 7
+    assert page.count("</i>one/run</span>") == page.count("</i>two/run</span>") == 7
     assert "<td>optimizer.learning_rate</td><td>0.001</td><td>0.01</td>" in page
     assert page.count("<td>optimizer.") == 1
     assert not re.search(r'(src|href)="(?!#)', page)

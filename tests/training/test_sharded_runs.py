@@ -69,7 +69,7 @@ def test_runs_log_and_report_what_rows_cost(run_file, tmp_path):
     assert lines[-1]["split"] == "rows"
     report = (tmp_path / "run" / "report.html").read_text()
     assert "Rows between ranks" in report
-    assert "<!-- row cache -->" in report  # a bar of the memory plot
+    assert "<th>row cache</th>" in report  # a bar of the memory plot
     assert RunFolder(tmp_path / "run").summary()["memory_by_part"]["row cache"]
 
 

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from outsize.compare.named_runs import NamedRun
 from outsize.reporting.colors import series_color
-from outsize.reporting.page import svg_of
-from outsize.reporting.plots import curve_axes, draw_series, finish_curves, time_unit
+from outsize.reporting.line_plot import Plot, Series, draw
+from outsize.reporting.quantities import time_unit
 
 Over = Literal["step", "time"]
 _NEUTRAL = "#64748b"
-_SPLITS: dict[str, dict[str, Any]] = {
-    "train": {"lw": 0.9, "ls": "--", "alpha": 0.75},
-    "validation": {"marker": "o"},
-}
 
 
 def overlay_svg(
@@ -30,27 +26,30 @@ def overlay_svg(
         over: What the other axis is.
         colors: The colour of each run by name.
     """
-    figure, axes = curve_axes()
     longest = max((run.history.train_s or 0.0 for run in runs), default=0.0)
     size, unit = time_unit(longest) if over == "time" else (1.0, "")
-    drawn = {s: any(run.history.points(metric, s) for run in runs) for s in _SPLITS}
+    has = {s: any(run.history.points(metric, s) for run in runs) for s in ("train", "validation")}
+    series = []
     for run in runs:
-        for split in (name for name, is_drawn in drawn.items() if is_drawn):
-            read = run.history.points if over == "step" else run.history.points_by_time
-            points = [(x / size, y) for x, y in read(metric, split)]
-            style = _SPLITS[split] if drawn["validation"] else {}
-            draw_series(axes, points, color=colors[run.name], label="_", **style)
-        _ring_at_best(axes, run, metric, over, size, colors[run.name])
-    if over == "time":
-        axes.set_xlabel(f"{unit} of training")
-    axes.set_ylabel(label)
-    for run in runs:
-        axes.plot([], [], color=colors[run.name], lw=2.5, label=run.name)
-    if all(drawn.values()):
-        for split, style in _SPLITS.items():
-            axes.plot([], [], color=_NEUTRAL, label=split, **{"ms": 3, **style})
-    finish_curves(figure, axes, clock=())
-    return svg_of(figure)
+        read = run.history.points if over == "step" else run.history.points_by_time
+        trained, validated = (
+            [(x / size, y) for x, y in read(metric, split)] for split in ("train", "validation")
+        )
+        color = colors[run.name]
+        if has["validation"]:
+            series.append(Series(trained, color, dashed=True, thin=True))
+        else:
+            series.append(Series(trained, color, run.name))
+        ring = _best_of(run, metric, over, size)
+        series.append(Series(validated, color, run.name, markers=True, ring=ring))
+    if all(has.values()):
+        kind = Series([(0, 0), (1, 1)], _NEUTRAL, "train", dashed=True)
+        return draw(Plot(series, _axis(over, unit), label, keys=[kind]))
+    return draw(Plot(series, _axis(over, unit), label))
+
+
+def _axis(over: Over, unit: str) -> str:
+    return "step" if over == "step" else f"{unit} of training"
 
 
 def run_colors(runs: Sequence[NamedRun]) -> dict[str, str]:
@@ -60,7 +59,7 @@ def run_colors(runs: Sequence[NamedRun]) -> dict[str, str]:
 
 def has_metric(run: NamedRun, metric: str) -> bool:
     """Whether a run has values of a metric to draw."""
-    return any(run.history.points(metric, split) for split in _SPLITS)
+    return any(run.history.points(metric, split) for split in ("train", "validation"))
 
 
 def has_times(run: NamedRun) -> bool:
@@ -68,17 +67,10 @@ def has_times(run: NamedRun) -> bool:
     return run.history.train_s is not None
 
 
-def _ring_at_best(
-    axes: object, run: NamedRun, metric: str, over: Over, size: float, color: str
-) -> None:
-    """A ring around the validation whose weights are kept."""
-    line = next(
-        (x for x in run.history.of("validation") if x["step"] == run.history.best_step), None
-    )
-    if line is None or line.get(metric) is None:
-        return
-    x = line["step"] if over == "step" else line.get("train_s")
-    if x is not None:
-        axes.plot(  # type: ignore[attr-defined]
-            [x / size], [line[metric]], marker="o", ms=8, mfc="none", color=color, ls=""
-        )
+def _best_of(run: NamedRun, metric: str, over: Over, size: float) -> tuple[float, float] | None:
+    """The place of the validation whose weights are kept."""
+    lines = [x for x in run.history.of("validation") if x["step"] == run.history.best_step]
+    if not lines or lines[-1].get(metric) is None:
+        return None
+    x = lines[-1]["step"] if over == "step" else lines[-1].get("train_s")
+    return None if x is None else (x / size, lines[-1][metric])

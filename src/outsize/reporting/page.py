@@ -45,20 +45,13 @@ def html_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return f"<table><tr>{head}</tr>{body}</table>"
 
 
-def figure_and_axes(width: float, height: float, measures_text: bool = True) -> tuple[Figure, Axes]:
-    """An empty figure in the style of the pages.
-
-    Args:
-        width: In inches.
-        height: In inches.
-        measures_text: Whether margins follow the text, which takes half of the time of drawing;
-            otherwise the caller sets them.
-    """
+def figure_and_axes(width: float, height: float) -> tuple[Figure, Axes]:
+    """An empty figure in the style of the pages; width and height in inches."""
     from matplotlib import rc_context  # matplotlib is slow to import
     from matplotlib.figure import Figure as NewFigure
 
     with rc_context({"font.size": 9, "xtick.labelsize": 8, "ytick.labelsize": 8}):
-        figure = NewFigure(figsize=(width, height), layout="constrained" if measures_text else None)
+        figure = NewFigure(figsize=(width, height), layout="constrained")
         axes = figure.add_subplot()
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
@@ -92,6 +85,17 @@ _PAGE = Template("""<!doctype html>
   .card b { display: block; font-size: 1.25rem; white-space: nowrap; }
   .card span { color: #64748b; font-size: .85rem; }
   section svg { display: block; width: 100%; height: auto; }
+  .plot svg text { font-size: 11px; fill: #475569; }
+  .legend { display: flex; flex-wrap: wrap; gap: .1rem 1rem; justify-content: center;
+            font-size: .8rem; color: #475569; }
+  .legend i { display: inline-block; width: 20px; margin-right: .4rem; vertical-align: middle;
+              border-top: 3px solid; } .legend .dashed { border-top-style: dashed; }
+  .bars th { width: 1%; white-space: nowrap; } .bars td:last-child { width: 1%; padding: 0;
+             white-space: nowrap; text-align: right; }
+  .bars td, .bars th { border: 0; padding: .05rem .6rem .05rem 0; }
+  .bars div { display: flex; height: .9rem; } .bars i { display: block; }
+  .legend .dotted { border-top-style: dotted; }
+  .legend .dot { width: 9px; height: 9px; border: 0; border-radius: 50%; }
   table { border-collapse: collapse; font-size: .85rem; width: 100%; }
   th, td { text-align: left; padding: .2rem .6rem .2rem 0; border-bottom: 1px solid #eef2f6; }
   th { color: #64748b; font-weight: 600; } pre { font-size: .82rem; margin: 0; }

@@ -15,7 +15,7 @@ from outsize.training.config import RunConfig
 from outsize.training.run_log import RunLog
 from outsize.training.strict_toml import decode, encode, flatten, read_toml, to_toml
 
-_MAY_CHANGE = ("checkpoint.", "train.log_every", "train.device")
+_MAY_CHANGE = ("checkpoint.", "log.", "train.log_every", "train.device")
 _MEMORY = {
     "num_parameters": Absent(Whole()),
     "bytes_by_device": Absent(Each(Each(Whole()))),

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from outsize.reporting.colors import MARK
-from outsize.reporting.page import figure_and_axes, svg_of
-from outsize.reporting.plots import HEIGHT, WIDTH, legend_below, set_margins
+from outsize.reporting.line_plot import Plot, Series, draw
 from outsize.training.report.history import RunHistory
 
 _Z = 1.96  # of a normal distribution, 95%
@@ -33,38 +32,28 @@ def calibration_svg(series: Mapping[str, Mapping[str, Any]], colors: Mapping[str
         series: Lines with `calibration_…` by name.
         colors: The colour of each name.
     """
-    figure, axes = figure_and_axes(WIDTH, HEIGHT, measures_text=False)
-    values: list[float] = []
+    drawn: list[Series] = []
     for name, line in series.items():
         predicted, observed, counts = (
             line[f"calibration_{part}"] for part in ("predicted", "observed", "count")
         )
         ranges = [wilson(rate, n) for rate, n in zip(observed, counts, strict=False)]
-        size = min(len(predicted), len(ranges))
-        axes.errorbar(
-            predicted[:size],
-            observed[:size],
-            yerr=[
-                [max(o - low, 0.0) for o, (low, _) in zip(observed, ranges, strict=False)],
-                [max(high - o, 0.0) for o, (_, high) in zip(observed, ranges, strict=False)],
-            ],
-            color=colors[name], marker="o", ms=3.5, lw=1.2, elinewidth=0.8, capsize=2, label=name,
-            ls="" if size == 1 else "-",
-        )  # fmt: skip
-        values += [*predicted, *observed]
-    positive = [value for value in values if value > 0]
-    if positive and len(positive) == len(values) and max(values) > _LOG_RATIO * min(values):
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        ends = (min(values) / 1.3, min(max(values) * 1.3, 1.0))
-    else:
-        ends = (0.0, min(max(values, default=1.0) * 1.08, 1.0) or 1.0)
-    axes.plot(ends, ends, color=MARK, ls="--", lw=1.0, label="calibrated", zorder=1)
-    axes.set_xlim(ends)
-    axes.set_xlabel("predicted rate")
-    axes.set_ylabel("observed rate")
-    set_margins(figure, legend_below(figure, axes))
-    return svg_of(figure)
+        points = list(zip(predicted, observed, strict=False))
+        drawn.append(Series(points, colors[name], name, markers=True, ranges=ranges))
+    values = [value for each in drawn for point in each.points for value in point]
+    is_log = bool(values) and max(values) > _LOG_RATIO * min(values) > 0
+    ends = [min(values, default=0.0) if is_log else 0.0, max(values, default=1.0)]
+    drawn.append(Series([(end, end) for end in ends], MARK, "calibrated", dashed=True, thin=True))
+    return draw(
+        Plot(
+            drawn,
+            "predicted rate",
+            "observed rate",
+            from_zero=not is_log,
+            log_x=is_log,
+            log_y=is_log,
+        )
+    )
 
 
 def calibration_note(lines: Sequence[Mapping[str, Any]]) -> str:

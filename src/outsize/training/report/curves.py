@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from outsize.reporting.colors import SPLITS
-from outsize.reporting.page import svg_of
-from outsize.reporting.plots import (
-    curve_axes,
-    draw_best_reachable,
-    draw_series,
-    finish_curves,
-    mark_steps,
-)
+from outsize.reporting.colors import BAYES, SPLITS
+from outsize.reporting.line_plot import Plot, Series, draw
 from outsize.training.report.history import Line, RunHistory
 
 _LOG_RATIO = 30
@@ -28,42 +21,42 @@ def curve_svg(lines: Sequence[Line], metric: str, label: str, log_scale: bool = 
         log_scale: Whether values of several sizes, if positive, are on a logarithmic axis.
     """
     history = RunHistory(lines)
-    figure, axes = curve_axes()
-    values: list[float] = []
-    for split, color in SPLITS.items():
-        points = history.points(metric, split)
-        values += [value for _, value in points]
-        marker = None if split == "train" else "o"
-        draw_series(axes, points, color=color, label=split, marker=marker)
-    if log_scale and values and max(values) > _LOG_RATIO * min(values) > 0:
-        axes.set_yscale("log")
-        axes.yaxis.set_major_formatter("{x:g}")
-    if bayes := [x[f"bayes_{metric}"] for x in lines if x.get(f"bayes_{metric}") is not None]:
-        draw_best_reachable(axes, bayes[0])
-    mark_steps(axes, history.epoch_ends, history.best_step)
-    axes.set_ylabel(label)
-    finish_curves(figure, axes, history.clock)
-    return svg_of(figure)
+    series = [
+        Series(history.points(metric, split), color, split, markers=split != "train")
+        for split, color in SPLITS.items()
+    ]
+    values = [value for each in series for _, value in each.points]
+    bayes = [x[f"bayes_{metric}"] for x in lines if x.get(f"bayes_{metric}") is not None]
+    return draw(
+        Plot(
+            series,
+            "step",
+            label,
+            level=(bayes[0], BAYES, f"best reachable (Bayes) {bayes[0]:.4f}") if bayes else None,
+            marks=history.epoch_ends,
+            best=history.best_step,
+            clock=history.clock,
+            log_y=log_scale and bool(values) and max(values) > _LOG_RATIO * min(values) > 0,
+        )
+    )
 
 
 def rates_svg(lines: Sequence[Line]) -> str:
     """The learning rate over steps; that of embeddings, which follows it, on the right axis."""
     history = RunHistory(lines)
-    figure, axes = curve_axes()
-    points = history.points("learning_rate", "train")
-    draw_series(axes, points, color=SPLITS["train"], label="train")
-    axes.set_ylim(0, max((rate for _, rate in points), default=0.0) * 1.08 or None)
-    axes.set_ylabel("learning rate, dense weights")
     ratio = _embedding_ratio(history)
-    if ratio is not None:
-        right = axes.secondary_yaxis("right", functions=(lambda y: y * ratio, lambda y: y / ratio))
-        right.set_ylabel("learning rate, embeddings", fontsize=9)
-        right.tick_params(labelsize=8)
-        right.yaxis.set_major_formatter("{x:g}")
-        right.spines["right"].set_visible(True)
-    mark_steps(axes, history.epoch_ends, history.best_step)
-    finish_curves(figure, axes, history.clock, has_right_axis=ratio is not None)
-    return svg_of(figure)
+    return draw(
+        Plot(
+            [Series(history.points("learning_rate", "train"), SPLITS["train"], "train")],
+            "step",
+            "dense weights",
+            marks=history.epoch_ends,
+            best=history.best_step,
+            clock=history.clock,
+            right=None if ratio is None else (ratio, "embeddings"),
+            from_zero=True,
+        )
+    )
 
 
 def _embedding_ratio(history: RunHistory) -> float | None:

@@ -2,38 +2,40 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Mapping
 
 from outsize.reporting.colors import MEMORY
-from outsize.reporting.page import figure_and_axes, svg_of
-from outsize.reporting.plots import CHARACTER, WIDTH, legend_below, set_margins
+from outsize.reporting.quantities import format_bytes
 from outsize.spec import MEMORY_KINDS, MemoryUse
 
 _MAX_TABLES = 15
-_MAX_NAME = 24
-_UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "bytes"))
 
 
 def memory_svg(memory: Mapping[str, MemoryUse]) -> str:
-    """Bytes by table and kind: each cache, the largest tables, and the other tables together."""
+    """Bytes by table and kind as bars: each cache, the largest tables, the other tables."""
     shown = _parts_to_show(memory)
-    figure, axes = figure_and_axes(WIDTH, 0.9 + 0.22 * max(4, len(shown)), measures_text=False)
-    names = [n if len(n) <= _MAX_NAME else f"{n[: _MAX_NAME - 1]}…" for n in shown][::-1]
-    places, left = range(len(names)), [0.0] * len(names)
-    largest = max((use.total_bytes for use in shown.values()), default=0)
-    size, unit = next((u for u in _UNITS if largest >= u[0]), _UNITS[-1])
-    for kind in MEMORY_KINDS:
-        widths = [use.bytes_of(kind) / size for use in reversed(shown.values())]
-        if any(widths):
-            axes.barh(places, widths, left=left, color=MEMORY[kind], label=kind)
-            left = [a + b for a, b in zip(left, widths, strict=True)]
-    axes.set_yticks(places, names)
-    axes.set_xlabel(unit)
-    axes.tick_params(axis="y", labelsize=8)
-    axes.grid(axis="y", visible=False)
-    num_rows = legend_below(figure, axes, 4)
-    set_margins(figure, num_rows, left=0.2 + CHARACTER * max(map(len, names), default=0))
-    return svg_of(figure)
+    largest = max((use.total_bytes for use in shown.values()), default=0) or 1
+    kinds = [kind for kind in MEMORY_KINDS if any(use.bytes_of(kind) for use in shown.values())]
+    rows = []
+    for name, use in shown.items():
+        bars = "".join(
+            f'<i title="{kind}: {format_bytes(use.bytes_of(kind))}" style="background:'
+            f'{MEMORY[kind]};width:{100 * use.bytes_of(kind) / largest:.2f}%"></i>'
+            for kind in kinds
+        )
+        rows.append(
+            f"<tr><th>{html.escape(name)}</th><td><div>{bars}</div></td>"
+            f"<td>{format_bytes(use.total_bytes)}</td></tr>"
+        )
+    legend = "".join(
+        f'<span><i class="dot" style="background:{MEMORY[kind]}"></i>{kind}</span>'
+        for kind in kinds
+    )
+    return (
+        f'<div class="plot"><table class="bars">{"".join(rows)}</table>'
+        f'<div class="legend">{legend}</div></div>'
+    )
 
 
 def _parts_to_show(memory: Mapping[str, MemoryUse]) -> dict[str, MemoryUse]:
