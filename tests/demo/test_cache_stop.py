@@ -46,7 +46,9 @@ def test_a_cache_sends_less_and_rounding_less_still(tmp_path):
     assert sent[0] > sent[1] > sent[2]
     assert found["cache"]["hit_rate"] > 0
     assert 0 <= found["cache"]["largest_lag"] <= 100
+    assert all(run["train_s"] > 0 for run in found.values())
     page = (tmp_path / "stop" / "report.html").read_text()
+    assert "time of this stop" in page
     for mode in found:
         assert f'href="{mode}/report.html"' in page
         assert (tmp_path / "stop" / mode / "report.html").exists()

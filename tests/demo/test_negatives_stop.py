@@ -15,7 +15,9 @@ RUN = Path(str(files("outsize.demo") / "negatives.toml"))
 def test_every_way_is_trained_and_shown(tmp_path):
     found = STOPS["negatives"](tmp_path / "stop", True, Console(quiet=True))["runs"]
     assert list(found) == ["in-batch", "in-batch-logq", "cache", "exact"]
+    assert all(run["train_s"] > 0 for run in found.values())
     page = (tmp_path / "stop" / "report.html").read_text()
+    assert "time of this stop" in page
     for name, run in found.items():
         assert 0 <= run["test"]["recall@20"] <= 1
         assert [step for step, _ in run["curve"]] == [10, 20]

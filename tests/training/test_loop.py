@@ -65,7 +65,8 @@ def curve(folder):
     """Every logged number but the clock's."""
     lines = [dict(line) for line in RunFolder(folder).metrics()]
     for line in lines:
-        line.pop("examples_per_s", None)
+        for name in ("examples_per_s", "train_s"):
+            line.pop(name, None)
     return lines
 
 
@@ -295,7 +296,10 @@ def test_the_log_holds_every_metric():
     (validation,) = recorder.of("validation")
     names = {"loss", "auc", "normalized_entropy", "calibration", "bayes_loss", "bayes_auc"}
     assert names <= validation.keys()
-    assert recorder.of("train")[0].keys() >= {"loss", "learning_rate", "examples_per_s", "epoch"}
+    assert recorder.of("train")[0].keys() >= {
+        "loss", "learning_rate", "embedding_learning_rate", "examples_per_s", "epoch", "train_s",
+        "gradient_norm",
+    }  # fmt: skip
     assert recorder.of("test")
 
 

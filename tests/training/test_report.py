@@ -1,14 +1,31 @@
+import json
+import math
+import shutil
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 
 import pytest
 
 import outsize
+from outsize.checkpoint import list_checkpoints
+from outsize.errors import ConfigError
 from outsize.reporting.quantities import format_bytes
 from outsize.spec import MemoryUse
+from outsize.training.build import build_dense_optimizer
 from outsize.training.config import RunConfig
-from outsize.training.report import curve_svg, memory_svg
+from outsize.training.gradients import gradients_of
+from outsize.training.loop import Loop
+from outsize.training.report import (
+    RunHistory,
+    curve_svg,
+    memory_svg,
+    run_page,
+    write_report,
+)
+from outsize.training.run_folder import RunFolder
+from outsize.training.run_log import read_log_record
 from outsize.training.strict_toml import decode
+from outsize.training.tasks import ClickTask
 
 SMALL = {
     "data": {"num_train": 600, "num_validation": 200, "num_test": 200, "largest_vocabulary": 100},
@@ -33,15 +50,133 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory):
+def run(tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / "a <run>"
     outsize.train(decode(RunConfig, SMALL, "test"), out, quiet=True)
-    return Page((out / "report.html").read_text())
+    return RunFolder(out)
+
+
+@pytest.fixture(scope="module")
+def page(run):
+    return Page(run.report_file.read_text())
+
+
+@pytest.fixture
+def copy(run, tmp_path):
+    shutil.copytree(run.path, tmp_path / "copy")
+    return RunFolder(tmp_path / "copy")
 
 
 def test_the_report_is_one_file_with_nothing_to_download(page):
     assert not [link for link in page.links if not link.startswith("#")]
-    assert page.opened.count("svg") == 3
+    assert page.opened.count("svg") == 6  # and the memory as bars
+
+
+def test_the_report_shows_how_training_went(run, page):
+    titles = page.words
+    for title in ("log loss", "AUC", "Calibration", "Learning rate", "Examples per second",
+                  "Gradient norm", "Embedding memory by table"):  # fmt: skip
+        assert title in titles
+    drawn = run.report_file.read_text()
+    for label in ("seconds of training", "best step 6", "end of an epoch", "calibrated",
+                  "embeddings", "parameters"):  # fmt: skip
+        assert f">{label}<" in drawn
+
+
+def test_a_report_can_be_made_again(copy):
+    before = copy.report_file.read_text()
+    copy.report_file.unlink()
+    write_report(copy)
+    assert copy.report_file.read_text() == before.replace("a &lt;run&gt;", "copy")
+
+
+def test_a_run_of_an_older_version_has_a_report(copy):
+    new = ("train_s", "epochs", "gradient_norm", "embedding_learning_rate")
+    lines = [
+        {k: v for k, v in x.items() if k not in new and not k.startswith("calibration_")}
+        for x in copy.metrics()
+    ]
+    copy.metrics_file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    copy.summary_file.unlink()
+    page = Page(run_page(copy))
+    assert page.opened.count("svg") == 4  # loss, AUC, learning rate, examples per second
+    assert "This run has not ended" in " ".join(page.words)
+    old = {"steps": 6, "elapsed_s": 3.0, "stopped": "finished",
+           "memory": {"num_parameters": 4, "total_bytes": 16,
+                      "bytes_by_device": {"cpu": {"parameters": 16}}}}  # fmt: skip
+    copy.write_summary(old)
+    page = Page(run_page(copy))
+    assert page.opened.count("svg") == 4
+    assert "all" in page.words  # the bar of all tables
+    assert "not recorded" in page.words
+    assert "This run has not ended" not in " ".join(page.words)
+
+
+def test_a_run_that_has_just_begun_has_a_report(copy):
+    copy.metrics_file.write_text(json.dumps(copy.metrics()[0]) + "\n")
+    copy.summary_file.unlink()
+    drawn = run_page(copy)
+    assert "This run has not ended" in drawn
+    assert "test log loss" not in drawn
+
+
+def test_without_a_run_or_metrics_there_is_no_report(copy, tmp_path):
+    copy.log.clear()
+    with pytest.raises(ConfigError, match="has no metrics yet"):
+        run_page(copy)
+    with pytest.raises(ConfigError, match="holds no run"):
+        run_page(RunFolder(tmp_path))
+
+
+def test_lines_hold_the_time_of_training_and_the_norm_of_gradients(run):
+    lines = run.metrics()
+    times = [line["train_s"] for line in lines]
+    assert times == sorted(times)
+    assert times[0] > 0
+    assert all(x["gradient_norm"] > 0 for x in lines if x["split"] == "train")
+    assert [x["epochs"] for x in lines if x["split"] == "validation"] == pytest.approx(
+        [1 / 3, 2 / 3, 1.0]
+    )
+    assert [sum(x["calibration_count"]) for x in lines if x["split"] == "test"][-1] == 200
+
+
+def test_the_logged_norm_is_that_of_the_step_before_clipping():
+    config = decode(RunConfig, {**SMALL, "train": {**SMALL["train"], "clip_norm": 0.001}}, "test")
+    task = ClickTask(config)
+    loop = Loop(task, config, build_dense_optimizer(config.optimizer, task.model))
+    found, expected, compute = [], [], loop._sums.set_gradient_norm
+
+    def keep(norm):
+        found.append(float(norm))
+        compute(norm)
+
+    loop._sums.set_gradient_norm = keep
+    step = task.rows.store.reduce_pending
+
+    def measure():
+        step()
+        rows = gradients_of(task.rows)
+        dense = gradients_of(loop.optimizers[0])
+        expected.append(math.sqrt(sum(float(g.square().sum()) for g in (*dense, *rows))))
+
+    task.rows.store.reduce_pending = measure
+    for number in loop.steps():
+        if number == 3:
+            break
+    assert found == pytest.approx(expected[::2][: len(found)], rel=1e-5)
+    assert len(found) == 3
+
+
+def test_time_goes_on_where_a_resumed_run_left_off(copy):
+    (first, *_, last) = list_checkpoints(copy.checkpoints)
+    before = read_log_record(first)["train_s"]
+    shutil.rmtree(last)
+    outsize.train(copy.config(), copy.path, resume=True, quiet=True)
+    history = RunHistory(copy.metrics())
+    step = int(first.name.removeprefix("step-"))
+    assert all(s > before for x, s in history.clock if x > step)
+    assert len(history.clock) == 6
+    assert [x for x, _ in history.points("loss", "train")] == [1, 2, 3, 4, 5, 6]
 
 
 def test_the_report_shows_results_configuration_and_environment(page):
@@ -68,6 +203,15 @@ def test_many_tables_are_summed_up():
     use = MemoryUse(1, {"cpu": {"parameters": 4, "index": 0, "optimizer": 0, "cache": 0}})
     drawn = memory_svg({f"t{i}": use for i in range(100)})
     assert "85 others" in drawn
+
+
+def test_a_cache_is_a_bar_even_beside_many_larger_tables():
+    table = MemoryUse(9, {"cpu": {"parameters": 400, "index": 8}})
+    cache = MemoryUse(0, {"cpu": {"cache": 4}})
+    drawn = memory_svg({**{f"t{i}": table for i in range(20)}, "row cache": cache})
+    assert "<th>row cache</th>" in drawn
+    assert "</i>cache</span>" in drawn  # in the legend
+    assert "5 others" in drawn
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,10 @@ def test_runs_log_and_report_what_rows_cost(run_file, tmp_path):
         assert line["largest_lag"] is None or line["largest_lag"] <= 20
         assert 0 < line["pushes"] <= line["reads"]
     assert lines[-1]["split"] == "rows"
-    assert "Rows between ranks" in (tmp_path / "run" / "report.html").read_text()
+    report = (tmp_path / "run" / "report.html").read_text()
+    assert "Rows between ranks" in report
+    assert "<th>row cache</th>" in report  # a bar of the memory plot
+    assert RunFolder(tmp_path / "run").summary()["memory_by_part"]["row cache"]
 
 
 @pytest.mark.slow  # without a cache it is replaced in test_data_parallel

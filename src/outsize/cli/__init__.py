@@ -22,6 +22,7 @@ from outsize.cli.command_options import say
 from outsize.cli.export_commands import evaluate, export, predict, serve
 from outsize.cli.init_command import init
 from outsize.cli.plan_command import plan
+from outsize.cli.report_command import report
 from outsize.cli.tour_commands import bench, demo
 from outsize.cli.train_commands import compare, train
 from outsize.errors import ConfigError, LostRanksError, OutsizeError
@@ -49,6 +50,7 @@ COMMANDS: dict[str, Callable[..., dict[str, Any]]] = {
     "plan": plan,
     "train": train,
     "compare": compare,
+    "report": report,
     "export": export,
     "predict": predict,
     "evaluate": evaluate,

@@ -16,6 +16,7 @@ from outsize.compare.text_tables import (
     losses_table,
 )
 from outsize.reporting.page import card, facts_table, html_table, page
+from outsize.reporting.quantities import format_seconds
 from outsize.training.strict_toml import encode, to_toml
 
 
@@ -60,6 +61,8 @@ def _headline(comparison: Comparison) -> dict[str, str]:
     facts["methods"] = str(len(comparison.grid.methods))
     facts["budgets"] = str(len(comparison.grid.budgets))
     facts["seeds"] = str(comparison.grid.num_seeds)
+    times = [o.result["elapsed_s"] for o in comparison.outcomes if o.status == "finished"]
+    facts["time of all runs"] = format_seconds(sum(times))
     return facts
 
 

@@ -12,7 +12,8 @@ from outsize.models import MODELS
 from outsize.registries import name_of
 from outsize.reporting.quantities import format_bytes
 from outsize.training.config import RunConfig
-from outsize.training.metric_names import label_of, number_of, quality_names
+from outsize.training.metric_names import label_of, metrics_of, number_of, quality_names
+from outsize.training.report.history import Line
 from outsize.training.run_folder import RunFolder
 from outsize.training.store_config import StoreConfig
 from outsize.training.tables_config import TablesConfig
@@ -21,6 +22,28 @@ from outsize.training.tables_config import TablesConfig
 def compare_runs(folders: Sequence[Path]) -> list[dict[str, Any]]:
     """Metrics, memory and time of finished runs, in the order given."""
     return [_facts_of(RunFolder(folder)) for folder in folders]
+
+
+def facts_of(folder: RunFolder, config: RunConfig, lines: Sequence[Line]) -> dict[str, Any]:
+    """Metrics, memory and time of a run, as far as its log has them.
+
+    Args:
+        folder: The run.
+        config: Its configuration.
+        lines: The lines of its log.
+    """
+    tests = [line for line in lines if line["split"] == "test"]
+    test = metrics_of(tests[-1]) if tests else {}
+    summary = folder.summary() or {}
+    return {
+        "run": str(folder.path),
+        "model": name_of(MODELS, config.model),
+        "embeddings": _embeddings_of(config),
+        "steps": max((line["step"] for line in lines), default=0),
+        "test": {n: v for n, v in test.items() if n == "loss" or n in quality_names(test)},
+        "total_bytes": summary.get("memory", {}).get("total_bytes"),
+        "elapsed_s": summary.get("elapsed_s"),
+    }
 
 
 def runs_table(runs: Sequence[dict[str, Any]]) -> TextTable:
@@ -43,26 +66,11 @@ def _facts_of(folder: RunFolder) -> dict[str, Any]:
     if not folder.holds_run():
         raise ConfigError(f"{folder.path} holds no run: name folders of runs, or one run file")
     config, lines = folder.config(), folder.metrics()
-    tests = [line for line in lines if line["split"] == "test"]
-    if not tests:
+    if not any(line["split"] == "test" for line in lines):
         raise ConfigError(
             f"the run in {folder.path} is not finished: continue it with outsize train --resume"
         )
-    test = {
-        name: value
-        for name, value in tests[-1].items()
-        if name == "loss" or name in quality_names(tests[-1])
-    }
-    summary = folder.summary() or {}
-    return {
-        "run": str(folder.path),
-        "model": name_of(MODELS, config.model),
-        "embeddings": _embeddings_of(config),
-        "steps": max(line["step"] for line in lines),
-        "test": test,
-        "total_bytes": summary.get("memory", {}).get("total_bytes"),
-        "elapsed_s": summary.get("elapsed_s"),
-    }
+    return facts_of(folder, config, lines)
 
 
 def _embeddings_of(config: RunConfig) -> str:

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from outsize.compare.results import Comparison, Point, Spread
+from outsize.reporting.colors import MARK, series_color
 from outsize.reporting.page import figure_and_axes, svg_of
+from outsize.reporting.plots import WIDTH, draw_best_reachable, legend_below
 from outsize.reporting.quantities import format_bytes, format_count
 
 if TYPE_CHECKING:
@@ -15,8 +17,6 @@ if TYPE_CHECKING:
 
 Metric = Literal["loss", "quality"]
 Size = Literal["params", "total_bytes"]
-_COLORS = ("#1f77b4", "#ff7f0e", "#e377c2", "#9467bd", "#17becf", "#d62728", "#7f7f7f", "#8c564b",
-           "#bcbd22", "#2ca02c", "#000080", "#ff1493")  # fmt: skip
 _MARKERS = "osD^vP<>Xhd*"
 _LABELS = {
     "params": "parameters of all tables",
@@ -24,13 +24,12 @@ _LABELS = {
 }
 _LEGEND_COLUMNS = 4
 _STEP = 0.006  # offset between methods of equal size, as a share of the axis, to separate bars
-_FULL, _BAYES = "#1f2933", "#16a34a"
 
 
 def size_svg(comparison: Comparison, metric: Metric, size: Size) -> str:
     """A plot of a metric over a size; bars show the range over seeds."""
     num_methods = len(comparison.curves)
-    figure, axes = figure_and_axes(6.4, 3.8 + 0.2 * (num_methods // _LEGEND_COLUMNS + 1))
+    figure, axes = figure_and_axes(WIDTH, 3.2 + 0.2 * (num_methods // _LEGEND_COLUMNS + 1))
     sizes = [getattr(point, size) for curve in comparison.curves.values() for point in curve]
     step = _STEP * math.log(max(sizes) / min(sizes)) if sizes else 0.0
     for i, (method, curve) in enumerate(comparison.curves.items()):
@@ -39,16 +38,15 @@ def size_svg(comparison: Comparison, metric: Metric, size: Size) -> str:
         _draw_curve(axes, points, method, i)
     full = None if comparison.full is None else _metric_of(comparison.full, metric)
     if full is not None:
-        axes.axhline(full.mean, color=_FULL, lw=1.2, label="full tables")
-        axes.axhspan(full.low, full.high, color=_FULL, alpha=0.12, lw=0)
+        axes.axhline(full.mean, color=MARK, lw=1.2, label="full tables")
+        axes.axhspan(full.low, full.high, color=MARK, alpha=0.12, lw=0)
     name = "loss" if metric == "loss" else comparison.metric
     if name in comparison.bayes:
-        _draw_bayes(axes, comparison.bayes[name])
+        draw_best_reachable(axes, comparison.bayes[name])
     _scale(axes, size)
     axes.set_xlabel(_LABELS[size])
     axes.set_ylabel(f"test {comparison.labels[0 if metric == 'loss' else 1]}")
-    if axes.get_legend_handles_labels()[0]:
-        figure.legend(loc="outside lower center", ncols=_LEGEND_COLUMNS, frameon=False, fontsize=8)
+    legend_below(figure, axes, _LEGEND_COLUMNS)
     return svg_of(figure)
 
 
@@ -64,7 +62,7 @@ def _draw_curve(
         [x for x, _ in drawn],
         [spread.mean for _, spread in drawn],
         yerr=[below, above],
-        color=_COLORS[number % len(_COLORS)],
+        color=series_color(number),
         marker=_MARKERS[number % len(_MARKERS)],
         ms=4,
         lw=1.4,
@@ -72,16 +70,6 @@ def _draw_curve(
         capsize=2.5,
         label=method,
     )
-
-
-def _draw_bayes(axes: Axes, best: float) -> None:
-    """Draw the best reachable value, or only its label if the line would flatten the others."""
-    low, high = axes.get_ylim()
-    label = f"best reachable (Bayes) {best:.4f}"
-    if low - (high - low) <= best <= high + (high - low):
-        axes.axhline(best, color=_BAYES, ls="--", lw=1.2, label=label)
-    else:
-        axes.plot([], [], color=_BAYES, ls="--", lw=1.2, label=f"{label}, not shown")
 
 
 def _metric_of(point: Point, metric: Metric) -> Spread | None:

@@ -15,14 +15,23 @@ from typing import Any
 from rich.console import Console
 
 from outsize.contracts.messages import BYTE_KINDS
-from outsize.demo.shown import introduce, links_to, print_table
+from outsize.demo.shown import (
+    introduce,
+    links_to,
+    print_table,
+    stop_card,
+    time_in_words,
+    time_of,
+)
 from outsize.errors import LostRanksError
 from outsize.files import write_text_atomically
+from outsize.reporting.colors import SENT
 from outsize.reporting.page import card, figure_and_axes, html_table, page, svg_of
+from outsize.reporting.plots import WIDTH, legend_below
 from outsize.reporting.progress import ProgressBar
 from outsize.reporting.quantities import format_bytes
 from outsize.training import load_config
-from outsize.training.metric_names import number_of
+from outsize.training.metric_names import metrics_of, number_of
 from outsize.training.row_counts import sent_bytes
 from outsize.training.run_folder import RunFolder
 
@@ -35,8 +44,7 @@ _MODES: dict[str, tuple[str, ...]] = {
 _QUICK = ("data.num_train=2_560", "data.num_validation=500", "data.num_test=500",
           "data.largest_vocabulary=500", "train.batch_size=64", "train.steps=10",
           "train.log_every=5")  # fmt: skip
-_COLUMNS = ("", "bytes sent", "fewer", "hit rate", "largest lag", "test AUC")
-_COLORS = ("#94a3b8", "#d97706", "#2563eb", "#16a34a")
+_COLUMNS = ("", "bytes sent", "fewer", "hit rate", "largest lag", "test AUC", "time")
 _POLL_S = 0.1
 
 
@@ -51,6 +59,7 @@ def cache_stop(out: Path, quick: bool, console: Console) -> dict[str, Any]:
         "uses most: a copy may miss 100 updates of the other process, and 10 batches of its "
         "own updates may wait before they are sent. Last, messages are rounded to int8.",
     )
+    started = time.perf_counter()
     out.mkdir(parents=True, exist_ok=True)
     settings = _QUICK if quick else ()
     with as_file(files("outsize.demo") / "cache.toml") as path:
@@ -65,7 +74,7 @@ def cache_stop(out: Path, quick: bool, console: Console) -> dict[str, Any]:
     found = {mode: summarize(RunFolder(out / mode).metrics()) for mode in _MODES}
     rows = _in_words(found)
     print_table(console, _COLUMNS, rows)
-    write_text_atomically(out / "report.html", _page(found, rows))
+    write_text_atomically(out / "report.html", _page(found, rows, stop_card(started)))
     console.print(f"look at: {out / 'report.html'}")
     return {"out": str(out), "runs": found}
 
@@ -111,7 +120,8 @@ def summarize(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "sent_bytes": sent_bytes(lines),
         "hit_rate": trained[-1]["hit_rate"],
         "largest_lag": max(lags, default=None),
-        "test": {name: value for name, value in test.items() if name not in ("step", "split")},
+        "test": metrics_of(test),
+        **time_of(lines),
     }
 
 
@@ -129,14 +139,17 @@ def _in_words(found: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
                 f"{run['hit_rate']:.3f}" if is_cached else "",
                 f"{run['largest_lag']} of 100" if is_cached else "",
                 number_of(run["test"]["auc"], ".4f"),
+                time_in_words(run),
             )
         )
     best = found["synchronous"]["test"]["bayes_auc"]
-    rows.append(("best reachable (Bayes)", "", "", "", "", number_of(best, ".4f")))
+    rows.append(("best reachable (Bayes)", "", "", "", "", number_of(best, ".4f"), ""))
     return rows
 
 
-def _page(found: Mapping[str, Mapping[str, Any]], rows: Sequence[Sequence[str]]) -> str:
+def _page(
+    found: Mapping[str, Mapping[str, Any]], rows: Sequence[Sequence[str]], time_card: str
+) -> str:
     cards = "".join(
         card(f"{mode}: {fewer} fewer bytes" if fewer else f"{mode}: bytes sent", sent)
         for mode, sent, fewer, *_ in rows
@@ -144,27 +157,28 @@ def _page(found: Mapping[str, Mapping[str, Any]], rows: Sequence[Sequence[str]])
     )
     return page(
         "Sharded rows with bounded-staleness caches",
-        f'<div class="cards">{cards}</div>\n'
+        f'<div class="cards">{cards}{time_card}</div>\n'
         f"<section><h2>What two processes sent each other</h2>{_sent_svg(found)}</section><br>\n"
         f"<section><h2>What it cost</h2>{html_table(_COLUMNS, rows)}\n"
         "<p>Hit rate: rows of the other process that were read from a copy, at the end of the run. "
         "Largest lag: how many updates of the other process a copy had missed when it was read, "
-        "and the bound.</p></section><br>\n"
+        "and the bound. Time: of training; both processes share the cores of one "
+        "machine.</p></section><br>\n"
         f"<section><h2>Every run</h2>{links_to(found)}</section>\n",
     )
 
 
 def _sent_svg(found: Mapping[str, Mapping[str, Any]]) -> str:
     """Bytes by run and kind, as bars."""
-    figure, axes = figure_and_axes(8.0, 2.4)
+    figure, axes = figure_and_axes(WIDTH, 2.0)
     names = list(found)[::-1]
     left = [0.0] * len(names)
-    for kind, color in zip(BYTE_KINDS, _COLORS, strict=True):
+    for kind in BYTE_KINDS:
         sizes = [found[name]["sent_bytes"][kind] / 1e6 for name in names]
-        axes.barh(names, sizes, left=left, color=color, label=kind)
+        axes.barh(names, sizes, left=left, color=SENT[kind], label=kind)
         left = [a + b for a, b in zip(left, sizes, strict=True)]
     axes.set_xlabel("MB")
-    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    legend_below(figure, axes, 4)
     return svg_of(figure)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import as_file, files
@@ -10,22 +11,26 @@ from typing import Any
 
 from rich.console import Console
 
-from outsize.demo.shown import introduce, links_to, print_table
+from outsize.demo.shown import (
+    introduce,
+    links_to,
+    print_table,
+    stop_card,
+    time_in_words,
+    time_of,
+)
 from outsize.files import write_text_atomically
 from outsize.negatives import ExactConfig, InBatchConfig, NegativesConfig
+from outsize.reporting.colors import series_color
 from outsize.reporting.page import card, figure_and_axes, html_table, page, svg_of
+from outsize.reporting.plots import HEIGHT, WIDTH, draw_series, legend_below
 from outsize.training import RunConfig, load_config, train
 from outsize.training.run_folder import RunFolder
 
 _QUICK = ("data.num_queries=200", "data.num_items=100", "train.steps=20",
           "train.validate_every=10", "train.log_every=10")  # fmt: skip
-_COLUMNS = ("", "test recall@20", "test NDCG@10", "encoded per step", "staleness", "age")
-_COLORS = {
-    "in-batch": "#94a3b8",
-    "in-batch-logq": "#d97706",
-    "cache": "#2563eb",
-    "exact": "#16a34a",
-}
+_COLUMNS = ("", "test recall@20", "test NDCG@10", "encoded per step", "staleness", "age",
+            "time")  # fmt: skip
 
 
 def negatives_stop(out: Path, quick: bool, console: Console) -> dict[str, Any]:
@@ -41,6 +46,7 @@ def negatives_stop(out: Path, quick: bool, console: Console) -> dict[str, Any]:
         "query, the hard ones as often as they matter, and only those are re-encoded. "
         "Encoding all items in every step is exact, but no large encoder could afford it.",
     )
+    started = time.perf_counter()
     out.mkdir(parents=True, exist_ok=True)
     found = {}
     for name, negatives in _modes(config).items():
@@ -50,7 +56,7 @@ def negatives_stop(out: Path, quick: bool, console: Console) -> dict[str, Any]:
         found[name] = summarize(RunFolder(out / name).metrics(), run.test)
     rows = _in_words(found)
     print_table(console, _COLUMNS, rows)
-    write_text_atomically(out / "report.html", _page(found, rows))
+    write_text_atomically(out / "report.html", _page(found, rows, stop_card(started)))
     console.print(f"look at: {out / 'report.html'}")
     return {"out": str(out), "runs": found}
 
@@ -66,6 +72,7 @@ def summarize(
         "test": dict(test),
         "curve": curve,
         "negatives": {name: trained[name] for name in names if name in trained},
+        **time_of(lines),
     }
 
 
@@ -93,30 +100,33 @@ def _in_words(found: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
                 f"{facts['refreshed']:.1%} of all" if "refreshed" in facts else "",
                 f"{facts['staleness']:.4f}" if "staleness" in facts else "",
                 f"{facts['age']:.0f} steps" if "age" in facts else "",
+                time_in_words(run),
             )
         )
     return rows
 
 
-def _page(found: Mapping[str, Mapping[str, Any]], rows: Sequence[Sequence[str]]) -> str:
+def _page(
+    found: Mapping[str, Mapping[str, Any]], rows: Sequence[Sequence[str]], time_card: str
+) -> str:
     cards = "".join(card(f"{name}: recall@20", recall) for name, recall, *_ in rows)
     return page(
         "Negative cache",
-        f'<div class="cards">{cards}</div>\n'
+        f'<div class="cards">{cards}{time_card}</div>\n'
         f"<section><h2>Recall while training</h2>{_curves_svg(found)}</section><br>\n"
         f"<section><h2>Results</h2>{html_table(_COLUMNS, rows)}\n"
         "<p>Staleness: ‖cached − fresh‖² / ‖fresh‖² of the items that were drawn. Age: steps since "
-        "a cached item was encoded. Both at the end of the run.</p></section><br>\n"
+        "a cached item was encoded. Both at the end of the run. Time: of training, without "
+        "validation.</p></section><br>\n"
         f"<section><h2>Every run</h2>{links_to(found)}</section>\n",
     )
 
 
 def _curves_svg(found: Mapping[str, Mapping[str, Any]]) -> str:
-    figure, axes = figure_and_axes(8.0, 3.0)
-    for name, run in found.items():
-        steps, recalls = zip(*run["curve"], strict=True)
-        axes.plot(steps, recalls, marker="o", markersize=3, color=_COLORS[name], label=name)
+    figure, axes = figure_and_axes(WIDTH, HEIGHT)
+    for number, (name, run) in enumerate(found.items()):
+        draw_series(axes, run["curve"], color=series_color(number), label=name, marker="o")
     axes.set_xlabel("steps")
     axes.set_ylabel("recall@20, validation")
-    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    legend_below(figure, axes, 4)
     return svg_of(figure)

@@ -1,12 +1,18 @@
-"""What every stop shows: what it is about, a table of results, links to its runs."""
+"""What every stop shows: what it is about, a table of results, times, links to its runs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
+
+from outsize.reporting.page import card
+from outsize.reporting.quantities import format_seconds
+from outsize.training.report import RunHistory
 
 
 def introduce(console: Console, title: str, text: str) -> None:
@@ -22,6 +28,22 @@ def print_table(console: Console, columns: Sequence[str], rows: Iterable[Sequenc
     for row in rows:
         table.add_row(*row)
     console.print(table)
+
+
+def time_of(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The seconds of training of a run as "train_s"; nothing if its log does not have them."""
+    seconds = RunHistory(lines).train_s
+    return {} if seconds is None else {"train_s": seconds}
+
+
+def time_in_words(run: Mapping[str, Any]) -> str:
+    """What `time_of` found, for a table."""
+    return format_seconds(run["train_s"]) if "train_s" in run else ""
+
+
+def stop_card(started: float) -> str:
+    """A card with the time since a stop began, by `time.perf_counter`."""
+    return card("time of this stop", format_seconds(time.perf_counter() - started))
 
 
 def links_to(runs: Iterable[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from outsize.demo.compress_stop import compress_stop
 from outsize.demo.negatives_stop import negatives_stop
 from outsize.errors import ConfigError, WriteError
 from outsize.files import reason_of, write_text_atomically
+from outsize.reporting.quantities import format_seconds
 
 STOPS: dict[str, Callable[[Path, bool, Console], dict[str, Any]]] = {
     "click": click_stop,
@@ -36,7 +38,12 @@ def take_tour(out: Path, *, quick: bool = False, quiet: bool = False) -> dict[st
     """
     _clear(out)
     console = Console(stderr=True, quiet=quiet)
-    return {name: stop(out / name, quick, console) for name, stop in STOPS.items()}
+    found = {}
+    for name, stop in STOPS.items():
+        started = time.perf_counter()
+        found[name] = stop(out / name, quick, console)
+        console.print(f"this stop took {format_seconds(time.perf_counter() - started)}")
+    return found
 
 
 def _clear(out: Path) -> None:

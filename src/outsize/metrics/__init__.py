@@ -1,5 +1,6 @@
 """Metrics over streams of any length, in bounded memory."""
 
+from outsize.metrics.calibration import Calibration, CalibrationBins
 from outsize.metrics.classes import ClassMetrics
 from outsize.metrics.clicks import (
     AUC,
@@ -15,6 +16,8 @@ __all__ = [
     "AUC",
     "EXACT_EXAMPLES",
     "NUM_BINS",
+    "Calibration",
+    "CalibrationBins",
     "ClassMetrics",
     "ClickMetrics",
     "RankingMetrics",

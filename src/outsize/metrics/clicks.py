@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from outsize.metrics.calibration import Calibration, CalibrationBins
 from outsize.ranks.collectives import gather_rows, sum_over_ranks, world_size
 
 EXACT_EXAMPLES = 1 << 22
@@ -85,6 +86,7 @@ class ClickMetrics:
         self._loss = 0.0
         self._predicted = 0.0
         self._clicked = 0.0
+        self._calibration = CalibrationBins()
 
     @property
     def num_examples(self) -> int:
@@ -101,7 +103,9 @@ class ClickMetrics:
         self._loss += float(
             F.binary_cross_entropy_with_logits(wide, labels.double(), reduction="sum")
         )
-        self._predicted += float(torch.sigmoid(wide).sum())
+        probabilities = torch.sigmoid(wide)
+        self._predicted += float(probabilities.sum())
+        self._calibration.add(wide, probabilities, labels.double())
         self._clicked += float(labels.sum(dtype=torch.float64))
         if self._bins is not None:
             self._bin(logits, labels)
@@ -129,6 +133,7 @@ class ClickMetrics:
         total = sum_over_ranks(torch.tensor(sums, dtype=torch.float64, device=self._device))
         whole._count = int(total[0])
         whole._loss, whole._predicted, whole._clicked = total[1:].tolist()
+        whole._calibration = self._calibration.gather(self._device)
         logits = torch.cat([torch.empty(0), *self._logits])
         labels = torch.cat([torch.empty(0), *self._labels])
         if whole._count > self._exact_examples:
@@ -149,6 +154,10 @@ class ClickMetrics:
         if not self._count:
             return AUC(None, 0.0)
         return AUC(exact_auc(torch.cat(self._logits), torch.cat(self._labels)), 0.0)
+
+    def calibration(self) -> Calibration:
+        """Predicted and observed rates, in groups of about equal size."""
+        return self._calibration.groups()
 
     def result(self) -> dict[str, float | None]:
         """The metrics by name; `None` for a metric that is undefined for these examples.

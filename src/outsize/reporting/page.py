@@ -47,10 +47,12 @@ def html_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def figure_and_axes(width: float, height: float) -> tuple[Figure, Axes]:
     """An empty figure in the style of the pages; width and height in inches."""
-    from matplotlib.figure import Figure as NewFigure  # matplotlib is slow to import
+    from matplotlib import rc_context  # matplotlib is slow to import
+    from matplotlib.figure import Figure as NewFigure
 
-    figure = NewFigure(figsize=(width, height), layout="constrained")
-    axes = figure.add_subplot()
+    with rc_context({"font.size": 9, "xtick.labelsize": 8, "ytick.labelsize": 8}):
+        figure = NewFigure(figsize=(width, height), layout="constrained")
+        axes = figure.add_subplot()
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.25)
     return figure, axes
@@ -58,8 +60,11 @@ def figure_and_axes(width: float, height: float) -> tuple[Figure, Axes]:
 
 def svg_of(figure: Figure) -> str:
     """A figure as an SVG element."""
+    from matplotlib import rc_context
+
     text = io.StringIO()
-    figure.savefig(text, format="svg", metadata={"Date": None})
+    with rc_context({"svg.hashsalt": "outsize"}):  # the same figure is the same text
+        figure.savefig(text, format="svg", metadata={"Date": None})
     svg = text.getvalue()
     return svg[svg.index("<svg") :]
 
@@ -79,10 +84,23 @@ _PAGE = Template("""<!doctype html>
                    padding: 1rem; overflow-x: auto; }
   .card b { display: block; font-size: 1.25rem; white-space: nowrap; }
   .card span { color: #64748b; font-size: .85rem; }
-  section svg { width: 100%; height: auto; }
+  section svg { display: block; width: 100%; height: auto; }
+  .plot svg text { font-size: 11px; fill: #475569; }
+  .legend { display: flex; flex-wrap: wrap; gap: .1rem 1rem; justify-content: center;
+            font-size: .8rem; color: #475569; }
+  .legend i { display: inline-block; width: 20px; margin-right: .4rem; vertical-align: middle;
+              border-top: 3px solid; } .legend .dashed { border-top-style: dashed; }
+  .bars th { width: 1%; white-space: nowrap; } .bars td:last-child { width: 1%; padding: 0;
+             white-space: nowrap; text-align: right; }
+  .bars td, .bars th { border: 0; padding: .05rem .6rem .05rem 0; }
+  .bars div { display: flex; height: .9rem; } .bars i { display: block; }
+  .legend .dotted { border-top-style: dotted; }
+  .legend .dot { width: 9px; height: 9px; border: 0; border-radius: 50%; }
   table { border-collapse: collapse; font-size: .85rem; width: 100%; }
   th, td { text-align: left; padding: .2rem .6rem .2rem 0; border-bottom: 1px solid #eef2f6; }
   th { color: #64748b; font-weight: 600; } pre { font-size: .82rem; margin: 0; }
+  @media (max-width: 500px) { body { margin: 1rem auto; padding: 0 .5rem; }
+    .card, section { padding: .6rem; } .cards { gap: .5rem; } }
 </style></head><body>
 <h1>$title</h1>
 $body</body></html>

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
+_TIMES = ((3.0 * 3600, 3600.0, "hours"), (3.0 * 60, 60.0, "minutes"), (0.0, 1.0, "seconds"))
 
 
 def format_bytes(size: float) -> str:
@@ -21,3 +22,20 @@ def format_count(count: float) -> str:
             return f"{count:.1f}{unit}"
         count /= 1000
     return f"{count:.1f} G"
+
+
+def format_seconds(seconds: float) -> str:
+    """A formatted duration: 3.2 s, 4 min 10 s, 2 h 5 min."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 120:
+        return f"{whole} s"
+    if whole < 7200:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600:,} h {whole % 3600 // 60} min"
+
+
+def time_unit(longest_s: float) -> tuple[float, str]:
+    """The unit to show times in: its seconds, and its name."""
+    return next((size, name) for least, size, name in _TIMES if longest_s >= least)

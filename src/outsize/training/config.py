@@ -16,6 +16,7 @@ from outsize.negatives import NEGATIVES, NegativesConfig
 from outsize.registries import name_of
 from outsize.training.embeddings_config import EmbeddingsConfig
 from outsize.training.graph_config import GraphConfig
+from outsize.training.log_config import LogConfig
 from outsize.training.retrieval_config import RetrievalConfig
 from outsize.training.schedule import ScheduleConfig
 from outsize.training.served_weights import require_served
@@ -132,6 +133,7 @@ class RunConfig:
         schedule: How learning rates change.
         train: How long and how.
         checkpoint: When the run is saved.
+        log: Where its metrics go besides `metrics.jsonl`.
     """
 
     seed: int = 0
@@ -145,6 +147,7 @@ class RunConfig:
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    log: LogConfig = field(default_factory=LogConfig)
 
     def __post_init__(self) -> None:
         if not -(1 << 63) <= self.seed < 1 << 63:

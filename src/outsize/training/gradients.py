@@ -19,10 +19,12 @@ def clip_gradients(
     limit: float | None,
     num_workers: int,
     device: torch.device,
+    over_ranks: bool = False,
 ) -> Tensor:
     """Scale dense and row gradients down to a joint norm, and return the norm they had.
 
-    With a limit and several workers it is entered by all ranks, and the norm is the same on all.
+    With a limit or `over_ranks`, and several workers, it is entered by all ranks, and the norm is
+    the same on all. Otherwise it is the norm of this rank's gradients.
 
     Args:
         dense: The optimizer of the dense weights.
@@ -30,10 +32,11 @@ def clip_gradients(
         limit: The largest norm; `None` scales nothing.
         num_workers: Ranks that share rows and train in step.
         device: Where the model is.
+        over_ranks: Whether the norm over all ranks is wanted without a limit too.
     """
     of_dense, of_rows = gradients_of(dense), [] if rows is None else gradients_of(rows)
     values = [values_of(gradient) for gradient in of_dense]
-    if limit is None or num_workers == 1:
+    if num_workers == 1 or (limit is None and not over_ranks):
         norm = get_total_norm([*values, *of_rows])
     else:
         norm = _norm_over_ranks(values, of_rows, num_workers, device)

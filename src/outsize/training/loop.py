@@ -149,13 +149,17 @@ class Loop:
         or checkpoint; none of the three is written from a run that has seen one.
         """
         num_workers = self._store.num_workers if self._store is not None and self._in_step else 1
+        is_logged = (self.state.step + 1) % self.config.train.log_every == 0
         norm = clip_gradients(
             self.optimizers[0],
             self.task.rows,
             self.config.train.clip_norm,
             num_workers,
             self.device,
+            over_ranks=is_logged,
         )
+        if is_logged:
+            self._sums.set_gradient_norm(norm)
         if norm.is_cuda:
             self._sums.add(norm * 0.0)  # 0, or NaN for a non-finite norm
         elif not (math.isfinite(float(norm)) and math.isfinite(loss.item())):
@@ -163,8 +167,15 @@ class Loop:
 
     def _log_training(self) -> None:
         if self.state.step % self.config.train.log_every == 0:
-            rate = self.optimizers[0].param_groups[0]["lr"]
-            self._callbacks.log(self._sums.take_line(self.state, rate))
+            self._callbacks.log(self._sums.take_line(self.state, self._rates()))
+
+    def _rates(self) -> dict[str, float]:
+        """Learning rates of dense weights, and of embeddings if they have one of their own."""
+        dense, *others = [group["lr"] for o in self.optimizers for group in o.param_groups]
+        return {
+            "learning_rate": dense,
+            **({"embedding_learning_rate": others[-1]} if others else {}),
+        }
 
     def _end_step(self) -> None:
         """Run the stages that follow a step, each wholly or not at all; then maybe checkpoint."""
@@ -226,11 +237,15 @@ class Loop:
             is_best = not state.best or badness < self.task.badness(state.best)
             test = self._evaluate("test") if is_best else {}
         # Nothing is logged before both are known: if stopped in between, the resumed run does both.
-        self._callbacks.log({"step": state.step, "split": "validation", **metrics})
+        epochs = state.epoch + state.batch / self.task.num_batches()
+        when = {"train_s": round(self._sums.train_s, 3), "epochs": epochs}
+        line = {"step": state.step, "split": "validation", **when, **metrics}
+        self._callbacks.log({**line, **self.task.evaluation_details("validation")})
         state.epoch_best = min(state.epoch_best, badness)
         if is_best:
             state.best, state.test = {"step": state.step, **metrics}, test
-            self._callbacks.log({"step": state.step, "split": "test", **test})
+            line = {"step": state.step, "split": "test", **when, **test}
+            self._callbacks.log({**line, **self.task.evaluation_details("test")})
 
     def _evaluate(self, split: Split) -> Metrics:
         metrics = self.task.evaluate(split)
@@ -313,20 +328,21 @@ class Loop:
         if self._store is not None:
             writers.append(rows_writer(self._store))
         if (logged := self._callbacks.log_facts()) is not None:
-            writers.append(log_recorder(logged))
+            writers.append(log_recorder({**logged, "train_s": self._sums.train_s}))
 
         def write_more(folder: Path) -> Mapping[str, Mapping[str, Any]]:
             return {name: facts for write in writers for name, facts in write(folder).items()}
 
-        save_checkpoint(
-            self._checkpoints,
-            self.state.step,
-            state,
-            self.config.checkpoint.keep,
-            write_more,
-            again,
-            protected_step=self.state.best.get("step") if self.config.checkpoint.best else None,
-        )
+        with self._sums.paused():
+            save_checkpoint(
+                self._checkpoints,
+                self.state.step,
+                state,
+                self.config.checkpoint.keep,
+                write_more,
+                again,
+                protected_step=self.state.best.get("step") if self.config.checkpoint.best else None,
+            )
         self._saved = place
         self._best_saved = self.state.step if self._is_best else self._best_saved
 
@@ -351,6 +367,7 @@ class Loop:
         if self._store is not None:
             load_rows(self._store, checkpoint)
         self.task.load_files(checkpoint)
+        self._sums.begin((logged or {}).get("train_s"))
         self._is_ready = True
         self._saved = (self.state.step, self.state.unfinished)
         self._best_saved = self.state.step if self._is_best else None

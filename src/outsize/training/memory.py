@@ -7,7 +7,9 @@ from dataclasses import asdict
 
 from outsize.collection import EmbeddingCollection
 from outsize.ranks.collectives import gather_values
-from outsize.spec import MemoryUse
+from outsize.spec import MemoryKind, MemoryUse
+
+ROW_CACHE = "row cache"  # no table has a space in its name
 
 
 def memory_of_all_ranks(
@@ -22,6 +24,8 @@ def memory_of_all_ranks(
         extra: Further parts, of which each rank has its own.
     """
     total, parts = _of_embeddings(embeddings)
+    if copies := _cache_of_no_table(total, parts):
+        parts[ROW_CACHE] = MemoryUse(0, copies)
     for other in gather_values({name: asdict(use) for name, use in extra.items()}):
         for name, use in other.items():
             parts[name] = parts.get(name, MemoryUse()) + MemoryUse(**use)
@@ -42,3 +46,16 @@ def _of_embeddings(
         name: sum((MemoryUse(**other["tables"][name]) for other in everyone), MemoryUse())
         for name in by_table
     }
+
+
+def _cache_of_no_table(
+    total: MemoryUse, parts: Mapping[str, MemoryUse]
+) -> dict[str, dict[MemoryKind, int]]:
+    """Bytes of copies of rows by device; they belong to a store, and to no table of it."""
+    counted = sum(parts.values(), MemoryUse()).bytes_by_device
+    copies: dict[str, dict[MemoryKind, int]] = {}
+    for device, kinds in total.bytes_by_device.items():
+        size = kinds.get("cache", 0) - counted.get(device, {}).get("cache", 0)
+        if size > 0:
+            copies[device] = {"cache": size}
+    return copies

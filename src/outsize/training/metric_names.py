@@ -11,8 +11,13 @@ _LABELS = {
 _QUALITY = ("auc", "accuracy", "micro_f1", "macro_f1")
 _RANKING = {"recall": "recall", "ndcg": "NDCG", "mrr": "MRR", "hit": "hit rate"}
 _OF_EVERY_TASK = (
-    "step", "split", "epoch", "loss", "learning_rate", "examples_per_s", "hit_rate", "reads",
-    "pushes", "evictions", "largest_lag", "exchange_s",
+    "step", "split", "epoch", "loss", "learning_rate", "embedding_learning_rate", "train_s",
+    "examples_per_s", "gradient_norm", "hit_rate", "reads", "pushes", "evictions", "largest_lag",
+    "exchange_s",
+)  # fmt: skip
+_NOT_METRICS = (
+    "step", "split", "train_s", "epochs", "calibration_predicted", "calibration_observed",
+    "calibration_count",
 )  # fmt: skip
 
 
@@ -29,6 +34,11 @@ def label_of(name: str) -> str:
 def quality_names(names: Iterable[str]) -> list[str]:
     """The quality metrics besides the loss: AUC, accuracy and F1, or ranking metrics."""
     return [name for name in names if name in _QUALITY or "@" in name]
+
+
+def metrics_of(line: Mapping[str, Any]) -> Metrics:
+    """The metrics of a line of an evaluation, without its step, times and calibration."""
+    return {name: value for name, value in line.items() if name not in _NOT_METRICS}
 
 
 def own_names(lines: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -16,6 +16,7 @@ import torch
 
 from outsize.checkpoint import latest_checkpoint
 from outsize.errors import ConfigError, DataError
+from outsize.integrations.line_logs import LineLog
 from outsize.interrupts import StopRequested, stopping_when
 from outsize.models import LogisticConfig
 from outsize.ranks.collectives import (
@@ -26,10 +27,12 @@ from outsize.ranks.collectives import (
     value_of_first,
 )
 from outsize.ranks.failures import failing_together
+from outsize.reporting.environment import environment
 from outsize.spec import MemoryUse
 from outsize.training.build import build_device, build_optimizer
 from outsize.training.callbacks import Callbacks
 from outsize.training.config import RunConfig, load_config
+from outsize.training.further_logs import further_logs
 from outsize.training.loop import Loop
 from outsize.training.memory import memory_of_all_ranks
 from outsize.training.memory_needs import refusing_what_memory_cannot_hold
@@ -112,7 +115,7 @@ def train(
         start = _decide_start(config, None if out is None else RunFolder(Path(out)), resume)
         callbacks, stopping = _FolderAndProgress(start.written), threading.Event()
         loop = _build_loop(stack, config, start, callbacks, stopping)
-        checkpoint = _begin(stack, loop, start)
+        checkpoint = _begin(stack, loop, start, callbacks)
         callbacks.progress = stack.enter_context(
             TrainingProgress(loop.total_steps, loop.state.step, quiet or rank() > 0)
         )
@@ -120,15 +123,19 @@ def train(
         _say_what_defaults_cost(callbacks, config)
         with _setting_on_signal(stopping):
             loop.fit()
-        memory, memory_by_table = memory_of_all_ranks(
-            loop.task.embeddings, loop.task.extra_memory()
-        )
+        memory, memory_by_part = memory_of_all_ranks(loop.task.embeddings, loop.task.extra_memory())
     result = _result(loop, start, memory, time.perf_counter() - started)
     if start.written is not None:
         from outsize.training.report import write_report  # matplotlib is slow to import
 
-        start.written.write_summary(result.summary())
-        write_report(start.written, config, result.summary(), memory_by_table)
+        start.written.write_summary(
+            {
+                **result.summary(),
+                "memory_by_part": {name: asdict(use) for name, use in memory_by_part.items()},
+                "environment": environment(),
+            }
+        )
+        write_report(start.written)
     return result
 
 
@@ -166,7 +173,12 @@ def _enter_surroundings(stack: contextlib.ExitStack, config: RunConfig) -> None:
 def _decide_start(config: RunConfig, folder: RunFolder | None, resume: bool) -> _Start:
     """Whether to resume, and the run that is resumed compared with this one; by all ranks."""
     if folder is None:
+        if config.log.is_wanted:
+            raise ConfigError("[log] writes into the folder of a run: give out=, or leave it out")
         return _Start(None, None, resumes=False, was_restarted=False)
+    with failing_together(ConfigError):
+        if rank() == 0:
+            config.log.require_packages()
     restarted = any(gather_values(is_restarted())) and bool(value_of_first(folder.holds_run()))
     resume = resume or restarted
     if resume:
@@ -193,7 +205,9 @@ def _build_loop(
     return Loop(task, config, optimizer, callbacks, start.checkpoints, stopping.is_set)
 
 
-def _begin(stack: contextlib.ExitStack, loop: Loop, start: _Start) -> Path | None:
+def _begin(
+    stack: contextlib.ExitStack, loop: Loop, start: _Start, callbacks: _FolderAndProgress
+) -> Path | None:
     """Take the folder, and the state of the last checkpoint if the run goes on; by all ranks.
 
     Returns:
@@ -214,6 +228,7 @@ def _begin(stack: contextlib.ExitStack, loop: Loop, start: _Start) -> Path | Non
                 start.written.update(loop.config)
             else:
                 start.written.restart(loop.config)
+            callbacks.logs = stack.enter_context(further_logs(loop.config, start.written))
     return checkpoint
 
 
@@ -264,15 +279,18 @@ def _result(loop: Loop, start: _Start, memory: MemoryUse, elapsed_s: float) -> R
 
 
 class _FolderAndProgress(Callbacks):
-    """Writes every line to the folder, and shows it."""
+    """Writes every line to the folder and the logs of `[log]`, and shows it."""
 
     def __init__(self, folder: RunFolder | None) -> None:
         self._folder = folder
         self.progress: TrainingProgress | None = None
+        self.logs: list[LineLog] = []
 
     def log(self, line: Mapping[str, Any]) -> None:
         if self._folder is not None:
             self._folder.log.append(line)
+        for log in self.logs:
+            log.write(line)
         if self.progress is not None:
             self.progress.log(line)
 

@@ -10,13 +10,23 @@ from typing import Any
 
 from outsize.errors import ConfigError, DataError, WriteError, one_line
 from outsize.files import reason_of, write_text_atomically
-from outsize.json_files import SchemaError, Whole, read_json
+from outsize.json_files import Absent, Each, SchemaError, Whole, read_json
 from outsize.training.config import RunConfig
 from outsize.training.run_log import RunLog
 from outsize.training.strict_toml import decode, encode, flatten, read_toml, to_toml
 
-_MAY_CHANGE = ("checkpoint.", "train.log_every", "train.device")
-_SUMMARY = {"steps": Whole(), "elapsed_s": float, "memory": {"total_bytes": Whole()}}
+_MAY_CHANGE = ("checkpoint.", "log.", "train.log_every", "train.device")
+_MEMORY = {
+    "num_parameters": Absent(Whole()),
+    "bytes_by_device": Absent(Each(Each(Whole()))),
+}
+_SUMMARY = {
+    "steps": Whole(),
+    "elapsed_s": float,
+    "memory": {"total_bytes": Whole(), **_MEMORY},
+    "memory_by_part": Absent(Each(_MEMORY)),
+    "environment": Absent(Each(str)),
+}
 _LENGTHS = ("train.epochs", "train.steps")
 
 

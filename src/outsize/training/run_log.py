@@ -1,8 +1,8 @@
 """`metrics.jsonl`, the log of a run: one JSON object per line, with its step and split.
 
 A checkpoint records in `log.json` how much of the log belongs to it: lines, bytes and their
-SHA-256. A resumed run continues from exactly those lines, and one whose log lacks any of them is
-refused.
+SHA-256, and how many seconds were trained. A resumed run continues from exactly those lines, and
+one whose log lacks any of them is refused.
 """
 
 from __future__ import annotations
@@ -18,13 +18,18 @@ from outsize.checkpoint import WriteFiles, read_manifest, read_verified, require
 from outsize.contracts.messages import BYTE_KINDS
 from outsize.errors import DataError
 from outsize.files import append_line, reason_of, write_json, write_text_atomically
-from outsize.json_files import Each, OneOf, SchemaError, Whole, check, parse_json
+from outsize.json_files import Absent, Each, OneOf, SchemaError, Whole, check, parse_json
 
 _RECORD = "log.json"
-_FACTS = {"lines": Whole(), "bytes": Whole(), "sha256": str}
+_FACTS = {"lines": Whole(), "bytes": Whole(), "sha256": str, "train_s": Absent(float)}
 _LINE = {"step": Whole(), "split": str}
 _MEASURED = ("train", "validation", "test", "rows")
 _COUNTED = {"hit_rate": float, "evictions": float} | {f"sent_{kind}": float for kind in BYTE_KINDS}
+_CALIBRATION = {
+    "calibration_predicted": Absent([float]),
+    "calibration_observed": Absent([float]),
+    "calibration_count": Absent([Whole()]),
+}
 _RECLUSTERED = {"table": str, "entropies": [float]}
 _WAY_OUT = "bring the file back, or start a new run with --out"
 
@@ -148,8 +153,9 @@ def _parse(line: bytes) -> dict[str, Any]:
     """Check the members of a line that readers of the log rely on."""
     found: dict[str, Any] = parse_json(line, _LINE)
     if found["split"] in _MEASURED:
-        metrics = {name: value for name, value in found.items() if name != "split"}
-        check(metrics, Each(OneOf(None, float)))
+        check(found, _CALIBRATION)
+        others = {name: v for name, v in found.items() if name not in ("split", *_CALIBRATION)}
+        check(others, Each(OneOf(None, float)))
         check(found, _COUNTED if "sent_rows" in found else {})
     elif found["split"] == "recluster":
         check(found, _RECLUSTERED)

@@ -24,7 +24,7 @@ from outsize.training.build import (
 )
 from outsize.training.config import RunConfig
 from outsize.training.loop_state import dense_state, load_dense_state
-from outsize.training.metric_names import Metrics
+from outsize.training.metric_names import Metrics, metrics_of
 from outsize.training.run_folder import RunFolder
 from outsize.training.saved_state import require_state, require_weights
 from outsize.training.tasks import Task
@@ -142,8 +142,7 @@ def _chosen(folder: RunFolder, checkpoint: Path, is_best: bool, note: str = "") 
     if not any(line["split"] == "recluster" for line in lines):
         for line in lines:
             if line["split"] in ("validation", "test"):
-                values = {name: v for name, v in line.items() if name not in ("step", "split")}
-                metrics[line["split"]] = finite(values)
+                metrics[line["split"]] = finite(metrics_of(line))
     return ChosenCheckpoint(checkpoint, step, False, metrics, note)
 
 

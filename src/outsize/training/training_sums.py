@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,24 +25,38 @@ class TrainingSums:
 
     Args:
         task: The task that is trained.
+
+    Attributes:
+        train_s: Seconds of training so far, those before a checkpoint that was loaded included.
     """
 
     def __init__(self, task: Task[Any]) -> None:
         self._task = task
         self._losses: Tensor | None = None
+        self._gradient_norm: Tensor | None = None
         self._num_examples = 0
-        self._started = time.perf_counter()
+        self.train_s = 0.0
+        self._last_line_s = 0.0
+        self._clock = time.perf_counter()
 
-    def begin(self) -> None:
-        """Start the clock by which examples per second are measured."""
-        self._started = time.perf_counter()
+    def begin(self, train_s: float | None = None) -> None:
+        """Start the clock of training.
+
+        Args:
+            train_s: Seconds of training before this; by default as many as there are.
+        """
+        self.train_s = self.train_s if train_s is None else train_s
+        self._last_line_s = self.train_s
+        self._clock = time.perf_counter()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Time spent inside does not count as training time."""
-        paused = time.perf_counter()
-        yield
-        self._started += time.perf_counter() - paused
+        self._read_clock()
+        try:
+            yield
+        finally:
+            self._clock = time.perf_counter()
 
     def add(self, loss: Tensor, num_examples: int = 0) -> None:
         """Add a loss, and count the examples of its step over all ranks.
@@ -52,6 +66,10 @@ class TrainingSums:
         loss = loss.double()
         self._losses = loss if self._losses is None else self._losses + loss
         self._num_examples += num_examples
+
+    def set_gradient_norm(self, norm: Tensor) -> None:
+        """Log a norm with the next line; it is read from the device when sums are folded."""
+        self._gradient_norm = norm.detach()
 
     def fold_losses(self, state: LoopState) -> None:
         """Move the loss summed on the device into the state, and raise what a device flagged."""
@@ -65,6 +83,7 @@ class TrainingSums:
                 )
             state.loss_sum += total
         self._task.raise_if_flawed()
+        self._read_clock()
 
     def fold(self, state: LoopState) -> None:
         """Move all sums into the state."""
@@ -73,24 +92,38 @@ class TrainingSums:
             for name, (total, count) in sums.items():
                 known, steps = state.sums.get(name, (0.0, 0))
                 state.sums[name] = [known + total, steps + count]
+        if self._gradient_norm is not None:
+            state.sums["gradient_norm"] = [float(self._gradient_norm), 1]
+            self._gradient_norm = None
         rows = self._task.rows
         state.row_counts = add_counts(None if rows is None else rows.store, state.row_counts)
 
-    def take_line(self, state: LoopState, learning_rate: float) -> dict[str, Any]:
-        """The line of the log for all steps since the last one; all sums start at 0 again."""
+    def take_line(self, state: LoopState, rates: Mapping[str, float]) -> dict[str, Any]:
+        """The line of the log for all steps since the last one; all sums start at 0 again.
+
+        Args:
+            state: The progress of the run.
+            rates: Learning rates of the last step, by name.
+        """
         self.fold(state)
-        now = time.perf_counter()
+        seconds = max(self.train_s - self._last_line_s, 1e-9)
         line = {
             "step": state.step,
             "split": "train",
             "epoch": state.epoch,
             "loss": state.loss_sum / state.loss_count,
-            "learning_rate": learning_rate,
-            "examples_per_s": round(self._num_examples / (now - self._started), 1),
+            **rates,
+            "train_s": round(self.train_s, 3),
+            "examples_per_s": round(self._num_examples / seconds, 1),
             **{name: total / count for name, (total, count) in state.sums.items()},
             **self._task.train_metrics(),
             **as_metrics(state.row_counts),
         }
-        self._started, self._num_examples = now, 0
+        self._last_line_s, self._num_examples = self.train_s, 0
         state.loss_sum, state.loss_count, state.row_counts, state.sums = 0.0, 0, {}, {}
         return line
+
+    def _read_clock(self) -> None:
+        now = time.perf_counter()
+        self.train_s += now - self._clock
+        self._clock = now

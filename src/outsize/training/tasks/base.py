@@ -96,6 +96,13 @@ class Task(ABC, Generic[Batch]):
     def evaluate(self, split: Split) -> Metrics:
         """The metrics of a split over all ranks; "loss" and the judge among them."""
 
+    def evaluation_details(self, split: Split) -> dict[str, Any]:
+        """What is logged of the last evaluation of a split besides its metrics: by default nothing.
+
+        Names that are not metrics are in `outsize.training.metric_names`.
+        """
+        return {}
+
     def badness(self, metrics: Mapping[str, float | None]) -> float:
         """The value that early stopping minimizes: the judge, negated if higher is better."""
         value = metrics[self.judge]

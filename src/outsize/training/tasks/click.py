@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +16,7 @@ from outsize.data import ClickBatch, ClickData
 from outsize.data.click_data import SPLITS, Split
 from outsize.data.prefetch import prefetch
 from outsize.errors import DataError, ReclusterError
-from outsize.metrics import ClickMetrics
+from outsize.metrics import Calibration, ClickMetrics
 from outsize.models import ClickModel
 from outsize.ranks.collectives import check_stop_together, rank, world_size
 from outsize.ranks.failures import failing_together
@@ -57,6 +58,7 @@ class ClickTask(Task[ClickBatch]):
         self._eval_batch_size = config.train.eval_batch_size * world_size()
         self._weighted = config.embeddings.weighs_ids
         self._best_possible: dict[Split, Metrics] = {}
+        self._calibration: dict[Split, Calibration] = {}
         for split in SPLITS:
             if not self.data.num_examples(split):
                 raise DataError(f"the {split} split has no examples: look at the split and filters")
@@ -143,6 +145,7 @@ class ClickTask(Task[ClickBatch]):
         self.model.train()
         self.raise_if_flawed()
         metrics = metrics.gather()
+        self._calibration[split] = metrics.calibration()
         if split not in self._best_possible:
             best_possible = best_possible.gather()
             bayes = best_possible.result()
@@ -151,6 +154,11 @@ class ClickTask(Task[ClickBatch]):
                 {"bayes_loss": bayes["loss"], "bayes_auc": bayes["auc"]} if known else {}
             )
         return {**metrics.result(), **self._best_possible[split]}
+
+    def evaluation_details(self, split: Split) -> dict[str, Any]:
+        """Predicted and observed rates of groups of examples, for the calibration plot."""
+        rates = asdict(self._calibration[split])
+        return {f"calibration_{name}": values for name, values in rates.items()}
 
     def _predict(self, batch: ClickBatch) -> tuple[Tensor, Tensor]:
         with self.autocast():
