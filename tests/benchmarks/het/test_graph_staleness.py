@@ -26,7 +26,9 @@ def test_every_mode_has_every_seed_and_caches_come_last():
     modes = [cell for cell in cells if "policy" not in cell]
     assert len(modes) == 3 * (5 + 2)
     assert {(cell["share"], cell["policy"]) for cell in cells[len(modes) :]} == {
-        (share, policy) for share in (0.05, 0.2) for policy in ("lru", "lfu", "fading-lfu")
+        (share, policy)
+        for share in (0.05, 0.1, 0.2, 0.4)
+        for policy in ("lru", "lfu", "fading-lfu")
     }
 
 
