@@ -55,7 +55,8 @@ def test_an_estimate_has_the_expectation_it_is_said_to_have(estimator, staleness
 
 @pytest.mark.usefixtures("unchecked_shapes")
 def test_estimators_spread_as_they_should():
-    spread = {name: spread_row(make_setting(0.01), name, 1, turns=300) for name in ESTIMATORS}
+    names = ("weighted", "sampled", "control-variate")
+    spread = {name: spread_row(make_setting(0.01), name, 1, turns=300) for name in names}
     weighted = spread["weighted"]
     assert spread["control-variate"]["of_queries"] < 0.1 * weighted["of_queries"]
     assert spread["control-variate"]["of_items"] == pytest.approx(weighted["of_items"], rel=0.3)

@@ -203,6 +203,11 @@ class NegativeCacheLoss(nn.Module):
     def load(self, folder: str | Path) -> None:
         """Continue with a saved cache, in place of filling one. All ranks call it."""
         layout = load_folder(Path(folder))
+        if layout.num_texts != self._num_texts():
+            raise ConfigError(
+                f"{folder} holds a corpus of {layout.num_texts:,} texts, but "
+                f"{self._num_texts():,} are given: give the same, or train without resuming"
+            )
         device = next(self.model.parameters()).device
         self._build(layout, device)
         self.cache.to(device)
@@ -219,7 +224,7 @@ class NegativeCacheLoss(nn.Module):
             "in_batch": self.comparison.in_batch,
             "symmetric": self.comparison.symmetric,
             "estimator": self.comparison.estimator,
-            "corpus": None if self._corpus is None else len(self._corpus),
+            "corpus": self._num_texts(),
             **vars(self.settings),
         }
 
@@ -237,9 +242,8 @@ class NegativeCacheLoss(nn.Module):
                 )
         if not self._loss:
             names = sorted(positives.tokens)
-            layout = TextLayout(
-                queries.shape[1], self._width(), names, _as_text(positives.shared), 0.0
-            )
+            shared, num_texts = _as_text(positives.shared), self._num_texts()
+            layout = TextLayout(queries.shape[1], self._width(), names, shared, num_texts)
             self._build(layout, queries.device)
             try:
                 self._loss[0].begin()
@@ -252,8 +256,7 @@ class NegativeCacheLoss(nn.Module):
         settings = self.settings
         if world_size() > 1 and any(p.requires_grad for p in self.temperature.parameters()):
             raise ConfigError("a learned scale is not averaged over ranks: give a number")
-        num_texts = None if self._corpus is None else len(self._corpus)
-        cache = layout.build_cache(settings, num_texts).to(device)
+        cache = layout.build_cache(settings).to(device)
         refresh = min(1.0, settings.num_refreshed / cache.num_items)
         upkeep = Upkeep(self._corpus or PositivesFeed(), refresh, settings.warmup_steps)
         self._layout = layout
@@ -320,6 +323,10 @@ class NegativeCacheLoss(nn.Module):
         if width is None:
             raise ConfigError("the model has no max_seq_length: set max_tokens")
         return int(width)
+
+    def _num_texts(self) -> int:
+        """Texts of the corpus; 0 without one."""
+        return 0 if self._corpus is None else len(self._corpus)
 
     def _log_beta(self) -> float:
         return float(self.temperature.log_beta.detach())
