@@ -47,7 +47,8 @@ def test_every_statement_holds(tmp_path):
 @pytest.mark.parametrize("staleness", [0.0, 0.1])
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_an_estimate_has_the_expectation_it_is_said_to_have(estimator, staleness):
-    row = spread_row(make_setting(staleness), estimator, 4, turns=300)
+    turns = 300 if estimator in ("weighted", "sampled", "control-variate") else 150
+    row = spread_row(make_setting(staleness), estimator, 4, turns)
     assert row["largest_z"] < 5
     assert row["beyond_2"] < 0.15
     assert row["coordinates"] == 8 * 8 + 8 * 8 + 1
