@@ -62,6 +62,17 @@ def test_a_text_has_one_key_and_one_form_however_it_is_padded(side):
     assert again["prompt_length"] == 0
 
 
+def test_token_types_are_kept_with_the_tokens():
+    ids, mask = torch.tensor([[5, 6, 7], [0, 8, 9]]), torch.tensor([[1, 1, 1], [0, 1, 1]])
+    types = torch.tensor([[0, 0, 1], [0, 1, 1]])
+    column = as_column({"input_ids": ids, "attention_mask": mask, "token_type_ids": types})
+    features = column.features(4)
+    assert features["token_type_ids"].tolist() == [[0, 0, 1, 0], [1, 1, 0, 0]]
+    again = padded(features, {}, "left", 0)
+    assert torch.equal(again["input_ids"], ids)
+    assert torch.equal(again["token_type_ids"], types)
+
+
 def test_keys_of_many_texts_differ_and_an_empty_text_has_one():
     ids = torch.cartesian_prod(torch.arange(40), torch.arange(40), torch.arange(3))
     mask = torch.ones_like(ids)
@@ -237,16 +248,24 @@ def test_prompts_belong_to_texts_and_must_agree():
         make(model)(batch(model, prompts=prompts))
 
 
-def test_autocast_reaches_the_encoder_only():
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_reaches_the_encoder_only(dtype):
     model = WordBags()
     plain = make(model)(batch(model)).detach()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = make(model)(batch(model))
+    loss, optimizer = make(model), torch.optim.SGD(model.parameters(), 0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    with torch.autocast("cpu", dtype=dtype):
+        found = loss(batch(model))
     assert found.dtype == torch.float32
     torch.testing.assert_close(found.detach(), plain, rtol=0.05, atol=0.05)
     assert found != plain
-    found.backward()
-    assert model.layer.weight.grad.isfinite().all()
+    before = model.layer.weight.detach().clone()
+    scaler.scale(found).backward()
+    scaler.step(optimizer)
+    loss.commit()
+    assert loss.cache.clock == 1
+    assert not torch.equal(model.layer.weight, before)
+    assert model.layer.weight.isfinite().all()
 
 
 def test_a_saved_loss_continues_with_the_same_draws_and_scale(tmp_path):
@@ -268,10 +287,14 @@ def test_a_saved_loss_continues_with_the_same_draws_and_scale(tmp_path):
     ]
     with pytest.raises(CheckpointError, match="not a saved cache"):
         again.load(tmp_path / "absent")
+    with pytest.raises(ConfigError, match="holds a corpus of 40 texts, but 39 are given"):
+        make(model, corpus=TEXTS[1:]).load(tmp_path / "saved")
     third = make(model)
     third.load(tmp_path / "saved")
-    with pytest.raises(ConfigError, match="the prompt it was made with"):
-        third(batch(model, prompts=("w1 ", "w2 ")))
+    assert float(third.temperature()) == pytest.approx(20.0)  # a fixed scale is not restored
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="the prompt it was made with"):
+            third(batch(model, prompts=("w1 ", "w2 ")))
 
 
 @pytest.mark.usefixtures("unchecked_shapes")

@@ -47,7 +47,8 @@ def test_every_statement_holds(tmp_path):
 @pytest.mark.parametrize("staleness", [0.0, 0.1])
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_an_estimate_has_the_expectation_it_is_said_to_have(estimator, staleness):
-    row = spread_row(make_setting(staleness), estimator, 4, turns=300)
+    turns = 300 if estimator in ("weighted", "sampled", "control-variate") else 150
+    row = spread_row(make_setting(staleness), estimator, 4, turns)
     assert row["largest_z"] < 5
     assert row["beyond_2"] < 0.15
     assert row["coordinates"] == 8 * 8 + 8 * 8 + 1
@@ -55,7 +56,8 @@ def test_an_estimate_has_the_expectation_it_is_said_to_have(estimator, staleness
 
 @pytest.mark.usefixtures("unchecked_shapes")
 def test_estimators_spread_as_they_should():
-    spread = {name: spread_row(make_setting(0.01), name, 1, turns=300) for name in ESTIMATORS}
+    names = ("weighted", "sampled", "control-variate")
+    spread = {name: spread_row(make_setting(0.01), name, 1, turns=300) for name in names}
     weighted = spread["weighted"]
     assert spread["control-variate"]["of_queries"] < 0.1 * weighted["of_queries"]
     assert spread["control-variate"]["of_items"] == pytest.approx(weighted["of_items"], rel=0.3)

@@ -33,7 +33,11 @@ from outsize.training.strict_toml import decode
         ),
         ({"precision": "int4"}, "precision must be one of float32, bfloat16, int8, but got"),
         ({"eviction": "lfu"}, "eviction must be one of fifo, lru, but got 'lfu'"),
-        ({"estimator": "x"}, "estimator must be one of weighted, sampled, control-variate, but"),
+        (
+            {"estimator": "x"},
+            "estimator must be one of weighted, sampled, control-variate, shared, systematic, "
+            "shared-systematic, but",
+        ),
         ({"kind": "queue", "precision": "x"}, "precision must be one of float32, bfloat16, int8"),
         ({"kind": "top-items", "precision": "x"}, "precision must be one of float32, bfloat16"),
     ],

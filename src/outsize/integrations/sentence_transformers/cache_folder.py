@@ -31,6 +31,7 @@ class TextLayout:
         width: Stored tokens per text.
         names: Stored features per token.
         shared: What holds for all texts, such as the length of the prompt, as JSON.
+        num_texts: Texts of the corpus; 0 for a cache of recent positives.
         log_beta: The logarithm of the inverse temperature.
     """
 
@@ -38,21 +39,17 @@ class TextLayout:
     width: int
     names: list[str]
     shared: str
-    log_beta: float
+    num_texts: int
+    log_beta: float = 0.0
 
-    def build_cache(self, settings: TextCacheSettings, num_texts: int | None) -> ItemCache:
-        """An empty cache of such texts, shared by all ranks.
-
-        Args:
-            settings: The settings of the cache.
-            num_texts: Texts of the corpus, which all must fit; `None` without a corpus.
-        """
+    def build_cache(self, settings: TextCacheSettings) -> ItemCache:
+        """An empty cache of such texts, shared by all ranks, with room for the whole corpus."""
         size = world_size()
         num_items, corpus_size = settings.num_items, settings.corpus_size
-        if num_texts is not None:
-            num_items, corpus_size = num_texts, None
+        if self.num_texts:
+            num_items, corpus_size = self.num_texts, None
             if size > 1:  # hashes spread over ranks at random: room for those that get more
-                per_rank = -(-num_texts // size)
+                per_rank = -(-self.num_texts // size)
                 num_items = size * (per_rank + int(6 * per_rank**0.5) + 16)
         kind = NegativeCache if size == 1 else ShardedNegativeCache
         cache: ItemCache = kind(
@@ -98,6 +95,7 @@ def load_folder(folder: Path) -> TextLayout:
         "width": Whole(1),
         "names": [str],
         "shared": str,
+        "num_texts": Whole(),
         "log_beta": OneOf(int, float),
     }
     content = read_verified(folder / _NAME, schema)

@@ -27,8 +27,8 @@ class NegativeCacheCallback(TrainerCallback):  # type: ignore[misc]
         self._folder = folder
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Restore the cache if the Trainer resumes."""
-        if not state.global_step:
+        """Restore the cache if the Trainer resumes and the loss was not loaded before."""
+        if not state.global_step or self._loss.is_loaded:
             return
         name = f"checkpoint-{state.global_step}"
         resumed = args.resume_from_checkpoint
@@ -40,8 +40,8 @@ class NegativeCacheCallback(TrainerCallback):  # type: ignore[misc]
                 self._loss.load(checkpoint / self._folder)
                 return
         raise CheckpointError(
-            f"there is no {self._folder} in {candidates[-1]}, so the run cannot continue as it "
-            "was: resume from an earlier checkpoint, or start anew"
+            f"there is no {self._folder} in {candidates[-1]}: resume from an earlier checkpoint, "
+            "or call loss.load(folder) with the cache of the checkpoint before training"
         )
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:

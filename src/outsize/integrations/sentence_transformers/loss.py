@@ -77,6 +77,9 @@ class NegativeCacheLoss(nn.Module):
         estimator: A key of `outsize.negatives.ESTIMATORS`.
         settings: Capacity, refreshing and storage of the cache.
 
+    Attributes:
+        is_loaded: Whether `load` was called.
+
     Example:
         >>> loss = NegativeCacheLoss(model, corpus=documents)  # doctest: +SKIP
         >>> trainer = SentenceTransformerTrainer(  # doctest: +SKIP
@@ -109,6 +112,7 @@ class NegativeCacheLoss(nn.Module):
             self._corpus = TextCorpus(corpus, by_id, self.settings.corpus_prompt)
         # In a tuple, so that it is no submodule: the Trainer and DDP would treat it as weights.
         self._loss: tuple[CacheLoss, ...] = ()
+        self.is_loaded = False
         self._layout: TextLayout | None = None
         self._shared: Mapping[str, Any] | None = None
         self._pending: list[CacheLossReport] = []
@@ -195,21 +199,27 @@ class NegativeCacheLoss(nn.Module):
 
     def save(self, folder: str | Path) -> None:
         """Save the cache and β into a folder, which is complete or absent. All ranks call it."""
-        assert self._layout is not None or not self._loss
-        if self._layout is None:
-            raise ConfigError("there is no cache to save before the first batch")
-        save_folder(Path(folder), self.cache, replace(self._layout, log_beta=self._log_beta()))
+        cache, layout = self.cache, self._layout
+        assert layout is not None
+        log_beta = float(self.temperature.log_beta.detach())
+        save_folder(Path(folder), cache, replace(layout, log_beta=log_beta))
 
     def load(self, folder: str | Path) -> None:
-        """Continue with a saved cache, in place of filling one. All ranks call it."""
+        """Continue with a saved cache, and a learned β. All ranks call it."""
         layout = load_folder(Path(folder))
+        if layout.num_texts != self._num_texts():
+            raise ConfigError(
+                f"{folder} holds a corpus of {layout.num_texts:,} texts, but "
+                f"{self._num_texts():,} are given: give the same, or train without resuming"
+            )
         device = next(self.model.parameters()).device
         self._build(layout, device)
-        self.cache.to(device)
         load_cache(self.cache, Path(folder))
-        with torch.no_grad():
-            self.temperature.log_beta.fill_(layout.log_beta)
+        for learned in self.temperature.parameters():
+            learned.detach().fill_(layout.log_beta)
         self._pending.clear()
+        self._shared = None
+        self.is_loaded = True
 
     def get_config_dict(self) -> dict[str, Any]:
         """Settings for the model card."""
@@ -219,27 +229,26 @@ class NegativeCacheLoss(nn.Module):
             "in_batch": self.comparison.in_batch,
             "symmetric": self.comparison.symmetric,
             "estimator": self.comparison.estimator,
-            "corpus": None if self._corpus is None else len(self._corpus),
+            "corpus": self._num_texts(),
             **vars(self.settings),
         }
 
     def _ready(self, positives: Column, queries: Tensor) -> CacheLoss:
         """The loss over the cache; builds and fills it for the first batch."""
         if self._shared is None:
-            self._shared = positives.shared
-            if self._corpus is not None:
-                task = positives.shared.get("task")
-                self._corpus.connect(self.model, self._features, self._encode, task)
             if self._layout is not None and self._layout.shared != _as_text(positives.shared):
                 raise ConfigError(
                     f"the saved cache holds texts with {self._layout.shared}, but positives have "
                     f"{_as_text(positives.shared)}: use the prompt it was made with"
                 )
+            self._shared = positives.shared
+            if self._corpus is not None:
+                task = positives.shared.get("task")
+                self._corpus.connect(self.model, self._features, self._encode, task)
         if not self._loss:
             names = sorted(positives.tokens)
-            layout = TextLayout(
-                queries.shape[1], self._width(), names, _as_text(positives.shared), 0.0
-            )
+            shared, num_texts = _as_text(positives.shared), self._num_texts()
+            layout = TextLayout(queries.shape[1], self._width(), names, shared, num_texts)
             self._build(layout, queries.device)
             try:
                 self._loss[0].begin()
@@ -252,8 +261,7 @@ class NegativeCacheLoss(nn.Module):
         settings = self.settings
         if world_size() > 1 and any(p.requires_grad for p in self.temperature.parameters()):
             raise ConfigError("a learned scale is not averaged over ranks: give a number")
-        num_texts = None if self._corpus is None else len(self._corpus)
-        cache = layout.build_cache(settings, num_texts).to(device)
+        cache = layout.build_cache(settings).to(device)
         refresh = min(1.0, settings.num_refreshed / cache.num_items)
         upkeep = Upkeep(self._corpus or PositivesFeed(), refresh, settings.warmup_steps)
         self._layout = layout
@@ -321,8 +329,9 @@ class NegativeCacheLoss(nn.Module):
             raise ConfigError("the model has no max_seq_length: set max_tokens")
         return int(width)
 
-    def _log_beta(self) -> float:
-        return float(self.temperature.log_beta.detach())
+    def _num_texts(self) -> int:
+        """Texts of the corpus; 0 without one."""
+        return 0 if self._corpus is None else len(self._corpus)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> NegativeCacheLoss:
         """Move the cache too."""
