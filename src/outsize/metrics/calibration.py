@@ -1,6 +1,6 @@
 """Predicted against observed rates of click models, over streams of any length.
 
-Predictions are counted in 512 bins of equal width in the logit, so that rates of 0.1% and of 50%
+Predictions are counted in 320 bins of equal width in the logit, so that rates of 0.1% and of 50%
 are both resolved. Neighbouring bins are then merged into groups of about equal size.
 """
 
@@ -15,8 +15,8 @@ from torch import Tensor
 from outsize.ranks.collectives import sum_over_ranks
 
 NUM_GROUPS = 12
-_NUM_BINS = 512
-_LARGEST_LOGIT = 16.0
+_NUM_BINS = 320
+_LARGEST_LOGIT = 12.0
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Calibration:
 
 
 class CalibrationBins:
-    """Accumulates predictions and clicks by bin; 12 kB, however many examples there are."""
+    """Accumulates predictions and clicks by bin; 8 kB, however many examples there are."""
 
     def __init__(self) -> None:
         self._sums = torch.zeros(3, _NUM_BINS, dtype=torch.float64)  # examples, predictions, clicks

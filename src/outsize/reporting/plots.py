@@ -50,7 +50,8 @@ def draw_best_reachable(axes: Axes, best: float) -> None:
 
 def legend_below(figure: Figure, axes: Axes, columns: int = 3, *others: Axes) -> None:
     """One legend below the axes, where it hides nothing; the figure grows with its rows."""
-    handles, labels = [], []
+    handles: list[Any] = []
+    labels: list[str] = []
     for each in (axes, *others):
         more = each.get_legend_handles_labels()
         handles, labels = [*handles, *more[0]], [*labels, *more[1]]

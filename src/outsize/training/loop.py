@@ -367,7 +367,7 @@ class Loop:
         if self._store is not None:
             load_rows(self._store, checkpoint)
         self.task.load_files(checkpoint)
-        self._sums.begin((logged or {}).get("train_s"))
+        self._sums.begin(None if logged is None else logged.pop("train_s", None))
         self._is_ready = True
         self._saved = (self.state.step, self.state.unfinished)
         self._best_saved = self.state.step if self._is_best else None

@@ -146,7 +146,7 @@ def read_log_record(checkpoint: Path) -> dict[str, Any] | None:
         return None
     require_whole(checkpoint / _RECORD, files[_RECORD])
     record: dict[str, Any] = read_verified(checkpoint / _RECORD, _FACTS)
-    return record
+    return {name: record[name] for name in _FACTS if name in record}
 
 
 def _parse(line: bytes) -> dict[str, Any]:

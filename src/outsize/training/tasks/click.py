@@ -157,6 +157,8 @@ class ClickTask(Task[ClickBatch]):
 
     def evaluation_details(self, split: Split) -> dict[str, Any]:
         """Predicted and observed rates of groups of examples, for the calibration plot."""
+        if split not in self._calibration:
+            return {}
         rates = asdict(self._calibration[split])
         return {f"calibration_{name}": values for name, values in rates.items()}
 
