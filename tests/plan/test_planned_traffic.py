@@ -16,13 +16,13 @@ from outsize.training.row_counts import sent_bytes
 from outsize.training.run_folder import RunFolder
 from outsize.training.strict_toml import encode, to_toml
 
-INT8 = (*CACHED, "embeddings.wire=int8", "embeddings.cache.write_staleness=3")
+BOUNDED = (*CACHED, "embeddings.wire=bfloat16", "embeddings.cache.write_staleness=3")
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """A cached run of two ranks: its plan and its folder."""
-    folder, config = tmp_path_factory.mktemp("run"), make_config(CLICKS, *INT8)
+    folder, config = tmp_path_factory.mktemp("run"), make_config(CLICKS, *BOUNDED)
     (folder / "run.toml").write_text(to_toml(encode(config)))
     code, _, errors = run_ranks(2, "-m", "outsize", "train", folder / "run.toml",
                                 "--out", folder / "out")  # fmt: skip
@@ -41,20 +41,17 @@ def test_bytes_and_hit_rate_are_those_of_a_run(finished):
     plan, folder = finished
     lines = folder.metrics()
     for kind, size in sent_bytes(lines).items():
-        assert plan.traffic.sent_bytes[kind] == pytest.approx(size, rel=0.02)
+        assert plan.traffic.sent_bytes[kind] == pytest.approx(size, rel=0.001)
     counted = [line for line in lines if "hit_rate" in line]
     assert plan.traffic.reads == sum(line["reads"] for line in counted)
-    assert plan.traffic.pushes == pytest.approx(sum(line["pushes"] for line in counted), rel=0.02)
+    assert plan.traffic.pushes == pytest.approx(sum(line["pushes"] for line in counted), rel=0.001)
+    assert plan.traffic.evictions == sum(line["evictions"] for line in counted)
 
 
 def test_memory_of_caches_is_that_of_a_run(finished):
     plan, folder = finished
     measured = json.loads((folder.path / "summary.json").read_text())["memory"]
-    measured, counted = (
-        memory["bytes_by_device"]["cpu"] for memory in (measured, plan.summary()["memory"])
-    )
-    assert counted.pop("cache") == pytest.approx(measured.pop("cache"), rel=0.02)
-    assert counted == measured
+    assert plan.summary()["memory"] == measured
 
 
 def test_rows_of_one_rank_do_not_travel():

@@ -107,7 +107,8 @@ class Sample:
         num_slots = slots_of(config, self.num_rows)
         shared_slots = 0 if not num_slots else max(1, round(num_slots * self.share))
         ends = np.cumsum([segment.simulated for segment in self.segments if segment.simulated])
-        found = simulate(config, self.reads, shared_slots, [int(end) for end in ends])
+        num_rows = self.num_rows if self.share == 1 else None
+        found = simulate(config, self.reads, shared_slots, [int(end) for end in ends], num_rows)
         return self._traffic(found, num_slots, shared_slots)
 
     def _traffic(self, found: Simulated, num_slots: int, shared_slots: int) -> Traffic:
