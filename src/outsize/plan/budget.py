@@ -174,7 +174,8 @@ def _largest_cap(planner: Planner, as_it_is: Plan, largest: TablesConfig) -> int
         as_it_is: The plan of the run, for what it takes besides embeddings.
         largest: The tables with the largest cap that makes sense.
     """
-    assert planner.limit_bytes is not None
+    limit = planner.limit_bytes
+    assert limit is not None
     assert largest.max_params is not None
     features = planner.task.embeddings.features
     peak = as_it_is.device_peak or as_it_is.peak
@@ -186,7 +187,7 @@ def _largest_cap(planner: Planner, as_it_is: Plan, largest: TablesConfig) -> int
         except BudgetError:
             return False
         size = table_bytes(config, tables, planner.num_ranks)
-        return peak.process + peak.dense + size <= planner.limit_bytes
+        return peak.process + peak.dense + size <= limit
 
     low = high = largest.max_params
     while low and not fits(low):
