@@ -20,8 +20,8 @@ from outsize.plan.counted_memory import (
 )
 from outsize.plan.dry_step import DryStep, dry_step, resident_bytes
 from outsize.plan.peak import PeakParts, peak_parts, table_bytes
-from outsize.plan.reads import rowless_store
-from outsize.plan.rowless import RowlessConfig
+from outsize.plan.reads import recording_store
+from outsize.plan.rowless import RecordedConfig, RowlessConfig
 from outsize.plan.step_time import Link, StepTime, exchange_seconds
 from outsize.plan.traffic import MOST_RANKS, SAMPLE_STEPS, Sample, Traffic
 from outsize.spec import MemoryUse, TableSpec
@@ -160,7 +160,7 @@ class Planner:
         total = per_epoch * config.train.epochs
         self.steps_per_epoch = per_epoch
         self.num_steps = min(total, config.train.steps or total)
-        self.specs = list(rowless_store(self.task).layout.specs)
+        self.specs = list(recording_store(self.task).layout.specs)
         self.limit_bytes = _own_limit(num_ranks) if limit_bytes is None else limit_bytes
         self._sample: Sample | None = None
 
@@ -248,15 +248,26 @@ class Planner:
                 f"bytes and hit rate per rank are those of {MOST_RANKS} ranks: with more, copies "
                 "are refreshed more often, and messages are smaller and more"
             )
-        if isinstance(self.task, RetrievalTask):
-            notes.append("items are drawn by the initial weights: a trained model draws others")
         if self._sample is None:
             num_ranks = min(self.num_ranks, MOST_RANKS)
             steps = min(self._sample_steps, max(2, _RANK_STEPS // num_ranks))
             self._sample = Sample(
-                config, self.task, num_ranks, self.num_steps, steps, self.steps_per_epoch
-            )
+                config, self._sampled_task(wanted, notes), num_ranks, self.num_steps, steps,
+                self.steps_per_epoch,
+            )  # fmt: skip
         return self._sample.traffic(wanted)
+
+    def _sampled_task(self, wanted: StoreConfig, notes: list[str]) -> Task[Any]:
+        """The task whose reads are recorded: one that is trained where its weights draw items."""
+        if not isinstance(self.task, RetrievalTask):
+            return self.task
+        recorded, free = RecordedConfig(wanted), available_bytes()
+        if free is not None and recorded.num_bytes(self.specs, 0) * 2 > _EASILY * free:
+            notes.append("items are drawn by the initial weights: a trained model draws fewer")
+            return self.task
+        task = TASKS[self.config.task](replace(self.config, embeddings=recorded))
+        task.begin()
+        return task
 
     def _time(
         self, config: RunConfig, tables: nn.Module, traffic: Traffic | None, notes: list[str]
