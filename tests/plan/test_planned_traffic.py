@@ -1,20 +1,24 @@
 """Bytes on the wire and hit rate of a plan, beside those of a run."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from planned_runs import CACHED, CLICKS, SHARDED, make_config
+from planned_runs import CACHED, CLICKS, PAIRS, SHARDED, make_config
 from processes import run_ranks
 
 from outsize.plan import Planner, plan_run
-from outsize.plan.reads import keep_share
+from outsize.plan.reads import keep_share, record_reads
+from outsize.plan.rowless import RecordedConfig
 from outsize.plan.segments import Segment, flush_steps, run_totals, segments_of
 from outsize.plan.traffic import Sample
+from outsize.training.build import build_dense_optimizer
 from outsize.training.row_counts import sent_bytes
 from outsize.training.run_folder import RunFolder
 from outsize.training.strict_toml import encode, to_toml
+from outsize.training.tasks import TASKS
 
 BOUNDED = (*CACHED, "embeddings.wire=bfloat16", "embeddings.cache.write_staleness=3")
 
@@ -85,6 +89,24 @@ def test_a_narrower_wire_sends_the_same_rows_in_fewer_bytes(planned):
     assert len({traffic.reads for traffic in found}) == 1
     assert rows[0] > rows[1] >= rows[2]
     assert [traffic.hit_rate for traffic in found] == [0.0] * 3
+
+
+def test_the_sampled_steps_of_a_retrieval_model_are_trained():
+    config = make_config(PAIRS, *SHARDED)
+    task = TASKS["retrieval"](replace(config, embeddings=RecordedConfig(config.embeddings)))
+    task.begin()
+    weights = [weight.detach().clone() for weight in task.trained.parameters()]
+    rows = task.embeddings.store.rows(0).clone()
+    optimizer = build_dense_optimizer(config.optimizer, task.trained)
+    reads = record_reads(task, 2, 2, keep_share(1.0), optimizer)
+    assert [[len(of_rank) for of_rank in step] for step in reads] == [[2, 2], [2, 2]]
+    assert not torch.equal(task.embeddings.store.rows(0), rows)
+    assert any(
+        not torch.equal(a, b) for a, b in zip(weights, task.trained.parameters(), strict=True)
+    )
+    read = torch.cat([ids for step in reads for of_rank in step for ids in of_rank]).unique()
+    changed = (task.embeddings.store.rows(0) != rows).any(dim=1).nonzero().flatten()
+    assert set(changed.tolist()) <= set(read.tolist())
 
 
 def test_keeping_a_share_keeps_the_same_rows_every_time():
