@@ -125,10 +125,7 @@ STORES = {
         "embeddings.wire=int8",
     ),
 }
-NEGATIVES = {
-    "cache": ("negatives.kind=cache",),
-    "in-batch": ("negatives.kind=in-batch",),
-}
+NEGATIVES = {"cache": ("negatives.kind=cache",)}
 
 
 @dataclass(frozen=True)
@@ -159,7 +156,6 @@ CELLS = [
     Cell("sba_loans", "cce tables"),
     Cell("sba_loans", "cache, s = 10"),
     Cell("ml1m pairs", "cache, s = 10", "cache"),
-    Cell("ml1m pairs", "sharded, bfloat16", "in-batch"),
 ]
 
 
