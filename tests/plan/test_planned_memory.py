@@ -10,7 +10,7 @@ TABLES = [
     ("embeddings.kind=tables",),
     ("embeddings.kind=tables", "embeddings.method=cce", "embeddings.max_params=400"),
 ]
-STORES = [("embeddings.optimizer.kind=adam",), SHARDED]
+STORES = [("embeddings.optimizer.kind=adam",), CACHED]
 
 
 @pytest.mark.parametrize("settings", [*TABLES, *STORES])

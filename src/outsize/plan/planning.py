@@ -223,7 +223,7 @@ class Planner:
             num_steps=self.num_steps,
             checkpoint_bytes=self._checkpoint_bytes(config, by_rank[0], tables, traffic),
             num_checkpoints=config.checkpoint.keep + int(config.checkpoint.best),
-            traffic=traffic,
+            traffic=traffic if self.num_ranks > 1 else None,
             limit_bytes=self.limit_bytes,
             time=self._time(config, tables, traffic, notes),
             notes=notes,
@@ -231,8 +231,10 @@ class Planner:
 
     def _traffic(self, config: RunConfig, notes: list[str]) -> Traffic | None:
         wanted = config.embeddings
-        if self.num_ranks == 1:
-            return None
+        if self.num_ranks == 1:  # a cache of one rank stays empty, but takes memory
+            has_cache = isinstance(wanted, StoreConfig) and wanted.cache.share > 0
+            if not has_cache or wanted.is_asynchronous:
+                return None
         if not isinstance(wanted, StoreConfig) or not wanted.is_shared:
             notes.append(
                 "bytes between ranks are predicted for rows that ranks share: this run sends "
@@ -251,6 +253,7 @@ class Planner:
         if self._sample is None:
             num_ranks = min(self.num_ranks, MOST_RANKS)
             steps = min(self._sample_steps, max(2, _RANK_STEPS // num_ranks))
+            steps = 2 if num_ranks == 1 else steps
             self._sample = Sample(
                 config, self._sampled_task(wanted, notes), num_ranks, self.num_steps, steps,
                 self.steps_per_epoch,
