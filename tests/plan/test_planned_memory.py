@@ -9,9 +9,8 @@ from outsize.training import train
 TABLES = [
     ("embeddings.kind=tables",),
     ("embeddings.kind=tables", "embeddings.method=cce", "embeddings.max_params=400"),
-    ("embeddings.kind=tables", "embeddings.method=hash", "embeddings.max_bytes=2000"),
 ]
-STORES = [(), ("embeddings.optimizer.kind=adam",), SHARDED]
+STORES = [("embeddings.optimizer.kind=adam",), CACHED]
 
 
 @pytest.mark.parametrize("settings", [*TABLES, *STORES])

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 
 from outsize.errors import BudgetError, ConfigError
+from outsize.plan.counted_memory import trained_tables
+from outsize.plan.peak import table_bytes
 from outsize.plan.planning import Plan, Planner
 from outsize.plan.simulation import simulate
 from outsize.training.config import RunConfig
@@ -21,7 +23,7 @@ from outsize.training.tables_config import TablesConfig
 _SIZE = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?)\s*([kKMGTP]?)(i?)[bB]?\s*")
 _UNITS = "kMGTP"
 _METHOD = "cce"  # the best of all methods at most budgets: see docs/compare.md
-_TWIN_SLOTS, _TWIN_STEPS = 8192, 3
+_TWIN_SLOTS, _TWIN_STEPS = 4096, 2
 _LEAST_SHARE = 0.001
 _LARGEST_SHARE = 0.5
 _SPARE = 0.97  # of what is left, for the cache
@@ -84,7 +86,7 @@ def ways_to_fit(planner: Planner, plan: Plan) -> list[Way]:
         plan: The plan of the run as it is.
     """
     found: list[Way] = []
-    for way in (*_sharded(planner), *_compressed(planner)):
+    for way in (*_sharded(planner), *_compressed(planner, plan)):
         if way.plan.fits and way.config != planner.config:
             found.append(way)
     if plan.fits:
@@ -138,14 +140,14 @@ def _largest_share(planner: Planner, wanted: StoreConfig, bare: Plan) -> float:
 
 def slot_bytes(config: StoreConfig) -> float:
     """Bytes per slot of a full cache, measured on a small one."""
-    num, nothing = 2 * _TWIN_SLOTS, torch.empty(0, dtype=torch.int64)
+    num, nothing = _TWIN_SLOTS, torch.empty(0, dtype=torch.int64)
     steps = [torch.arange(num * step, num * (step + 1)) for step in range(_TWIN_STEPS)]
     reads = [[[2 * ids + 1], [nothing]] for ids in steps]  # rows of the other rank
     found = simulate(config, reads, _TWIN_SLOTS, [_TWIN_STEPS])
     return found.cache_bytes[0] / _TWIN_SLOTS
 
 
-def _compressed(planner: Planner) -> Iterator[Way]:
+def _compressed(planner: Planner, as_it_is: Plan) -> Iterator[Way]:
     """Tables by the largest cap that fits."""
     wanted = planner.config.embeddings
     if planner.config.is_asynchronous:
@@ -157,24 +159,37 @@ def _compressed(planner: Planner) -> Iterator[Way]:
         rate = wanted.learning_rate if isinstance(wanted, TablesConfig) else None
         base = TablesConfig(wanted.dim, init_std=wanted.init_std, learning_rate=rate)
     most = max(spec.num_rows * spec.dim for spec in planner.specs)
-    cap = _largest_cap(planner, base, method, most)
+    cap = _largest_cap(planner, as_it_is, replace(base, method=method, max_params=most))
     if cap is not None:
         plan, config = _planned(planner, replace(base, method=method, max_params=cap))
         words = f"{method} tables of at most {cap:,} parameters each"
         yield Way(words, config, plan)
 
 
-def _largest_cap(planner: Planner, base: TablesConfig, method: str, most: int) -> int | None:
-    """The largest cap with which the run fits; `None` if there is none."""
+def _largest_cap(planner: Planner, as_it_is: Plan, largest: TablesConfig) -> int | None:
+    """The largest cap with which the run fits; `None` if there is none.
+
+    Args:
+        planner: Has read the run's data.
+        as_it_is: The plan of the run, for what it takes besides embeddings.
+        largest: The tables with the largest cap that makes sense.
+    """
+    limit = planner.limit_bytes
+    assert limit is not None
+    assert largest.max_params is not None
+    features = planner.task.embeddings.features
+    peak = as_it_is.device_peak or as_it_is.peak
 
     def fits(cap: int) -> bool:
+        config = replace(planner.config, embeddings=replace(largest, max_params=cap))
         try:
-            plan, _ = _planned(planner, replace(base, method=method, max_params=cap))
+            tables = trained_tables(config, features, planner.specs)
         except BudgetError:
             return False
-        return bool(plan.fits)
+        size = table_bytes(config, tables, planner.num_ranks)
+        return peak.process + peak.dense + size <= limit
 
-    low, high = most, most
+    low = high = largest.max_params
     while low and not fits(low):
         low, high = low // 2, low
     if not low:

@@ -91,10 +91,15 @@ def peak_parts(
     return PeakParts(0, 0, 0, 0, process), on_device
 
 
-def table_bytes(config: RunConfig, tables: nn.Module) -> int:
-    """What tables take in training: parameters, index maps, gradients and optimizer state."""
-    tensors = [*tables.parameters(), *tables.buffers()]
-    return sum(tensor_bytes(tensor) for tensor in tensors) + _training_bytes(config, tables)
+def table_bytes(config: RunConfig, tables: nn.Module, num_ranks: int = 1) -> int:
+    """What tables take in training: parameters, index maps, gradients and optimizer state.
+
+    Several ranks have a copy of the gradients besides.
+    """
+    weights = sum(tensor_bytes(weight) for weight in tables.parameters())
+    index = sum(tensor_bytes(buffer) for buffer in tables.buffers())
+    copied = weights if num_ranks > 1 else 0
+    return weights + index + copied + _training_bytes(config, tables)
 
 
 def _training_bytes(config: RunConfig, tables: nn.Module) -> int:

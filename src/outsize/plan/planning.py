@@ -20,8 +20,8 @@ from outsize.plan.counted_memory import (
 )
 from outsize.plan.dry_step import DryStep, dry_step, resident_bytes
 from outsize.plan.peak import PeakParts, peak_parts, table_bytes
-from outsize.plan.reads import rowless_store
-from outsize.plan.rowless import RowlessConfig
+from outsize.plan.reads import recording_store
+from outsize.plan.rowless import RecordedConfig, RowlessConfig
 from outsize.plan.step_time import Link, StepTime, exchange_seconds
 from outsize.plan.traffic import MOST_RANKS, SAMPLE_STEPS, Sample, Traffic
 from outsize.spec import MemoryUse, TableSpec
@@ -160,7 +160,7 @@ class Planner:
         total = per_epoch * config.train.epochs
         self.steps_per_epoch = per_epoch
         self.num_steps = min(total, config.train.steps or total)
-        self.specs = list(rowless_store(self.task).layout.specs)
+        self.specs = list(recording_store(self.task).layout.specs)
         self.limit_bytes = _own_limit(num_ranks) if limit_bytes is None else limit_bytes
         self._sample: Sample | None = None
 
@@ -223,7 +223,7 @@ class Planner:
             num_steps=self.num_steps,
             checkpoint_bytes=self._checkpoint_bytes(config, by_rank[0], tables, traffic),
             num_checkpoints=config.checkpoint.keep + int(config.checkpoint.best),
-            traffic=traffic,
+            traffic=traffic if self.num_ranks > 1 else None,
             limit_bytes=self.limit_bytes,
             time=self._time(config, tables, traffic, notes),
             notes=notes,
@@ -231,8 +231,10 @@ class Planner:
 
     def _traffic(self, config: RunConfig, notes: list[str]) -> Traffic | None:
         wanted = config.embeddings
-        if self.num_ranks == 1:
-            return None
+        if self.num_ranks == 1:  # a cache of one rank stays empty, but takes memory
+            has_cache = isinstance(wanted, StoreConfig) and wanted.cache.share > 0
+            if not has_cache or wanted.is_asynchronous:
+                return None
         if not isinstance(wanted, StoreConfig) or not wanted.is_shared:
             notes.append(
                 "bytes between ranks are predicted for rows that ranks share: this run sends "
@@ -248,15 +250,27 @@ class Planner:
                 f"bytes and hit rate per rank are those of {MOST_RANKS} ranks: with more, copies "
                 "are refreshed more often, and messages are smaller and more"
             )
-        if isinstance(self.task, RetrievalTask):
-            notes.append("items are drawn by the initial weights: a trained model draws others")
         if self._sample is None:
             num_ranks = min(self.num_ranks, MOST_RANKS)
             steps = min(self._sample_steps, max(2, _RANK_STEPS // num_ranks))
+            steps = 2 if num_ranks == 1 else steps
             self._sample = Sample(
-                config, self.task, num_ranks, self.num_steps, steps, self.steps_per_epoch
-            )
+                config, self._sampled_task(wanted, notes), num_ranks, self.num_steps, steps,
+                self.steps_per_epoch,
+            )  # fmt: skip
         return self._sample.traffic(wanted)
+
+    def _sampled_task(self, wanted: StoreConfig, notes: list[str]) -> Task[Any]:
+        """The task whose reads are recorded: one that is trained where its weights draw items."""
+        if not isinstance(self.task, RetrievalTask):
+            return self.task
+        recorded, free = RecordedConfig(wanted), available_bytes()
+        if free is not None and recorded.num_bytes(self.specs, 0) * 2 > _EASILY * free:
+            notes.append("items are drawn by the initial weights: a trained model draws fewer")
+            return self.task
+        task = TASKS[self.config.task](replace(self.config, embeddings=recorded))
+        task.begin()
+        return task
 
     def _time(
         self, config: RunConfig, tables: nn.Module, traffic: Traffic | None, notes: list[str]

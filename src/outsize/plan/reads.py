@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from jaxtyping import Int64
 from torch import Tensor
+from torch.optim import Optimizer
 
 from outsize.data import ClickBatch
 from outsize.hashing import mix_bits
-from outsize.plan.rowless import RowlessStore
+from outsize.plan.rowless import RecordedStore, RowlessStore
 from outsize.training.tasks import Task
 from outsize.training.tasks.base import RankPart
 
@@ -21,31 +22,44 @@ StepReads = list[list[Int64[Tensor, " _"]]]
 _HASH_BITS = 40
 
 
-def record_reads(task: Task[Any], num_ranks: int, num_steps: int, keep: Keep) -> list[StepReads]:
+def record_reads(
+    task: Task[Any],
+    num_ranks: int,
+    num_steps: int,
+    keep: Keep,
+    dense: Optimizer | None = None,
+) -> list[StepReads]:
     """The reads of the first steps, each rank on its own part of the batches.
 
-    The batches are those of the run. Of a model that draws items, the draws are those of its
-    initial weights.
+    The batches are those of the run. A model that draws items draws by its weights: those it has,
+    or those that it gets in these steps.
 
     Args:
-        task: The task, over a `RowlessStore`.
+        task: The task, over a `RowlessStore` or a `RecordedStore`.
         num_ranks: Number of ranks.
         num_steps: Number of steps.
         keep: Which of the ids of a read are recorded.
+        dense: The optimizer of the dense weights, to train the model; `None` to leave it as it is.
     """
-    store = rowless_store(task)
+    store = recording_store(task)
     parts = [_batches(task, RankPart(rank, num_ranks)) for rank in range(num_ranks)]
     task.model.train()
+    optimizers = [each for each in (dense, task.rows if dense else None) if each is not None]
     recorded: list[StepReads] = []
     for _ in range(num_steps):
-        recorded.append([[keep(ids) for ids in _read(task, store, next(part))] for part in parts])
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        reads = [_read(task, store, next(part), num_ranks if dense else 0) for part in parts]
+        for optimizer in optimizers:
+            optimizer.step()
+        recorded.append([[keep(ids) for ids in each] for each in reads])
     return recorded
 
 
-def rowless_store(task: Task[Any]) -> RowlessStore:
+def recording_store(task: Task[Any]) -> RowlessStore | RecordedStore:
     """The store of a task that was built for planning."""
     store = task.embeddings.store
-    assert isinstance(store, RowlessStore)
+    assert isinstance(store, RowlessStore | RecordedStore)
     return store
 
 
@@ -77,16 +91,23 @@ def _batches(task: Task[Any], part: RankPart) -> Iterator[Any]:
         epoch += 1
 
 
-def _read(task: Task[Any], store: RowlessStore, batch: Any) -> list[Int64[Tensor, " _"]]:
-    """The training reads of one batch."""
+def _read(
+    task: Task[Any], store: RowlessStore | RecordedStore, batch: Any, num_trained: int
+) -> list[Int64[Tensor, " _"]]:
+    """The training reads of one batch, of one of `num_trained` ranks that train; 0 for none."""
     store.reads.clear()
-    store.has_values = not isinstance(batch, ClickBatch)  # they decide nothing there
+    if isinstance(store, RowlessStore):
+        store.has_values = not isinstance(batch, ClickBatch)  # they decide nothing there
     with torch.enable_grad():
         if isinstance(batch, ClickBatch):
             task.embeddings(batch.ids)  # the rest of the model reads nothing
         else:
-            task.loss(batch)
+            loss = task.loss(batch)
+            if num_trained:
+                (loss / num_trained).backward()
             task.commit()
-    found, store.has_values = list(store.reads), True
+    found = list(store.reads)
+    if isinstance(store, RowlessStore):
+        store.has_values = True
     store.reads.clear()
     return found

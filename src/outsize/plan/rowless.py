@@ -1,4 +1,4 @@
-"""Embeddings without rows: a run's model reads them, and what it reads is recorded."""
+"""Embeddings whose reads are recorded: without rows, or with rows that are trained."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from outsize.collection import EmbeddingCollection
 from outsize.contracts import RowReply, RowStore, RowUpdate, TablePart
 from outsize.initialization import initial_rows
 from outsize.kernels.rows.updates import UpdateRule
+from outsize.optimizers import RowOptimizer
 from outsize.spec import FeatureSpec, MemoryUse, TableSpec
+from outsize.stores import LocalStore
 from outsize.training.embeddings_config import EmbeddingsConfig
+from outsize.training.store_config import StoreConfig
 
 
 class RowlessStore(RowStore):
@@ -91,3 +94,51 @@ class RowlessConfig(EmbeddingsConfig):
 
     def num_bytes(self, specs: Sequence[TableSpec], dense_state: int) -> int:  # noqa: D102
         return 0
+
+
+class RecordedStore(LocalStore):
+    """A local store that records what training reads.
+
+    Attributes:
+        reads: As those of a `RowlessStore`.
+    """
+
+    def __init__(self, specs: Sequence[TableSpec], seed: int = 0) -> None:
+        super().__init__(specs, seed)
+        self.reads: list[Int64[Tensor, " _"]] = []
+
+    def checkout(self, ids: Int64[Tensor, " n"]) -> tuple[Float[Tensor, "_ _"], ...]:  # noqa: D102
+        self.reads.append(ids.cpu())
+        return super().checkout(ids)
+
+
+@dataclass(frozen=True)
+class RecordedConfig(EmbeddingsConfig):
+    """Embeddings that are trained for some steps, to see what a trained model reads.
+
+    Attributes:
+        store: The store of the run, for its width and its row optimizer.
+    """
+
+    store: StoreConfig
+
+    @property
+    def dim(self) -> int:  # type: ignore[override]
+        """Width of a row."""
+        return self.store.dim
+
+    @property
+    def init_std(self) -> float | None:  # type: ignore[override]
+        """Standard deviation of initial values."""
+        return self.store.init_std
+
+    def build(  # noqa: D102
+        self, features: Sequence[FeatureSpec], specs: Sequence[TableSpec], seed: int
+    ) -> EmbeddingCollection:
+        return EmbeddingCollection(features, RecordedStore(specs, seed))
+
+    def build_row_optimizer(self, store: RowStore | None) -> RowOptimizer | None:  # noqa: D102
+        return self.store.build_row_optimizer(store)
+
+    def num_bytes(self, specs: Sequence[TableSpec], dense_state: int) -> int:  # noqa: D102
+        return sum(spec.num_rows for spec in specs) * self.dim * 4

@@ -1,8 +1,9 @@
 """The traffic of a store, by running the store itself on ranks that are threads.
 
-The stores, caches, policies, wires and messages are those of a run. Only the rows that the sample
-reads exist, under new ids of the same owners, and gradients are noise: neither rows nor gradients
-have an influence on which messages are sent, but for the rounding errors that a wire leaves.
+The stores, caches, policies, wires and messages are those of a run. If there are many rows, only
+those that the sample reads exist, under new ids of the same owners. Gradients are noise: neither
+rows nor gradients have an influence on which messages are sent, but for the rounding errors that a
+wire leaves.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from outsize.training.store_config import StoreConfig
 
 COUNTED = (*BYTE_KINDS, "reads", "local", "hits", "pushes", "evictions")
 """The columns of counts: bytes sent by kind, then rows."""
+_FEW_NUMBERS = 1 << 25
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ def simulate(
     reads: Sequence[StepReads],
     num_slots: int,
     flushed_after: Sequence[int],
+    num_rows: int | None = None,
     seed: int = 0,
 ) -> Simulated:
     """Run the steps of a sample.
@@ -62,10 +65,13 @@ def simulate(
         reads: The reads of each step and rank.
         num_slots: Copies per rank; 0 for no cache.
         flushed_after: Numbers of steps after which the store is flushed, ascending.
+        num_rows: Rows of the run's store, all of which are made if they are few; unknown by
+            default.
         seed: Seed of the gradients.
     """
     num_ranks = len(reads[0])
-    compact = _CompactIds(reads, num_ranks, num_slots)
+    is_small = num_rows is not None and num_rows * config.dim <= _FEW_NUMBERS
+    compact = _CompactIds(reads, num_ranks, num_slots, num_rows if is_small else None)
     config = replace(config, cache=replace(config.cache, share=num_slots / compact.num_rows))
     spec = TableSpec("rows", compact.num_rows, config.dim)
     gradients = torch.randn(
@@ -125,13 +131,30 @@ def _stacked(of_ranks: Sequence[list[list[float]]]) -> NDArray[np.float64]:
 class _CompactIds:
     """Renames store ids so that only those that occur have rows; every row keeps its owner.
 
+    Args:
+        reads: The ids that occur.
+        num_owners: Number of ranks that own rows.
+        num_slots: Slots of a cache.
+        num_rows: Number of all rows, to keep their ids; `None` to rename them.
+
     Attributes:
         num_rows: Number of rows there are then: at least as many as the cache has slots.
         largest: Number of ids of the largest step.
     """
 
-    def __init__(self, reads: Sequence[StepReads], num_owners: int, num_slots: int) -> None:
+    def __init__(
+        self,
+        reads: Sequence[StepReads],
+        num_owners: int,
+        num_slots: int,
+        num_rows: int | None,
+    ) -> None:
         steps = [torch.cat(parts) for step in reads for parts in step if parts]
+        self.largest = max((ids.shape[0] for ids in steps), default=0)
+        self._keeps = num_rows is not None
+        if num_rows is not None:
+            self.num_rows = num_rows
+            return
         self._ids = torch.cat(steps).unique() if steps else torch.empty(0, dtype=torch.int64)
         self._new = torch.empty_like(self._ids)
         for owner in range(num_owners):
@@ -139,7 +162,8 @@ class _CompactIds:
             self._new[own] = torch.arange(own.shape[0]) * num_owners + owner
         found = int(self._new.max()) + 1 if self._new.numel() else 1
         self.num_rows = max(found, num_slots, num_owners)
-        self.largest = max((ids.shape[0] for ids in steps), default=0)
 
     def __call__(self, ids: Int64[Tensor, " n"]) -> Int64[Tensor, " n"]:
+        if self._keeps:
+            return ids
         return self._new[torch.searchsorted(self._ids, ids)].sort().values

@@ -36,6 +36,13 @@ def plan_lines(plan: Plan) -> list[str]:
 
 def way_lines(plan: Plan, ways: Sequence[Way]) -> list[str]:
     """The ways to fit a run, with what each comes to, and lines for the run file."""
+    process = (plan.device_peak or plan.peak).process
+    if not ways and plan.limit_bytes is not None and process > plan.limit_bytes:
+        return [
+            "",
+            f"No embeddings fit: the model, its batches, data and libraries alone take "
+            f"{format_bytes(process)}. Lower train.batch_size or train.eval_batch_size.",
+        ]
     if not ways:
         return [
             "",
@@ -73,8 +80,8 @@ def _answer(plan: Plan) -> list[str]:
         peak, place = plan.device_peak, f"memory on {plan.device}"
     ranks = "one rank" if plan.num_ranks == 1 else f"each of {plan.num_ranks} ranks"
     words = {True: "It fits", False: "It does not fit", None: "Memory unknown"}[plan.fits]
-    limit = "" if plan.limit_bytes is None else f" of {format_bytes(plan.limit_bytes)}"
-    return [f"{words}: {ranks} takes at most {format_bytes(peak.total)}{limit} of {place}."]
+    limit = "" if plan.limit_bytes is None else f", and may take {format_bytes(plan.limit_bytes)}"
+    return [f"{words}: {ranks} takes at most {format_bytes(peak.total)} of {place}{limit}."]
 
 
 def _tables(plan: Plan) -> list[str]:

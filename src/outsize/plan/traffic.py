@@ -9,9 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outsize.contracts.messages import BYTE_KINDS
-from outsize.plan.reads import StepReads, keep_share, record_reads, rowless_store
+from outsize.plan.reads import StepReads, keep_share, record_reads, recording_store
+from outsize.plan.rowless import RecordedStore
 from outsize.plan.segments import Segment, flush_steps, run_totals, segments_of
 from outsize.plan.simulation import COUNTED, Simulated, simulate
+from outsize.training.build import build_dense_optimizer
 from outsize.training.config import RunConfig
 from outsize.training.store_config import StoreConfig
 from outsize.training.tasks import Task
@@ -76,7 +78,7 @@ class Sample:
 
     Args:
         config: The run.
-        task: Its task, over a `RowlessStore`.
+        task: Its task, over a `RowlessStore`; or over a `RecordedStore`, to be trained meanwhile.
         num_ranks: Number of ranks.
         num_steps: Steps of the run.
         most_steps: Steps to record at most.
@@ -93,21 +95,28 @@ class Sample:
         steps_per_epoch: int | None = None,
     ) -> None:
         self.num_ranks, self.num_steps = num_ranks, num_steps
-        self.num_rows = rowless_store(task).layout.num_rows
+        store = recording_store(task)
+        self.num_rows = store.layout.num_rows
+        self._dense = None
+        if isinstance(store, RecordedStore):
+            self._dense = build_dense_optimizer(config.optimizer, task.trained)
         per_epoch = steps_per_epoch or task.num_batches(num_ranks)
         flushes = flush_steps(config, num_steps, per_epoch)
         self.segments: list[Segment] = segments_of(flushes, most_steps)
         self.simulated_steps = sum(segment.simulated for segment in self.segments)
         self.share = self._share(task, config)
         keep = keep_share(self.share)
-        self.reads: list[StepReads] = record_reads(task, num_ranks, self.simulated_steps, keep)
+        self.reads: list[StepReads] = record_reads(
+            task, num_ranks, self.simulated_steps, keep, self._dense
+        )
 
     def traffic(self, config: StoreConfig) -> Traffic:
         """The traffic of a store over the sampled reads, extrapolated to the run."""
         num_slots = slots_of(config, self.num_rows)
         shared_slots = 0 if not num_slots else max(1, round(num_slots * self.share))
         ends = np.cumsum([segment.simulated for segment in self.segments if segment.simulated])
-        found = simulate(config, self.reads, shared_slots, [int(end) for end in ends])
+        num_rows = self.num_rows if self.share == 1 else None
+        found = simulate(config, self.reads, shared_slots, [int(end) for end in ends], num_rows)
         return self._traffic(found, num_slots, shared_slots)
 
     def _traffic(self, found: Simulated, num_slots: int, shared_slots: int) -> Traffic:
