@@ -33,6 +33,7 @@ from outsize.training.loop_state import (
     require_same_run,
     run_state,
 )
+from outsize.training.memory_needs import state_numbers
 from outsize.training.metric_names import Metrics
 from outsize.training.non_finite import non_finite_error, require_finite_metrics
 from outsize.training.probing import recluster_probed
@@ -282,6 +283,7 @@ class Loop:
             self.optimizers[0],
             helper=helper,
             weighted=self.config.embeddings.weighs_ids,
+            state_numbers=state_numbers(self.config),
         )
         self._callbacks.log({"step": step, "split": "probe", **report.as_metrics()})
         return reports
