@@ -229,7 +229,7 @@ def test_matching_batches_are_whole_and_even():
     ("state_numbers", "ids_per_code", "expected"),
     [
         (2, 10_000.0, 8),  # a first block of 1,250 ids per code is more than enough
-        (2, 100.0, 6),  # 16 ids per code
+        (2, 400.0, 6),  # 64 ids per code
         (2, 10.0, 2),  # a quarter of a full table with Adam's two moments
         (1, 10.0, 3),
         (0, 10.0, 5),

@@ -12,7 +12,7 @@ from outsize.tables.block_clustering import MAX_BLOCKS
 BYTES_PER_FLOAT = 4
 _MAX_PASSES = 1_000
 _MOST_BLOCKS = 8
-_IDS_PER_CODE = 16  # 755 ids for 64 codes did as well as more, 755 for 1,024 did worse
+_IDS_PER_CODE = 64  # on MovieLens 47 gave a higher AUC of validation than 12
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class ProbeConfig:
     def blocks_of(self, spec: TableSpec, state_numbers: int, ids_per_code: float = 0.0) -> int:
         """The number of blocks of a table.
 
-        By default as many as leave 16 ids per code in the first block, on which codes are fitted,
+        By default as many as leave 64 ids per code in the first block, on which codes are fitted,
         but at most 8, and no fewer than keep the extra memory below a quarter of what a full table
         would take with its optimizer state.
 
