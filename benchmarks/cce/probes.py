@@ -29,7 +29,7 @@ from outsize.training.strict_toml import encode, to_toml
 
 VARIANTS: dict[str, list[str]] = {
     "no probe": [],
-    "no probe, as many visits": ["train.epochs=14"],
+    "no probe, as many visits": ["train.epochs=15"],
     "probe = true": ["probe=true"],
     "rate 0.1": ["probe={rate=0.1}"],
     "rate 0.03": ["probe={rate=0.03}"],

@@ -233,3 +233,16 @@ def test_vectors_of_ones_own_are_checked():
         table.recluster(vectors=torch.zeros(3, 8))
     with pytest.raises(NonFiniteError, match="hold NaN"):
         table.recluster(vectors=torch.full((600, 8), torch.nan))
+
+
+@pytest.mark.gpu
+def test_ids_find_their_clusters_on_cuda():
+    target, table = planted().cuda(), make_table().cuda()
+    probe = Probe({"ad": table}, blocks=3, rate=0.5, helper=False)
+    for number in range(3):
+        with probe.block(number) as block:
+            for _ in range(30):
+                ids = ALL.cuda()[block.contains("ad", ALL.cuda())]
+                block.step((table(ids) - target[ids]).square().sum())
+    report = probe.apply()["ad"]
+    assert report.mse < 0.01 * report.variance

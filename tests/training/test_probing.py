@@ -17,6 +17,7 @@ from outsize.tables import Probe
 from outsize.training.probe_config import ProbeConfig
 from outsize.training.probed_examples import matching_batches, touching
 from outsize.training.probing import expected_visits, recluster_probed, tables_of
+from outsize.training.run import _determinism
 from outsize.training.run_folder import RunFolder
 from outsize.training.strict_toml import encode
 
@@ -35,7 +36,8 @@ PROBED = (*CCE, "embeddings.recluster.probe={blocks=3, rate=0.1}")
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     """A run whose rates are chosen on validation data."""
-    config = make_config(*CCE, "embeddings.recluster.probe=true", "train.deterministic=true")
+    probe = "embeddings.recluster.probe={blocks=3}"
+    config = make_config(*CCE, probe, "train.deterministic=true")
     out = tmp_path_factory.mktemp("probed") / "run"
     result = outsize.train(config, out, quiet=True)
     return config, out, result
@@ -51,13 +53,22 @@ def test_a_run_probes_before_each_clustering_and_says_what_it_cost(undisturbed):
     tables = {name: t for name, t in result.model.embeddings.tables.items() if t.can_probe}
     assert tables
     for line in probes:
-        assert line["blocks"] == ProbeConfig().blocks
+        assert line["blocks"] == 3
         assert line["rate"] > 0
         assert line["visits"] > 0
-        most = sum(config.embeddings.probe.num_bytes(table.spec) for table in tables.values())
+        most = sum(config.embeddings.probe.num_bytes(table.spec, 2) for table in tables.values())
         assert 0 < line["extra_bytes"] <= most
     assert "<td>probe</td>" in (out / "report.html").read_text()
     assert all(table.num_helper == 0 for table in tables.values())  # after the last
+
+
+@pytest.mark.parametrize(("step", "stopped"), [(12, ""), (13, "early")])
+def test_a_run_is_not_stopped_early_while_probes_are_to_come(step, stopped):
+    loop = make_loop(make_config(*PROBED, "train.early_stop=true"))
+    assert max(loop._recluster_steps) == 12
+    loop.state.step, loop.state.epoch_best, loop.state.previous_best = step, 2.0, 1.0
+    loop._end_epoch()
+    assert loop.state.stopped == stopped
 
 
 def test_a_helper_may_stay_after_the_last_clustering():
@@ -67,8 +78,11 @@ def test_a_helper_may_stay_after_the_last_clustering():
     assert all(table.num_helper for table in tables_of(loop.task).values())
 
 
-def test_a_run_stopped_inside_a_probe_resumes_bit_identical(undisturbed, tmp_path, monkeypatch):
-    """The stop comes in the second block of the second probe."""
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_run_that_ends_inside_a_probe_resumes_bit_identical(
+    undisturbed, tmp_path, monkeypatch, is_killed
+):
+    """It is asked to stop, or ends at once, in the second block of the second probe."""
     config, whole, _ = undisturbed
     asked, entered = threading.Event(), []
     enter = Probe.block
@@ -76,22 +90,25 @@ def test_a_run_stopped_inside_a_probe_resumes_bit_identical(undisturbed, tmp_pat
     def block_that_is_interrupted(probe, number):
         entered.append(number)
         if entered.count(1) == 2:
+            if is_killed:
+                raise SystemExit
             asked.set()
         return enter(probe, number)
 
     folder = RunFolder(tmp_path / "cut")
     folder.begin(config)
     monkeypatch.setattr(Probe, "block", block_that_is_interrupted)
-    with torch.random.fork_rng():
-        torch.use_deterministic_algorithms(True)
+    with torch.random.fork_rng(), _determinism(True):
         torch.manual_seed(config.seed)
         loop = make_loop(config, folder.checkpoints, _Writes(folder), asked.is_set)
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(SystemExit if is_killed else KeyboardInterrupt):
             loop.fit()
-        torch.use_deterministic_algorithms(False)
     monkeypatch.undo()
-    saved = load_checkpoint(latest_checkpoint(folder.checkpoints))
-    assert (saved["loop"]["step"], saved["loop"]["unfinished"]) == (12, "recluster")
+    saved = load_checkpoint(latest_checkpoint(folder.checkpoints))["loop"]
+    if is_killed:
+        assert saved["step"] < 12
+    else:
+        assert (saved["step"], saved["unfinished"]) == (12, "recluster")
     outsize.train(config, tmp_path / "cut", resume=True, quiet=True)
     assert_same_tree(final_weights(tmp_path / "cut"), final_weights(whole))
     names = ("step", "split", "table", "mse", "rate", "visits", "loss")
@@ -143,7 +160,9 @@ def test_nan_in_a_probe_ends_the_run_in_words_and_nothing_has_changed(monkeypatc
     monkeypatch.setattr(loop.task, "loss", lambda batch: loss(batch) * float("nan"))
     probe = ProbeConfig(blocks=2, rate=0.1)
     with pytest.raises(NonFiniteError, match="rows of a probe became NaN"):
-        recluster_probed(loop.task, probe, 6, loop.optimizers[0], helper=True, weighted=True)
+        recluster_probed(
+            loop.task, probe, 6, loop.optimizers[0], helper=True, weighted=True, state_numbers=2
+        )
     assert_same_tree(dict(loop.task.model.state_dict()), before)
     assert loop.task.model.training
 
@@ -160,7 +179,9 @@ def test_the_model_and_its_gradients_stay_as_they_are():
              if "tables" not in n}  # fmt: skip
     random = torch.get_rng_state()
     probe = ProbeConfig(blocks=2)
-    recluster_probed(loop.task, probe, 6, loop.optimizers[0], helper=False, weighted=False)
+    recluster_probed(
+        loop.task, probe, 6, loop.optimizers[0], helper=False, weighted=False, state_numbers=2
+    )
     now = dict(loop.task.model.named_parameters())
     assert all(torch.equal(now[name], value) for name, value in dense.items())
     assert all(weight.grad is None for weight in now.values())
@@ -180,7 +201,9 @@ def test_retrieval_probes_through_its_collection_and_counts_no_draws():
     draws = [c.counters() for c in [loop.task._cache]]
     probe = loop.config.embeddings.probe
     before = {n: t.pointers.clone() for n, t in tables_of(loop.task).items()}
-    recluster_probed(loop.task, probe, step, loop.optimizers[0], helper=False, weighted=True)
+    recluster_probed(
+        loop.task, probe, step, loop.optimizers[0], helper=False, weighted=True, state_numbers=2
+    )
     assert [c.counters() for c in [loop.task._cache]] == draws
     after = {n: t.pointers for n, t in tables_of(loop.task).items()}
     assert before
@@ -211,6 +234,38 @@ def test_matching_batches_are_whole_and_even():
     batches = [(examples[rows], num) for examples, rows, num in found]
     assert torch.equal(torch.cat([some for some, _ in batches]), torch.arange(0, 100, 3))
     assert all(len(some) == num <= 8 for some, num in batches)
+
+
+@pytest.mark.parametrize(
+    ("state_numbers", "ids_per_code", "expected"),
+    [
+        (2, 10_000.0, 8),  # a first block of 1,250 ids per code is more than enough
+        (2, 400.0, 6),  # 64 ids per code
+        (2, 10.0, 2),  # a quarter of a full table with Adam's two moments
+        (1, 10.0, 3),
+        (0, 10.0, 5),
+    ],
+)
+def test_blocks_leave_ids_to_fit_codes_on_and_bound_memory(state_numbers, ids_per_code, expected):
+    spec = outsize.TableSpec("ad", 10_000, 32)
+    config = ProbeConfig()
+    assert config.blocks_of(spec, state_numbers, ids_per_code) == expected
+    full = 10_000 * 32 * 4 * (1 + state_numbers)
+    assert config.num_bytes(spec, state_numbers) < full / 4
+    assert ProbeConfig(blocks=20).blocks_of(spec, state_numbers, ids_per_code) == 20
+
+
+def test_tables_may_have_blocks_of_their_own_number():
+    specs = [outsize.TableSpec(name, 60, 4) for name in ("one", "two")]
+    tables = {s.name: outsize.build_table("cce", s, max_params=32) for s in specs}
+    probe = Probe(tables, blocks={"one": 1, "two": 3})
+    assert probe.num_blocks == 3
+    for number in range(3):
+        with probe.block(number) as block:
+            sizes = [rows.ids.numel() for rows in block.rows.values()]
+            assert sizes == [60 if number == 0 else 0, 20]
+            assert tables["one"](torch.arange(60)).shape == (60, 4)
+    assert probe.apply().keys() == {"one", "two"}
 
 
 @pytest.mark.parametrize(

@@ -241,7 +241,7 @@ class CCETable(PointerTable):
         batch_rows: int = CHUNK_POINTS,
         progress: bool = False,
     ) -> PlannedRecluster:
-        num_main = self._num_main_after(helper)
+        num_main = self.num_main_after(helper)
         with failing_together(ReclusterError):
             if vectors is not None:
                 self._require_rows(vectors)
@@ -275,7 +275,7 @@ class CCETable(PointerTable):
         return BlockClustering(
             self.spec,
             blocks,
-            self._num_main_after(helper) * self._pool,
+            self.num_main_after(helper) * self._pool,
             self.pointers,
             self._pieces_of,
             counts=counts,
@@ -365,7 +365,7 @@ class CCETable(PointerTable):
     def _clustering_seed(self) -> int:
         return derive_seed(self.seed, "recluster", int(self.num_clusterings))
 
-    def _num_main_after(self, helper: bool) -> int:
+    def num_main_after(self, helper: bool) -> int:
         """Rows of codes after a clustering with a helper, or without one."""
         if helper:
             return self._halves[0]
@@ -375,7 +375,7 @@ class CCETable(PointerTable):
         """Compute the version of the current pointers, and which rows are codes."""
         if not self.meaning.is_meta:
             all_codes = bool(int(self.meaning[1]) & _ALL_CODES)
-            self.num_main = self._num_main_after(helper=not all_codes)
+            self.num_main = self.num_main_after(helper=not all_codes)
             self.num_helper = sum(self._halves) - self.num_main
         super().renew_version()
 

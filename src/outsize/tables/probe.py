@@ -157,7 +157,7 @@ class Probe:
         tables: The tables, by name; those that cannot be probed are left out.
         counts: For each table, how often each of its ids occurs, if known; ids that never occur
             have no row. Needed by the first rank only.
-        blocks: Number of blocks, P.
+        blocks: Number of blocks, P; or one for each table, of which the most counts.
         rate: Learning rate of the rows.
         helper: Whether half of a table's rows are a helper after the clustering, see
             `CCETable.recluster`.
@@ -180,7 +180,7 @@ class Probe:
         tables: Mapping[str, EmbeddingTable],
         counts: Mapping[str, Int64[Tensor, " num_rows"]] | None = None,
         *,
-        blocks: int = 8,
+        blocks: int | Mapping[str, int] = 8,
         rate: float = RATE,
         helper: bool = True,
     ) -> None:
@@ -189,11 +189,12 @@ class Probe:
             raise ConfigError("a probe needs a table of the method cce, but got none")
         if not rate > 0:
             raise ConfigError(f"the rate of a probe must be > 0, but got {rate}")
-        self.num_blocks = blocks
+        wanted = dict.fromkeys(self._tables, blocks) if isinstance(blocks, int) else blocks
+        self.num_blocks = max(wanted[name] for name in self._tables)
         self.rate = rate
         known = counts or {}
         self._clusterings = {
-            name: table.cluster_blocks(known.get(name), blocks=blocks, helper=helper)
+            name: table.cluster_blocks(known.get(name), blocks=wanted[name], helper=helper)
             for name, table in self._tables.items()
         }
         self._num_done = 0

@@ -9,9 +9,8 @@ from outsize.collection import EmbeddingCollection
 from outsize.contracts import RowStore
 from outsize.optimizers import RowOptimizer
 from outsize.spec import FeatureSpec, TableSpec
+from outsize.training.probe_config import BYTES_PER_FLOAT as BYTES_PER_FLOAT
 from outsize.training.probe_config import ProbeConfig
-
-BYTES_PER_FLOAT = 4
 
 
 class EmbeddingsConfig(ABC):

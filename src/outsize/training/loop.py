@@ -33,6 +33,7 @@ from outsize.training.loop_state import (
     require_same_run,
     run_state,
 )
+from outsize.training.memory_needs import state_numbers
 from outsize.training.metric_names import Metrics
 from outsize.training.non_finite import non_finite_error, require_finite_metrics
 from outsize.training.probing import recluster_probed
@@ -270,6 +271,12 @@ class Loop:
     def _reclusters(self) -> bool:
         return not self.state.stopped and self.state.step in self._recluster_steps
 
+    @property
+    def _has_probes_left(self) -> bool:
+        """Whether probes are to come: most of the progress is made by them, not between them."""
+        probed = self.config.embeddings.probe is not None
+        return probed and self.state.step <= max(self._recluster_steps, default=0)
+
     def _refill_if_due(self) -> None:
         """Re-encode what was encoded by tables that have been reclustered."""
         if self._reclusters:
@@ -297,13 +304,15 @@ class Loop:
             self.optimizers[0],
             helper=helper,
             weighted=self.config.embeddings.weighs_ids,
+            state_numbers=state_numbers(self.config),
         )
         self._callbacks.log({"step": step, "split": "probe", **report.as_metrics()})
         return reports
 
     def _end_epoch(self) -> None:
         state = self.state
-        if self.config.train.early_stop and state.epoch_best > state.previous_best:
+        is_worse = state.epoch_best > state.previous_best
+        if self.config.train.early_stop and is_worse and not self._has_probes_left:
             state.stopped = "early"
             judge, sign = self.task.judge, -1 if self.task.higher_is_better else 1
             self._callbacks.say(

@@ -84,7 +84,7 @@ def embedding_needs(config: RunConfig, specs: Iterable[TableSpec]) -> dict[str, 
     wanted, specs = config.embeddings, list(specs)
     num_rows = sum(spec.num_rows for spec in specs)
     name = f"embeddings.dim = {wanted.dim:,} for {num_rows:,} ids in {len(specs):,} tables"
-    return {name: wanted.num_bytes(specs, _state_numbers(config))}
+    return {name: wanted.num_bytes(specs, state_numbers(config))}
 
 
 def click_model_needs(
@@ -110,7 +110,7 @@ def click_model_needs(
     larger = "batch_size" if trained >= evaluated else "eval_batch_size"
     return {
         f"[model] with embeddings.dim = {dim:,} and {num_dense + num_features:,} features":
-            model.num_weights * _FLOAT * (2 + _state_numbers(config)),
+            model.num_weights * _FLOAT * (2 + state_numbers(config)),
         f"train.{larger} = {getattr(config.train, larger):,}": max(trained, evaluated),
     }  # fmt: skip
 
@@ -135,7 +135,7 @@ def retrieval_model_needs(
     num_asked = min(config.train.eval_batch_size, num_train)
     return {
         f"[model] with dim = {dim:,} and embeddings.dim = {config.embeddings.dim:,}":
-            model.num_weights * _FLOAT * (2 + _state_numbers(config)),
+            model.num_weights * _FLOAT * (2 + state_numbers(config)),
         f"model.dim = {dim:,} for the vectors of {num_items:,} items": num_items * dim * _FLOAT,
         f"train.batch_size = {config.train.batch_size:,}":
             batch_size * (2 * dim + model.num_outputs) * _FLOAT,
@@ -161,7 +161,7 @@ def graph_model_needs(
     batch_size = min(config.train.batch_size, num_train)
     return {
         f"[model] with hidden = {hidden:,} and embeddings.dim = {config.embeddings.dim:,}":
-            model.num_weights * _FLOAT * (2 + _state_numbers(config)),
+            model.num_weights * _FLOAT * (2 + state_numbers(config)),
         f"train.batch_size = {config.train.batch_size:,}":
             batch_size * (config.embeddings.dim + hidden) * 2 * _FLOAT,
     }  # fmt: skip
@@ -216,7 +216,7 @@ def _model_shape(build: Callable[[], nn.Module]) -> _ModelShape:
     return _ModelShape(num_weights, sum(layer.out_features for layer in layers))
 
 
-def _state_numbers(config: RunConfig) -> int:
+def state_numbers(config: RunConfig) -> int:
     """Numbers that the optimizer of the dense weights stores per weight."""
     if config.optimizer.kind == "sgd":
         return 1 if config.optimizer.momentum else 0

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from outsize.contracts import EmbeddingTable, ReclusterReport
+from outsize.contracts import ReclusterReport
 from outsize.errors import ReclusterError
 from outsize.hashing import derive_seed
 from outsize.ranks.collectives import rank, value_of_first
 from outsize.ranks.failures import failing_together
-from outsize.tables import Probe, ProbeBlock
+from outsize.tables import CCETable, Probe, ProbeBlock
 from outsize.training.probe_config import ProbeConfig
 from outsize.training.tasks import Task
 
@@ -31,7 +31,7 @@ class ProbeReport:
     """What a probe did and cost.
 
     Attributes:
-        blocks: Blocks of ids.
+        blocks: Blocks of ids, the most of a table.
         rate: Learning rate of the rows.
         visits: Examples that it read, over all ranks.
         steps: Steps of the rows.
@@ -58,6 +58,7 @@ def recluster_probed(
     optimizer: Optimizer,
     helper: bool,
     weighted: bool,
+    state_numbers: int,
 ) -> tuple[dict[str, ReclusterReport], ProbeReport]:
     """Probe the ids of all tables that can be probed, and recluster the tables.
 
@@ -70,12 +71,22 @@ def recluster_probed(
         optimizer: The optimizer of the dense weights and tables.
         helper: Whether tables have a helper afterwards.
         weighted: Whether ids weigh as often as they occur.
+        state_numbers: Numbers that the optimizer stores per weight of a table.
     """
     started = time.perf_counter()
     with failing_together(ReclusterError):
         counts = task.count_seen(step) if rank() == 0 else {}
     weights = counts if weighted else {name: (n > 0).long() for name, n in counts.items()}
-    probe = Probe(tables_of(task), weights, blocks=config.blocks, helper=helper)
+    tables = tables_of(task)
+    num_seen = {name: int(torch.count_nonzero(counts[name])) for name in tables if name in counts}
+    ids_per_code: dict[str, float] = value_of_first(
+        {n: num_seen.get(n, t.spec.num_rows) / t.num_main_after(helper) for n, t in tables.items()}
+    )
+    blocks = {
+        name: config.blocks_of(table.spec, state_numbers, ids_per_code[name])
+        for name, table in tables.items()
+    }
+    probe = Probe(tables, weights, blocks=blocks, helper=helper)
     share = min(1.0, config.visits / expected_visits(task, probe, counts))
     trained = _Trained(task, step, share)
     devices = [task.device] if task.device.type == "cuda" else []
@@ -101,7 +112,7 @@ def recluster_probed(
 
 def _seed(device: torch.device, seed: int) -> None:
     """Seed what a model may draw from, such as dropout that stays on."""
-    torch.random.default_generator.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)
 
@@ -154,14 +165,10 @@ def choose_rate(probe: Probe, trained: _Trained) -> float:
     return min(losses, key=lambda rate: (losses[rate], rate))
 
 
-def tables_of(task: Task[Any]) -> dict[str, EmbeddingTable]:
+def tables_of(task: Task[Any]) -> dict[str, CCETable]:
     """The tables of a task that can be probed."""
     tables = {} if task.embeddings.tables is None else dict(task.embeddings.tables.items())
-    return {
-        name: table
-        for name, table in tables.items()
-        if isinstance(table, EmbeddingTable) and table.can_probe
-    }
+    return {name: table for name, table in tables.items() if isinstance(table, CCETable)}
 
 
 def expected_visits(task: Task[Any], probe: Probe, counts: Mapping[str, Tensor]) -> float:

@@ -150,7 +150,7 @@ class TablesConfig(EmbeddingsConfig):
         probed = 0
         if self.probe is not None:
             larger = [s for s in specs if self._most_params(s) < s.num_rows * s.dim]
-            probed = sum(self.probe.num_bytes(spec) for spec in larger)
+            probed = sum(self.probe.num_bytes(spec, dense_state) for spec in larger)
         return num_params * BYTES_PER_FLOAT * (1 + dense_state) + probed
 
     def recluster_steps(self, total_steps: int, steps_per_epoch: int) -> frozenset[int]:  # noqa: D102
