@@ -1,6 +1,8 @@
 """One rank of a run that also writes down the largest memory of its process.
 
-torchrun --nproc-per-node 2 -m benchmarks.plan.one_rank RUN.toml OUT
+python -m benchmarks.plan.one_rank RUN.toml OUT
+
+`predictions` starts it by torchrun, once per rank.
 """
 
 import json
