@@ -15,7 +15,14 @@ from outsize.errors import ConfigError, DataError, NonFiniteError
 needs_faiss = pytest.mark.skipif(
     importlib.util.find_spec("faiss") is None, reason="faiss is not installed"
 )
-ENGINES = ["torch", pytest.param("faiss", marks=needs_faiss)]
+needs_numba = pytest.mark.skipif(
+    importlib.util.find_spec("numba") is None, reason="numba is not installed"
+)
+ENGINES = [
+    "torch",
+    pytest.param("faiss", marks=needs_faiss),
+    pytest.param("numba", marks=needs_numba),
+]
 INITS = ["afk-mc2", "k-means++", "random"]
 
 coordinates = st.integers(-3, 3).map(float) | st.floats(-100, 100, width=32)
@@ -256,7 +263,7 @@ def test_results_are_as_good_as_those_of_faiss_itself(kind, dim):
     peer = faiss.Kmeans(dim, 100, niter=20, seed=1, min_points_per_centroid=1)
     peer.train(points.numpy())
     expected = brute_mse(points, torch.from_numpy(peer.centroids))
-    for engine in ("torch", "faiss"):
+    for engine in ("torch", "faiss", "auto"):
         found = kmeans(points[None], 100, iterations=20, engine=engine)
         assert found.mse.item() < 1.03 * expected
 

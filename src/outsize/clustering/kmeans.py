@@ -80,8 +80,8 @@ def kmeans(
         init: How the initial centroids are chosen, see `outsize.clustering.seeding`.
         seed: Seed of the sample, the initial centroids and the moves of empty clusters. Every
             column draws the same numbers.
-        engine: The engine that finds nearest centroids: "faiss" (CPU only, dim up to 32), "torch",
-            or "auto" for the faster available one.
+        engine: The engine that finds nearest centroids: "numba" (CPU only, dim up to 16), "faiss"
+            (CPU only, dim up to 32), "torch", or "auto" for the first of them that is available.
         max_points_per_cluster: If there are more than k times this many points, a weighted sample
             is fitted. It is reweighted so that the error of any centroids on the sample is an
             unbiased estimate of their error on all points.
