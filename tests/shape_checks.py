@@ -76,9 +76,10 @@ def _checker(function: FunctionType) -> FunctionType:
         _templates[function.__code__] = (function.__annotations__, template)
     if template is None:
         return function
+    keywords = dict(template.__kwdefaults__ or {})
+    assert _TARGET in keywords, "this version of beartype uses another keyword"
     checker = _copy(template, template.__closure__)
-    assert _TARGET in checker.__kwdefaults__, "this version of beartype uses another keyword"
-    checker.__kwdefaults__[_TARGET] = function
+    checker.__kwdefaults__ = keywords | {_TARGET: function}
     return checker
 
 
@@ -112,6 +113,6 @@ def _copy(function: FunctionType, closure) -> FunctionType:
         closure,
     )
     functools.update_wrapper(copy, function)
-    del copy.__wrapped__
+    del vars(copy)["__wrapped__"]
     copy.__kwdefaults__ = dict(function.__kwdefaults__ or {})
     return copy

@@ -65,7 +65,7 @@ def test_inner_functions_are_checked_each_with_what_surrounds_it():
     def made(add):
         @checked
         def added(values: Int64[Tensor, " n"]) -> Int64[Tensor, " n"]:
-            return values + add
+            return torch.add(values, add)
 
         return added
 

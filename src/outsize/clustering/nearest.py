@@ -16,6 +16,11 @@ from outsize.interrupts import check_stop
 
 __all__ = ["CHUNK_POINTS", "choose_engine", "nearest", "nearest_in_column"]
 
+_ENGINES: dict[str, Engine] = {
+    "torch": torch_engine.prepare,
+    "numba": numba_engine.prepare,
+    "faiss": faiss_engine.prepare,
+}
 _LOW_DIM: dict[str, Any] = {"numba": numba_engine, "faiss": faiss_engine}  # the fastest first
 
 
@@ -59,26 +64,26 @@ def nearest(
 
 def choose_engine(engine: EngineName, points: Float[Tensor, "columns n dim"]) -> Engine:
     """The engine of a name, for points of this device and dim."""
-    if engine not in ("auto", "torch", *_LOW_DIM):
+    if engine not in ("auto", *_ENGINES):
         raise ConfigError(f"engine must be auto, torch, faiss or numba, but got {engine!r}")
     on_cpu, dim = points.device.type == "cpu", points.shape[2]
     if engine == "auto":
-        for module in _LOW_DIM.values():
+        for name, module in _LOW_DIM.items():
             if on_cpu and dim <= module.MAX_DIM and module.is_available():
-                return module.prepare
-    if engine not in _LOW_DIM:
+                return _ENGINES[name]
         return torch_engine.prepare
-    module = _LOW_DIM[engine]
-    if not on_cpu:
-        raise ConfigError(f"{engine} works on the CPU, but the points are on {points.device}")
-    if not module.is_available():
-        raise ConfigError(module.MISSING)
-    if dim > module.MAX_DIM:
-        raise ConfigError(
-            f"{engine} is used up to dim {module.MAX_DIM}, but the points have {dim}; "
-            "leave the engine to auto"
-        )
-    return module.prepare
+    if engine in _LOW_DIM:
+        module = _LOW_DIM[engine]
+        if not on_cpu:
+            raise ConfigError(f"{engine} works on the CPU, but the points are on {points.device}")
+        if not module.is_available():
+            raise ConfigError(module.MISSING)
+        if dim > module.MAX_DIM:
+            raise ConfigError(
+                f"{engine} is used up to dim {module.MAX_DIM}, but the points have {dim}; "
+                "leave the engine to auto"
+            )
+    return _ENGINES[engine]
 
 
 def nearest_in_column(
