@@ -81,7 +81,7 @@ MISTAKES = {
     "no seeds": (["compare", "RUN", "--seeds", "0"], "--seeds must be >= 1"),
     "workers below none": (["compare", "RUN", "--workers", "-1"], "--workers must be >= 0"),
     "unknown benchmark": (["bench", "nothing"], "no benchmark 'nothing'"),
-    "benchmark that moved": (["bench", "kmeans"], "run: python -m benchmarks.speed.kmeans"),
+    "benchmark that moved": (["bench", "recluster"], "run: python -m benchmarks.speed.recluster"),
 }
 
 

@@ -10,6 +10,7 @@ from outsize.bench import (
     compositional,
     dlrm,
     encode,
+    kmeans,
     negative_sampling,
     neighbors,
     rows,
@@ -24,6 +25,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "compositional": compositional.BENCHMARK,
     "dlrm": dlrm.BENCHMARK,
     "encode": encode.BENCHMARK,
+    "kmeans": kmeans.BENCHMARK,
     "negative-sampling": negative_sampling.BENCHMARK,
     "neighbors": neighbors.BENCHMARK,
     "rows": rows.BENCHMARK,
@@ -31,7 +33,7 @@ BENCHMARKS: dict[str, Benchmark] = {
 }
 # Benchmarks that are in the repository, not in the package → the command that runs them.
 MOVED: dict[str, str] = {
-    "kmeans": "python -m benchmarks.speed.kmeans",
+    "kmeans-fits": "python -m benchmarks.speed.kmeans",
     "least-squares": "python -m benchmarks.cce.least_squares",
     "negative-theory": "python -m benchmarks.negatives.theory",
     "recluster": "python -m benchmarks.speed.recluster",
