@@ -15,7 +15,8 @@ from types import CellType, CodeType, FunctionType, SimpleNamespace
 import jaxtyping
 from beartype import BeartypeConf, beartype
 
-check = beartype(conf=BeartypeConf(is_pep484_tower=True))
+# A violation is a TypeError, as jaxtyping's own are: what reads files may catch those.
+check = beartype(conf=BeartypeConf(is_pep484_tower=True, violation_type=jaxtyping.TypeCheckError))
 _decorate_slowly = jaxtyping.jaxtyped
 _one_call = jaxtyping.jaxtyped("context")  # within it, a letter of a shape stands for one size
 _config = jaxtyping.config

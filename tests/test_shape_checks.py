@@ -5,10 +5,9 @@ import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import jaxtyping
 import pytest
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int64, TypeCheckError
 from torch import Tensor
 
 import outsize
@@ -29,9 +28,9 @@ def halves(values: Float[Tensor, " n"], keep: bool) -> Float[Tensor, " n"]:
 
 
 def test_the_package_is_checked():
-    with pytest.raises(Exception, match="violates type hint"):
+    with pytest.raises(TypeCheckError):
         outsize.TableSpec("ad", "many", 4)
-    with pytest.raises(Exception, match="violates type hint"):
+    with pytest.raises(TypeCheckError):
         Ragged(torch.zeros(2), torch.tensor([0, 2]))
 
 
@@ -39,15 +38,15 @@ def test_types_ranks_and_sizes_that_differ_are_refused():
     rows = torch.zeros(3, 2)
     assert scaled(rows, torch.ones(3)).shape == (3, 2)
     for wrong in (torch.ones(2), torch.ones(3, 1), torch.ones(3, dtype=torch.int64), [1.0]):
-        with pytest.raises(Exception, match="violates type hint"):
+        with pytest.raises(TypeCheckError):
             scaled(rows, wrong)
-    with pytest.raises(Exception, match="violates type hint"):
+    with pytest.raises(TypeCheckError):
         scaled(rows, torch.ones(3), power="two")
 
 
 def test_a_result_must_fit_the_arguments():
     assert halves(torch.zeros(4), True).shape == (4,)
-    with pytest.raises(Exception, match="violates type hint"):
+    with pytest.raises(TypeCheckError):
         halves(torch.zeros(4), False)
 
 
@@ -73,7 +72,7 @@ def test_inner_functions_are_checked_each_with_what_surrounds_it():
     ids = torch.tensor([5])
     assert (one(ids).item(), two(ids).item()) == (6, 7)
     for function in (one, two):
-        with pytest.raises(Exception, match="violates type hint"):
+        with pytest.raises(TypeCheckError):
             function(ids[0])
 
 
@@ -99,7 +98,7 @@ def test_arguments_of_generators_are_checked_when_they_are_called():
         yield values
 
     assert len(list(parts(torch.zeros(2)))) == 1
-    with pytest.raises(jaxtyping.TypeCheckError):
+    with pytest.raises(TypeCheckError):
         parts(torch.zeros(2, 2))
 
 
@@ -111,7 +110,7 @@ def test_fields_of_dataclasses_are_checked():
         right: Float[Tensor, " n"]
 
     Pair(torch.zeros(2), torch.zeros(2))
-    with pytest.raises(Exception, match="violates type hint"):
+    with pytest.raises(TypeCheckError):
         Pair(torch.zeros(2), torch.zeros(3))
 
 
