@@ -79,6 +79,7 @@ from outsize.stores import STORES as STORES
 from outsize.stores import WIRES as WIRES
 from outsize.stores import CachedStore as CachedStore
 from outsize.stores import LocalStore as LocalStore
+from outsize.stores import OverlappedStore as OverlappedStore
 from outsize.stores import ReplicatedStore as ReplicatedStore
 from outsize.stores import ServedStore as ServedStore
 from outsize.stores import ShardedStore as ShardedStore

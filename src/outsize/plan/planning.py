@@ -288,7 +288,15 @@ class Planner:
             self._link, self.num_ranks, sent, sum(tensor_bytes(weight) for weight in weights),
             exchanges_rows=traffic is not None,
         )  # fmt: skip
-        notes.append("times are those of this machine as busy as it is, and nothing overlaps")
+        notes.append(
+            "times are those of this machine as busy as it is, and "
+            + (
+                "their sum is an upper bound: rows are exchanged while dense weights compute "
+                "(embeddings.overlap)"
+                if config.embeddings.overlap
+                else "nothing overlaps"
+            )
+        )
         return StepTime(self._dry.dense_s, rows_s, exchange_s, self.steps_per_epoch, self.num_ranks)
 
     def _ranks_that_differ(self, config: RunConfig) -> Sequence[int]:

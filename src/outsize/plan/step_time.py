@@ -3,7 +3,9 @@
 - *dense*: forward and backward pass and the optimizer of the dense weights, measured on one batch.
 - *rows*: processor time that a rank spends on look-ups, caches, messages and updates, measured in
   the simulation.
-- *exchange*: bytes over the link, and a latency for each round. The parts do not overlap.
+- *exchange*: bytes over the link, and a latency for each round.
+
+The parts are added, as if nothing overlapped.
 """
 
 from __future__ import annotations

@@ -179,6 +179,11 @@ class RunConfig:
             raise ConfigError(
                 "embeddings.store = 'served' is for click models: choose 'local' or 'sharded'"
             )
+        if self.task != "click" and self.embeddings.overlap:
+            raise ConfigError(
+                f"embeddings.overlap is for click models, but this one is for {self.task}: its "
+                "batches are read in several parts, which depend on each other. Leave it out"
+            )
         if isinstance(self.model, GraphModelConfig):
             self._complete_graph(self.model)
         elif self.graph is not None:

@@ -13,7 +13,7 @@ _RANKING = {"recall": "recall", "ndcg": "NDCG", "mrr": "MRR", "hit": "hit rate"}
 _OF_EVERY_TASK = (
     "step", "split", "epoch", "loss", "learning_rate", "embedding_learning_rate", "train_s",
     "examples_per_s", "gradient_norm", "hit_rate", "reads", "pushes", "evictions", "largest_lag",
-    "exchange_s",
+    "exchange_s", "wait_s",
 )  # fmt: skip
 _NOT_METRICS = (
     "step", "split", "train_s", "epochs", "calibration_predicted", "calibration_observed",
