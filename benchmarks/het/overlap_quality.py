@@ -55,7 +55,7 @@ def table(results: dict[str, Any]) -> str:
         lines += [
             f"| {plain} | {_mean_and_range(before, '.4f')} |  |",
             f"| {overlapped} | {_mean_and_range(after, '.4f')} "
-            f"| {_mean_and_range(found, '+.4f')} |",
+            f"| {_mean_and_range(found, '+.5f')} |",
         ]
     return "\n".join(lines) + "\n"
 

@@ -40,7 +40,7 @@ def test_auc_is_compared_seed_by_seed():
     sizes = overlap_quality._QUICK
     text = overlap_quality.table({"sizes": sizes, "seeds": 2, "rows": rows})
     assert "| synchronous | 0.7500 (0.7000 to 0.8000) |  |" in text
-    assert "| 0.7450 (0.7000 to 0.7900) | -0.0050 (-0.0100 to +0.0000) |" in text
+    assert "| 0.7450 (0.7000 to 0.7900) | -0.00500 (-0.01000 to +0.00000) |" in text
 
 
 def test_every_mode_with_overlap_differs_from_the_one_without_in_nothing_else():
