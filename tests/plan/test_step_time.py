@@ -46,3 +46,20 @@ def test_of_very_many_ranks_a_few_are_simulated(monkeypatch):
     assert plan.total_memory.bytes_of("parameters") >= 4 * 4 * sum(s.num_rows for s in plan.tables)
     assert plan.time.total_s > 0
     assert any("those of 3 ranks" in note for note in plan.notes)
+
+
+def test_overlap_changes_no_bytes_and_makes_the_time_an_upper_bound():
+    plans = [
+        Planner(
+            make_config(
+                CLICKS, *CACHED, "data.num_train=20_000", "train.steps=3",
+                f"embeddings.overlap={overlap}",
+            ),
+            2,
+            link=read_link("1Gbit"),
+        ).plan()
+        for overlap in ("false", "true")
+    ]  # fmt: skip
+    assert plans[0].traffic.sent_bytes == plans[1].traffic.sent_bytes
+    assert any("nothing overlaps" in note for note in plans[0].notes)
+    assert any("an upper bound" in note for note in plans[1].notes)
