@@ -112,7 +112,7 @@ class SentenceTokenizer(Tokenizer):
     """
 
     def __init__(self, model: Any, config: SentenceTransformerConfig) -> None:
-        self._tokenizer = getattr(model, "tokenizer", None)
+        self._tokenizer: Any = getattr(model, "tokenizer", None)
         if not callable(self._tokenizer) or not hasattr(self._tokenizer, "pad_token_id"):
             raise ConfigError(
                 f"{config.path} has no tokenizer of texts: choose a model whose first module is a "
