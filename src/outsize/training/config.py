@@ -169,7 +169,13 @@ class RunConfig:
     def _require_one_task(self) -> None:
         """Refuse parts of different tasks, and complete those of retrieval and of graphs."""
         if self.data.task != self.model.task:
-            fitting = [name for name, kind in DATA.items() if kind.task == self.model.task]
+            reads_texts = getattr(self.model, "reads_texts", False)
+            fitting = [
+                name
+                for name, kind in DATA.items()
+                if kind.task == self.model.task
+                and getattr(kind, "holds_texts", False) == reads_texts
+            ]
             raise ConfigError(
                 f"model.kind = {name_of(MODELS, self.model)!r} is for {self.model.task} data, but "
                 f"data.kind = {name_of(DATA, self.data)!r} is {self.data.task} data: choose "
