@@ -26,7 +26,7 @@ from outsize.training.config import RunConfig
 from outsize.training.quantization_loss import QUERIES_PER_CHUNK
 from outsize.training.retrieval_evaluation import rank_relevant
 
-_CUTS = ("recall_at", "ndcg_at", "mrr_at", "hit_at")
+_CUTS = ("recall_at", "ndcg_at", "mrr_at", "hit_at", "map_at")
 
 
 def pair_facts(config: RunConfig, beta: float) -> dict[str, Any] | None:
@@ -104,7 +104,7 @@ def evaluate_pairs(
         lambda rows: model.encode_queries({n: v[rows] for n, v in pairs.features.items()}),
         searcher.vectors,
         torch.tensor(facts["beta"]),
-        RankingMetrics(**{name: facts["metrics"][name] for name in _CUTS}),
+        RankingMetrics(**{name: facts["metrics"].get(name, ()) for name in _CUTS}),
         QUERIES_PER_CHUNK,
     )
     note = "" if seen is None else seen.note()
