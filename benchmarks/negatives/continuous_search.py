@@ -9,14 +9,17 @@ several policies, and held-out queries of the new model search the index. Each i
 encoding all items again.
 
 Users ask held-out queries, some much more often than others (Zipf, exponent 1). Between versions
-they ask 1,000 times, which counts what is asked for, and repairs candidates where the policy does.
+they ask 500 times, which counts what is asked for, and repairs candidates where the policy does.
+Finished cells are kept in `--work`, so an interrupted run continues where it stopped, and several
+processes with the same folder share the work.
 """
 
 from __future__ import annotations
 
 import argparse
-import shutil
-import statistics
+import json
+import os
+import random
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,14 +31,17 @@ from torch import Tensor
 
 from benchmarks.negatives.continuous_results import table
 from benchmarks.negatives.text_towers import Lesson, Texts, train_versions
-from benchmarks.runner import typed_command
 from outsize.bench.runner import results_page, results_stem, say_to_console, write_results
+from outsize.files import write_text_atomically
 from outsize.reporting.environment import environment
 from outsize.search import ItemIndex, Repair
 
 NAME = "continuous-search"
+COMMAND = "python -m benchmarks.negatives.continuous_search DATA"
 ABOUT = "search while a model goes on learning: recall by the share of items encoded again"
 SHARES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.5)
+SHOWN_SHARE = 0.1
+"""The share at which every version is measured; at others, only the last one is."""
 K, NUM_VERSIONS = 10, 5
 
 
@@ -80,7 +86,7 @@ class Setting:
     learning_rate: float
 
 
-SETTINGS = {"settled": Setting(3000, 60, 5e-4), "early": Setting(150, 60, 2e-3)}
+SETTINGS = {"settled": Setting(1500, 60, 5e-4), "early": Setting(150, 60, 2e-3)}
 
 
 @dataclass(frozen=True)
@@ -129,7 +135,6 @@ def simulate(
     keys = [str(row) for row in range(num_items)]
     generator = torch.Generator().manual_seed(2000 + seed)
     found: dict[str, list[float]] = {}
-    shutil.rmtree(folder, ignore_errors=True)
     with ItemIndex.create(folder, world.items[0].shape[1]) as index:
         index.write(keys, world.items[0], "0")
         for version in range(NUM_VERSIONS + 1):
@@ -141,6 +146,7 @@ def simulate(
                     encode, str(version), round(share * num_items), order=policy.order,
                     correct=policy.correct, seed=seed * 100 + version, batch_size=num_items,
                 ).num_encoded  # fmt: skip
+            if version and (share == SHOWN_SHARE or version == NUM_VERSIONS):
                 answers = answers_of(index, world.queries[version], repair)
                 for name, value in judge(world, version, answers).items():
                     found.setdefault(name, []).append(value)
@@ -193,28 +199,37 @@ def drift(world: World) -> list[float]:
     return [float((old - new).square().sum(dim=1).mean()) for old, new in pairs]
 
 
-def run(texts: Texts, seeds: int, quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
-    """Simulate all settings, policies and shares."""
-    num_queries, num_asked, scale = (50, 40, 0.02) if quick else (1500, 1000, 1.0)
-    cells, drifts, folder = [], {}, Path(tempfile.mkdtemp()) / "index"
+def run_seed(
+    texts: Texts, seed: int, quick: bool, work: Path, say: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    """Simulate all settings, policies and shares with one seed; finished cells are read."""
+    num_queries, num_asked, scale = (50, 40, 0.02) if quick else (1000, 500, 1.0)
+    cells = []
     for name, setting in SETTINGS.items():
-        for seed in range(seeds):
-            world = make_world(texts, setting, seed, num_queries, scale)
-            drifts.setdefault(name, []).append(drift(world))
-            for label, policy, share in grid(name):
-                found = simulate(world, policy, share, seed, folder, num_asked)
-                cells.append(
-                    {"setting": name, "policy": label, "share": share, "seed": seed} | found
+        paths = {
+            (label, share): work / f"{name}-{seed}-{label.replace(', ', '-')}-{share}.json"
+            for label, share in grid(name)
+        }
+        left = [cell for cell, path in paths.items() if not path.exists()]
+        random.Random(os.getpid()).shuffle(left)  # processes that share the work start apart
+        world = make_world(texts, setting, seed, num_queries, scale) if left else None
+        for label, share in left:
+            path = paths[label, share]
+            if world is None or path.exists():
+                continue
+            with tempfile.TemporaryDirectory() as folder:
+                found = simulate(
+                    world, POLICIES[label], share, seed, Path(folder) / "index", num_asked
                 )
-                gap = found["full"][-1] - found["recall"][-1]
-                spent = statistics.mean(found["encoded"])
-                say(f"{name}, seed {seed}, {label}, {share:.0%}: {gap:+.4f} for {spent:.1%}")
-    shutil.rmtree(folder.parent, ignore_errors=True)
-    return {"cells": cells, "drift": drifts, "num_items": texts.num_items,
-            "num_queries": num_queries, "num_asked": num_asked}  # fmt: skip
+            cell = {"setting": name, "policy": label, "share": share, "seed": seed}
+            write_text_atomically(path, json.dumps(cell | {"drift": drift(world)} | found))
+            gap, spent = found["full"][-1] - found["recall"][-1], found["encoded"][-1]
+            say(f"{name}, seed {seed}, {label}, {share:.0%}: {gap:+.4f} for {spent:.1%}")
+        cells += [json.loads(path.read_text()) for path in paths.values()]
+    return cells
 
 
-def grid(setting: str) -> list[tuple[str, Policy, float]]:
+def grid(setting: str) -> list[tuple[str, float]]:
     """Policies and shares of a setting; without a share, most policies are the same."""
     shares = SHARES if setting == "settled" else (0.0, 0.1, 0.5)
     cells = []
@@ -222,11 +237,8 @@ def grid(setting: str) -> list[tuple[str, Policy, float]]:
         if setting != "settled" and policy.order == "oldest":
             continue
         for share in shares:
-            if share == 0.0 and (
-                policy.correct or label not in ("at random", "most asked, repaired")
-            ):
-                continue
-            cells.append((label, policy, share))
+            if share or label in ("at random", "most asked, repaired"):
+                cells.append((label, share))
     return cells
 
 
@@ -235,14 +247,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=ABOUT)
     parser.add_argument("data", type=Path, help="a Parquet file: synopsis, description, split")
     parser.add_argument("--out", type=Path, help="write the results to this folder")
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--work", type=Path, help="keep finished cells in this folder")
     parser.add_argument("--quick", action="store_true", help="small sizes, to try the command")
     given = parser.parse_args()
     say = say_to_console()
     texts = Texts.read(given.data, "synopsis", "description", 3000 if given.quick else None)
-    facts = {"benchmark": NAME, "command": typed_command("benchmarks.negatives.continuous_search"),
-             "environment": environment()}  # fmt: skip
-    results = {**facts, **run(texts, given.seeds, given.quick, say)}
+    cells = []
+    with tempfile.TemporaryDirectory() as folder:
+        work = given.work or Path(folder)
+        work.mkdir(parents=True, exist_ok=True)
+        for seed in given.seeds:
+            cells += run_seed(texts, seed, given.quick, work, say)
+    results = {
+        "benchmark": NAME,
+        "command": COMMAND + (" --quick" if given.quick else ""),
+        "environment": environment(),
+        "num_items": texts.num_items,
+        "cells": cells,
+    }
     page = results_page(f"{NAME}: {ABOUT}", results, table(results))
     say(page)
     if given.out is not None:

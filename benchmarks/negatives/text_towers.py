@@ -74,7 +74,7 @@ class TextTowers(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        words = nn.EmbeddingBag(_NUM_WORDS, _DIM, mode="mean")
+        words = nn.EmbeddingBag(_NUM_WORDS, _DIM, mode="mean", sparse=True)
         nn.init.normal_(words.weight, std=_DIM**-0.5)
         self.queries, self.items = Tower(words), Tower(words)
 
@@ -140,17 +140,20 @@ def train_versions(
         torch.manual_seed(seed)
         model = TextTowers()
     generator = torch.Generator().manual_seed(seed)
-    optimizer = torch.optim.Adam(model.parameters())
+    words = model.queries.words.weight
+    others = [value for value in model.parameters() if value is not words]
+    optimizers = [torch.optim.SparseAdam([words]), torch.optim.Adam(others)]
     for lesson in lessons:
-        for group in optimizer.param_groups:
-            group["lr"] = lesson.learning_rate
+        for optimizer in optimizers:
+            optimizer.param_groups[0]["lr"] = lesson.learning_rate
         for _ in range(lesson.steps):
-            rows = lesson.rows[torch.randint(len(lesson.rows), (batch_size,), generator=generator)]
+            drawn = torch.randint(len(lesson.rows), (batch_size,), generator=generator)
+            rows = lesson.rows[drawn]
             queries = model.queries(*texts.queries.take(rows))
             items = model.items(*texts.items.take(rows))
-            logits = BETA * queries @ items.T
-            loss = F.cross_entropy(logits, torch.arange(batch_size))
-            optimizer.zero_grad()
+            loss = F.cross_entropy(BETA * queries @ items.T, torch.arange(batch_size))
             loss.backward()
-            optimizer.step()
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
         yield model

@@ -102,11 +102,11 @@ def test_a_rotation_of_all_vectors_is_learned_from_a_few(index):
     assert report.maps["v1"].after < 0.2 < 2.0 < report.maps["v1"].before
     keys = [str(i) for i in range(100)]
     assert index.versions() == {"v1": 60, "v2": 40}
-    assert float((index.read(keys) - new).square().sum(dim=1).max()) < 0.5
+    assert float((index.read(keys) - new).square().sum(dim=1).mean()) < 0.1
     other = unit(100, 0) @ rotation @ rotation  # the vectors that were moved move on from there
     report = index.refresh(encoder(other), "v3", 40, order="random", correct=True)
     assert set(report.maps) == {"v2"}
-    assert float((index.read(keys) - other).square().sum(dim=1).max()) < 0.7
+    assert float((index.read(keys) - other).square().sum(dim=1).mean()) < 0.2
 
 
 def test_a_map_that_does_not_help_is_not_applied(index):

@@ -188,17 +188,25 @@ def evaluate(
         float | None,
         typer.Option(help="The largest share of malformed rows that is skipped. As in training."),
     ] = None,
+    run_file: Annotated[
+        Path | None,
+        typer.Option(help="For a two-tower model, also write the rankings to a TREC run file."),
+    ] = None,
+    depth: Annotated[int, typer.Option(help="Items per query in the run file.")] = 1000,
     imports: Imports = [],  # noqa: B006
     as_json: AsJson = False,
 ) -> dict[str, Any]:
     """Measure a trained model on a labelled file."""
     from outsize.training.evaluate import evaluate as evaluate_model
     from outsize.training.metric_names import in_words
+    from outsize.training.run_files import RunFile
 
     import_modules(imports)
+    written = None if run_file is None else RunFile(run_file, depth)
     summary = evaluate_model(
-        model, file, step, exclude=exclude, max_bad_rows=max_bad_rows, quiet=as_json
-    )
+        model, file, step, exclude=exclude, max_bad_rows=max_bad_rows, run_file=written,
+        quiet=as_json,
+    )  # fmt: skip
     if summary["note"]:
         say(f"note: {summary['note']}")
     if not as_json:
@@ -210,6 +218,8 @@ def evaluate(
         say(f"weights{which} on {summary['num_rows']:,} rows  {in_words(summary['metrics'])}")
         if summary["num_bad"]:
             say(f"{summary['num_bad']:,} malformed rows were skipped")
+        if run_file is not None:
+            say(f"rankings  →  {run_file}")
     return summary
 
 

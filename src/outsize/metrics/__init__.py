@@ -11,7 +11,14 @@ from outsize.metrics.clicks import (
     histogram_auc,
 )
 from outsize.metrics.ranking import RankingMetrics, find_hits
-from outsize.metrics.trec_files import measure_run, read_qrels, read_run, write_qrels, write_run
+from outsize.metrics.trec_files import (
+    measure_run,
+    read_qrels,
+    read_run,
+    write_qrels,
+    write_run,
+    writing_run,
+)
 
 __all__ = [
     "AUC",
@@ -30,4 +37,5 @@ __all__ = [
     "read_run",
     "write_qrels",
     "write_run",
+    "writing_run",
 ]

@@ -12,8 +12,9 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -38,17 +39,39 @@ def write_run(path: Path, rankings: Iterable[tuple[str, Ranking]], tag: str = "o
             is written as the next smaller float32.
         tag: The name of the run.
     """
-    return _write_lines(path, _run_lines(rankings, tag))
+    with writing_run(path, tag) as add:
+        return sum(add(query, ranking) for query, ranking in rankings)
+
+
+@contextlib.contextmanager
+def writing_run(
+    path: Path, tag: str = "outsize"
+) -> Iterator[Callable[[str, Iterable[tuple[str, float]]], int]]:
+    """A function that adds a query and its ranking to a run, and returns the lines it wrote.
+
+    The file appears at the end, whole; an error leaves the old one. Arguments as of `write_run`.
+    """
+    name = _word(tag, "tag")
+    with _whole_file(path) as file:
+
+        def add(query: str, ranking: Iterable[tuple[str, float]]) -> int:
+            lines = [line.encode() for line in _run_lines(query, ranking, name)]
+            file.writelines(lines)
+            return len(lines)
+
+        yield add
 
 
 def write_qrels(path: Path, judgements: Judgements) -> int:
     """Write relevance judgements atomically, and return the number of lines."""
-    lines = (
-        f"{_word(query, 'query')} 0 {_word(item, 'item')} {grade:d}\n"
-        for query, grades in judgements.items()
-        for item, grade in grades.items()
-    )
-    return _write_lines(path, lines)
+    count = 0
+    with _whole_file(path) as file:
+        for query, grades in judgements.items():
+            for item, grade in grades.items():
+                line = f"{_word(query, 'query')} 0 {_word(item, 'item')} {grade:d}\n"
+                file.write(line.encode())
+                count += 1
+    return count
 
 
 def read_run(path: Path) -> Iterator[tuple[str, list[tuple[str, float]]]]:
@@ -152,15 +175,13 @@ def _add(
     )
 
 
-def _run_lines(rankings: Iterable[tuple[str, Ranking]], tag: str) -> Iterator[str]:
-    name = _word(tag, "tag")
-    for query, ranking in rankings:
-        first, last = _word(query, "query"), np.float32(np.inf)
-        for place, (item, score) in enumerate(ranking, 1):
-            if not math.isfinite(score):
-                raise DataError(f"query {query!r:.60}: the score of {item!r:.60} is {score}")
-            last = min(np.float32(score), np.nextafter(last, np.float32(-np.inf)))
-            yield f"{first} Q0 {_word(item, 'item')} {place} {float(last)!r} {name}\n"
+def _run_lines(query: str, ranking: Iterable[tuple[str, float]], tag: str) -> Iterator[str]:
+    first, last = _word(query, "query"), np.float32(np.inf)
+    for place, (item, score) in enumerate(ranking, 1):
+        if not math.isfinite(score):
+            raise DataError(f"query {query!r:.60}: the score of {item!r:.60} is {score}")
+        last = min(np.float32(score), np.nextafter(last, np.float32(-np.inf)))
+        yield f"{first} Q0 {_word(item, 'item')} {place} {float(last)!r} {tag}\n"
 
 
 def _word(text: str, kind: str) -> str:
@@ -172,15 +193,13 @@ def _word(text: str, kind: str) -> str:
     return text
 
 
-def _write_lines(path: Path, lines: Iterable[str]) -> int:
-    """Write lines to a file under another name, then rename it; an error leaves the old file."""
+@contextlib.contextmanager
+def _whole_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to write that gets its name at the end; an error leaves the old file."""
     partial = path.with_name(f"{path.name}.partial")
-    count = 0
     try:
         with partial.open("wb") as file:
-            for line in lines:
-                file.write(line.encode())
-                count += 1
+            yield file
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
@@ -190,7 +209,6 @@ def _write_lines(path: Path, lines: Iterable[str]) -> int:
         if isinstance(error, OSError):
             raise WriteError(f"could not write {path}: {reason_of(error)}") from error
         raise
-    return count
 
 
 def _lines(path: Path, num_words: int, form: str) -> Iterator[tuple[int, list[str]]]:

@@ -20,6 +20,7 @@ from outsize.training.config import RunConfig
 from outsize.training.evaluate_graph import evaluate_graph_file, evaluate_graph_run
 from outsize.training.evaluate_pairs import cold_keys, evaluate_pairs, pair_facts, seen_in_run
 from outsize.training.export_run import encode_items
+from outsize.training.run_files import RunFile
 from outsize.training.run_folder import RunFolder
 from outsize.training.run_weights import beta_of, finite, load_click_model, load_two_tower
 
@@ -50,6 +51,7 @@ def evaluate(
     *,
     exclude: Sequence[str | Path] = (),
     max_bad_rows: float | None = None,
+    run_file: RunFile | None = None,
     quiet: bool = False,
 ) -> dict[str, Any]:
     """The metrics of a trained model on a labelled file of raw values.
@@ -65,6 +67,7 @@ def evaluate(
             rankings; by default a run's training and validation pairs, and nothing for an export.
         max_bad_rows: The largest share of malformed rows that is skipped; by default as in
             training.
+        run_file: For a two-tower model, also write the rankings to a TREC run file.
         quiet: Show no progress.
 
     Returns:
@@ -74,6 +77,8 @@ def evaluate(
     """
     run = RunFolder(Path(model))
     is_graph = _is_graph(run)
+    if is_graph and run_file is not None:
+        raise _no_rankings(model)
     if is_graph and run.holds_run() and file is None:
         if exclude:
             raise ConfigError(
@@ -94,7 +99,8 @@ def evaluate(
     if isinstance(loaded.model, RetrievalModel):
         metrics = evaluate_pairs(
             loaded.model, file, loaded.pairs, seen=loaded.seen,
-            exclude=[Path(path) for path in exclude], max_bad_rows=max_bad_rows, quiet=quiet,
+            exclude=[Path(path) for path in exclude], max_bad_rows=max_bad_rows,
+            run_file=run_file, quiet=quiet,
         )  # fmt: skip
         notes.append(metrics.pop("note"))
         if not exclude and loaded.seen is None:
@@ -103,6 +109,8 @@ def evaluate(
     else:
         if exclude:
             raise ConfigError("--exclude is for two-tower models: leave it out")
+        if run_file is not None:
+            raise _no_rankings(model)
         metrics = evaluate_file(loaded.model, file, max_bad_rows=max_bad_rows, quiet=quiet)
     counts = {name: metrics.pop(name) for name in ("num_rows", "num_bad")}
     return {
@@ -113,6 +121,13 @@ def evaluate(
         **counts,
         "note": "; ".join(note for note in notes if note),
     }
+
+
+def _no_rankings(model: str | Path) -> ConfigError:
+    return ConfigError(
+        f"{model} makes no rankings of a file's queries, and --run-file is for two-tower models: "
+        "leave it out"
+    )
 
 
 def _is_graph(run: RunFolder) -> bool:

@@ -25,6 +25,8 @@ from outsize.ranks.collectives import (
 from outsize.training.metric_names import Metrics
 
 Encode = Callable[[Int64[Tensor, " n"]], Tensor]
+Record = Callable[[Int64[Tensor, " n"], Int64[Tensor, "n k"], Float32[Tensor, "n k"]], None]
+"""Told the rows of some queries, their best items, and the scores of these."""
 
 
 @torch.no_grad()
@@ -80,6 +82,8 @@ def rank_relevant(
     beta: Float[Tensor, ""],
     metrics: RankingMetrics,
     chunk_size: int,
+    record: Record | None = None,
+    depth: int = 0,
 ) -> Metrics:
     """Rank all items for each query that has relevant items; entered by all ranks.
 
@@ -94,7 +98,10 @@ def rank_relevant(
         beta: Inverse temperature of the softmax.
         metrics: What to measure, without anything in it yet.
         chunk_size: Queries at a time.
+        record: Told what was found for the queries of this rank.
+        depth: Items per query to find, if more than the metrics need.
     """
+    num_places = max(metrics.num_places, depth)
     asked = relevant.counts().nonzero().flatten()
     scored = ScoredItems(items, None, torch.zeros(items.shape[0], device=items.device))
     generator = torch.Generator(items.device)  # nothing is drawn
@@ -106,8 +113,9 @@ def rank_relevant(
         if not rows.shape[0]:
             continue
         seen, wanted = known.of(rows), relevant.of(rows)
-        ranked, _ = top_items(queries, scored, metrics.num_places, seen)
-        ranked = F.pad(ranked, (0, metrics.num_places - ranked.shape[1]), value=-1)
+        ranked, scores = top_items(queries, scored, num_places, seen)
+        if record is not None:
+            record(rows, ranked, scores)
         values, owner = wanted.values, wanted.lines()
         metrics.add(ranked, values, wanted.offsets[:-1])
         masked = seen.concatenate_lists(wanted)
