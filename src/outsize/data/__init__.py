@@ -26,6 +26,14 @@ from outsize.data.retrieval_data import Entities, PairBatch, RetrievalData, Retr
 from outsize.data.synthetic import SyntheticClicks, SyntheticConfig
 from outsize.data.synthetic_interactions import SyntheticInteractionsConfig
 from outsize.data.tabular import TabularConfig
+from outsize.data.texts import (
+    PydocsConfig,
+    TextDataConfig,
+    TextPairs,
+    TextPairsConfig,
+    Texts,
+    TokenData,
+)
 from outsize.registries import ByTask
 
 CLICK_DATA: dict[str, type[ClickDataConfig]] = {
@@ -38,6 +46,8 @@ CLICK_DATA: dict[str, type[ClickDataConfig]] = {
 RETRIEVAL_DATA: dict[str, type[RetrievalDataConfig]] = {
     "interactions": InteractionsConfig,
     "synthetic-interactions": SyntheticInteractionsConfig,
+    "text-pairs": TextPairsConfig,
+    "pydocs": PydocsConfig,
 }
 GRAPH_DATA: dict[str, type[GraphDataConfig]] = {
     "synthetic-graph": SyntheticGraphConfig,
@@ -76,6 +86,7 @@ __all__ = [
     "NpzGraphConfig",
     "OgbConfig",
     "PairBatch",
+    "PydocsConfig",
     "RedditConfig",
     "RetrievalData",
     "RetrievalDataConfig",
@@ -84,4 +95,9 @@ __all__ = [
     "SyntheticGraphConfig",
     "SyntheticInteractionsConfig",
     "TabularConfig",
+    "TextDataConfig",
+    "TextPairs",
+    "TextPairsConfig",
+    "Texts",
+    "TokenData",
 ]

@@ -13,9 +13,10 @@ from outsize.export.graph import build_graph_model, load_predictor
 from outsize.export.predicting import RowScorer
 from outsize.export.retrieval import ItemSearcher, build_retrieval
 from outsize.export.tables import build_exported_table
+from outsize.export.text_models import TextSearcher, load_tokenizer
 from outsize.export.weights import load_weights, opened
 from outsize.export.write import BATCH_SIZE
-from outsize.models import CLICK_MODELS, ClickModel, GraphModel, RetrievalModel
+from outsize.models import CLICK_MODELS, ClickModel, GraphModel, RetrievalModel, TextModel
 from outsize.spec import FeatureSpec
 
 
@@ -28,8 +29,10 @@ def load_exported(folder: str | Path) -> Any:
     Returns:
         A module in evaluation mode. A `ClickModel` takes `(dense, ids)` and returns the same logits
         as the trained model; `model.predict(rows)` takes raw values, if it was trained on files. A
-        `RetrievalModel` has its items with it: `model.search(rows, k)`. A `GraphModel` has its
-        graph with it, memory-mapped: `model.predict(rows)`, and for links `model.search(rows, k)`.
+        `RetrievalModel` has its items with it: `model.search(rows, k)`; a `TextModel` among them
+        searches for texts, and has `encode_query_texts`, `encode_item_texts` and `item_text`. A
+        `GraphModel` has its graph with it, memory-mapped: `model.predict(rows)`, and for links
+        `model.search(rows, k)`.
     """
     folder = Path(folder)
     config = read_config(folder)
@@ -44,6 +47,9 @@ def load_exported(folder: str | Path) -> Any:
     load_weights(model, folder)
     if isinstance(model, GraphModel):
         model.predictor = load_predictor(folder, config, model)
+    elif isinstance(model, TextModel):
+        load_tokenizer(model, *model_settings(config), folder, config)
+        model.searcher = TextSearcher.of_folder(folder, config)
     elif isinstance(model, RetrievalModel):
         model.searcher = ItemSearcher.of_folder(folder, config)
     elif config.get("encoding") is not None:

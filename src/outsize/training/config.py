@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from outsize.bounds import MAX_RATE, require_at_least, require_between
-from outsize.data import DATA, ClickDataConfig, GraphDataConfig, RetrievalDataConfig
+from outsize.data import DATA, RETRIEVAL_DATA, ClickDataConfig, GraphDataConfig, RetrievalDataConfig
 from outsize.errors import ConfigError
 from outsize.models import MODELS, ClickModelConfig, GraphModelConfig, RetrievalModelConfig
 from outsize.negatives import NEGATIVES, NegativesConfig
@@ -183,6 +183,8 @@ class RunConfig:
             self._complete_graph(self.model)
         elif self.graph is not None:
             raise self._misplaced("graph", "a graph model", "graphsage")
+        if isinstance(self.data, RetrievalDataConfig):
+            self._require_texts_for_texts(self.data)
         if self.task == "retrieval":
             object.__setattr__(self, "negatives", self.negatives or NEGATIVES["cache"]())
             object.__setattr__(self, "retrieval", self.retrieval or RetrievalConfig())
@@ -190,6 +192,22 @@ class RunConfig:
             for name in ("negatives", "retrieval"):
                 if getattr(self, name) is not None:
                     raise self._misplaced(name, "a retrieval model", "two-tower")
+
+    def _require_texts_for_texts(self, data: RetrievalDataConfig) -> None:
+        assert isinstance(self.model, RetrievalModelConfig)
+        if data.holds_texts == self.model.reads_texts:
+            return
+        fitting = [
+            name
+            for name, kind in RETRIEVAL_DATA.items()
+            if kind.holds_texts == self.model.reads_texts
+        ]
+        raise ConfigError(
+            f"model.kind = {name_of(MODELS, self.model)!r} reads "
+            f"{'texts' if self.model.reads_texts else 'features'}, but data.kind = "
+            f"{name_of(DATA, data)!r} holds {'texts' if data.holds_texts else 'features'}: choose "
+            f"data.kind from {', '.join(fitting)}, or another model"
+        )
 
     def _misplaced(self, section: str, owner: str, kind: str) -> ConfigError:
         return ConfigError(

@@ -22,7 +22,7 @@ from outsize.training.evaluate_pairs import cold_keys, evaluate_pairs, pair_fact
 from outsize.training.export_run import encode_items
 from outsize.training.run_files import RunFile
 from outsize.training.run_folder import RunFolder
-from outsize.training.run_weights import beta_of, finite, load_click_model, load_two_tower
+from outsize.training.run_weights import beta_of, finite, load_click_model, load_retrieval_model
 
 
 @dataclass(frozen=True)
@@ -156,6 +156,8 @@ def _load(folder: Path, step: int | None) -> _Loaded:
         )
     _refuse_step(run, step)
     found = read_config(folder)
+    if "texts" in found:
+        raise _of_texts(folder)
     return _Loaded(
         load_exported(folder), found.get("training", {}).get("step"), pairs=found.get("pairs")
     )
@@ -171,7 +173,10 @@ def _load_click(run: RunFolder, config: RunConfig, step: int | None) -> _Loaded:
 
 
 def _load_retrieval(run: RunFolder, config: RunConfig, step: int | None) -> _Loaded:
-    model, data, chosen = load_two_tower(run, config, step)
+    if config.data.holds_texts:  # type: ignore[union-attr]
+        raise _of_texts(run.path)
+    model, data, chosen = load_retrieval_model(run, config, step)
+    assert isinstance(model, TwoTower)
     facts = pair_facts(config, beta_of(config, chosen.folder))
     if facts is None or data.queries.encoder is None:
         raise _no_raw_values(run)
@@ -187,6 +192,13 @@ def _searcher(model: TwoTower, data: RetrievalData, facts: dict[str, Any]) -> It
         data.queries.encoder.only(model.query_features),
         PairFiles.from_facts(facts),
         cold_keys(data),
+    )
+
+
+def _of_texts(folder: Path) -> ConfigError:
+    return ConfigError(
+        f"{folder} holds a text model, which is measured on the splits of its own data: its "
+        "metrics are in the run's metrics.jsonl, and on the card of its export"
     )
 
 

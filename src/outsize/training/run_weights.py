@@ -12,7 +12,7 @@ from outsize.checkpoint import list_checkpoints, load_checkpoint, read_plain_sta
 from outsize.data import ClickData, RetrievalData
 from outsize.errors import CheckpointError, ConfigError
 from outsize.json_files import Each, OneOf, SchemaError, Whole, check
-from outsize.models import ClickModel, RetrievalModel, TwoTower
+from outsize.models import ClickModel, RetrievalModel, TextModel, TwoTower
 from outsize.stores.row_files import load_rows
 from outsize.suggestions import few
 from outsize.training.build import (
@@ -178,17 +178,17 @@ def load_click_model(folder: RunFolder, step: int | None = None) -> RunModel:
     return RunModel(model, config, data, chosen)
 
 
-def load_two_tower(
+def load_retrieval_model(
     folder: RunFolder, config: RunConfig, step: int | None = None
-) -> tuple[TwoTower, RetrievalData, ChosenCheckpoint]:
-    """The two-tower model of a run in evaluation mode, its data, and the checkpoint it is from."""
+) -> tuple[TwoTower | TextModel, RetrievalData, ChosenCheckpoint]:
+    """The retrieval model of a run in evaluation mode, its data, and the checkpoint it is from."""
     chosen = choose_checkpoint(folder, step)
     data = build_retrieval_data(config)
     model = build_retrieval_model(config, data)
-    if not isinstance(model, TwoTower):
+    if not isinstance(model, TwoTower | TextModel):
         raise ConfigError(
             f"{folder.path} holds a {type(model).__name__}, but of retrieval models only two "
-            "towers can be exported or evaluated on files"
+            "towers and text models can be exported"
         )
     load_weights(folder, config, model.eval(), chosen.folder)
     return model, data, chosen

@@ -1,0 +1,18 @@
+"""Models that encode texts, with their tokenizers."""
+
+from outsize.models.text.text_encoder import TextConfig, TextEncoder
+from outsize.models.text.text_model import ITEM_TOKENS, QUERY_TOKENS, TextModel, TextModelConfig
+from outsize.models.text.tokenizer import Tokenizer, TokenMatrix, WordTokenizer, encode_all
+
+__all__ = [
+    "ITEM_TOKENS",
+    "QUERY_TOKENS",
+    "TextConfig",
+    "TextEncoder",
+    "TextModel",
+    "TextModelConfig",
+    "TokenMatrix",
+    "Tokenizer",
+    "WordTokenizer",
+    "encode_all",
+]
