@@ -9,7 +9,7 @@ several policies, and held-out queries of the new model search the index. Each i
 encoding all items again.
 
 Users ask held-out queries, some much more often than others (Zipf, exponent 1). Between versions
-they ask 500 times, which counts what is asked for, and repairs candidates where the policy does.
+they ask 300 times, which counts what is asked for, and repairs candidates where the policy does.
 Finished cells are kept in `--work`, so an interrupted run continues where it stopped, and several
 processes with the same folder share the work.
 """
@@ -86,7 +86,7 @@ class Setting:
     learning_rate: float
 
 
-SETTINGS = {"settled": Setting(1500, 60, 5e-4), "early": Setting(150, 60, 2e-3)}
+SETTINGS = {"settled": Setting(800, 20, 5e-4), "early": Setting(100, 20, 2e-3)}
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ def run_seed(
     texts: Texts, seed: int, quick: bool, work: Path, say: Callable[[str], None]
 ) -> list[dict[str, Any]]:
     """Simulate all settings, policies and shares with one seed; finished cells are read."""
-    num_queries, num_asked, scale = (50, 40, 0.02) if quick else (1000, 500, 1.0)
+    num_queries, num_asked, scale = (50, 40, 0.02) if quick else (600, 300, 1.0)
     cells = []
     for name, setting in SETTINGS.items():
         paths = {
@@ -248,11 +248,13 @@ def main() -> None:
     parser.add_argument("data", type=Path, help="a Parquet file: synopsis, description, split")
     parser.add_argument("--out", type=Path, help="write the results to this folder")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--items", type=int, help="take so many pairs, spread over the file")
     parser.add_argument("--work", type=Path, help="keep finished cells in this folder")
     parser.add_argument("--quick", action="store_true", help="small sizes, to try the command")
     given = parser.parse_args()
     say = say_to_console()
-    texts = Texts.read(given.data, "synopsis", "description", 3000 if given.quick else None)
+    num_items = 3000 if given.quick else given.items
+    texts = Texts.read(given.data, "synopsis", "description", num_items)
     cells = []
     with tempfile.TemporaryDirectory() as folder:
         work = given.work or Path(folder)
@@ -261,7 +263,7 @@ def main() -> None:
             cells += run_seed(texts, seed, given.quick, work, say)
     results = {
         "benchmark": NAME,
-        "command": COMMAND + (" --quick" if given.quick else ""),
+        "command": COMMAND + (f" --items {given.items}" if given.items else ""),
         "environment": environment(),
         "num_items": texts.num_items,
         "cells": cells,

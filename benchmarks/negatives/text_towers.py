@@ -100,10 +100,13 @@ class Texts:
 
     @classmethod
     def read(cls, path: Path, query: str, item: str, limit: int | None) -> Texts:
-        """Pairs of two columns of a Parquet file with a column `split`."""
+        """Pairs of two columns of a Parquet file with a column `split`, or some of them."""
+        import numpy as np
         import pyarrow.parquet as parquet
 
-        table = parquet.read_table(path, columns=[query, item, "split"]).slice(0, limit)
+        table = parquet.read_table(path, columns=[query, item, "split"])
+        if limit is not None and limit < len(table):
+            table = table.take(np.linspace(0, len(table) - 1, limit).astype(np.int64))
         split = table["split"].to_pylist()
         return cls(
             Bags.of(table[query].to_pylist()),

@@ -23,6 +23,7 @@ from outsize.cli.export_commands import evaluate, export, predict, serve
 from outsize.cli.init_command import init
 from outsize.cli.plan_command import plan
 from outsize.cli.report_command import report
+from outsize.cli.search_command import search
 from outsize.cli.tour_commands import bench, demo
 from outsize.cli.train_commands import compare, train
 from outsize.errors import ConfigError, LostRanksError, OutsizeError
@@ -54,6 +55,7 @@ COMMANDS: dict[str, Callable[..., dict[str, Any]]] = {
     "export": export,
     "predict": predict,
     "evaluate": evaluate,
+    "search": search,
     "serve": serve,
     "bench": bench,
 }
