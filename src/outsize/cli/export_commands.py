@@ -227,12 +227,12 @@ def serve(
     model: Annotated[Path, typer.Argument(help="The folder of an export.", metavar="DIR")],
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8000,
-    max_rows: Annotated[int, typer.Option(help="Rows per request.")] = 10_000,
+    max_rows: Annotated[int, typer.Option(help="Rows or queries per request.")] = 10_000,
     max_bytes: Annotated[int, typer.Option(help="Bytes per request.")] = 10_000_000,
     imports: Imports = [],  # noqa: B006
     as_json: AsJson = False,
 ) -> dict[str, Any]:
-    """Serve an exported click model by HTTP: POST /predict takes JSON rows of raw values."""
+    """Serve an exported model by HTTP: rows of a click model, or a search page of a text model."""
     from outsize.export.serving import serve as serve_model
 
     import_modules(imports)
