@@ -165,6 +165,7 @@ def test_every_command_has_help(capfd):
 
 def test_the_demo_takes_the_tour(capfd, monkeypatch, tmp_path):
     monkeypatch.delitem(STOPS, "cache")  # has a test of its own, and takes processes of its own
+    monkeypatch.delitem(STOPS, "search")  # has a test of its own
     code, out, err = call(capfd, "demo", "--quick", "--out", tmp_path / "tour")
     assert (code, out) == (0, "")
     assert "best reachable (Bayes)" in err

@@ -4,6 +4,7 @@ from outsize import metrics as metrics
 from outsize import models as models
 from outsize import negatives as negatives
 from outsize import nn as nn
+from outsize import search as search
 from outsize import stores as stores
 from outsize import tables as tables
 from outsize import training as training
@@ -69,6 +70,8 @@ from outsize.optimizers import RowAdam as RowAdam
 from outsize.optimizers import RowFullAdagrad as RowFullAdagrad
 from outsize.optimizers import RowOptimizer as RowOptimizer
 from outsize.optimizers import RowSGD as RowSGD
+from outsize.search import ItemIndex as ItemIndex
+from outsize.search import Repair as Repair
 from outsize.spec import Budget as Budget
 from outsize.spec import FeatureSpec as FeatureSpec
 from outsize.spec import Init as Init

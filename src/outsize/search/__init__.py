@@ -1,5 +1,6 @@
 """Search: an item index on disk whose rows know which model encoded them."""
 
+from outsize.search.approximate import ApproximateSearch
 from outsize.search.correction import LinearMap, fit_map
 from outsize.search.item_index import FoundRows, ItemIndex
 from outsize.search.refreshing import REFRESH_ORDERS, RefreshReport
@@ -7,6 +8,7 @@ from outsize.search.repairing import Repair
 
 __all__ = [
     "REFRESH_ORDERS",
+    "ApproximateSearch",
     "FoundRows",
     "ItemIndex",
     "LinearMap",
