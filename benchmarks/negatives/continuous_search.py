@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.negatives.continuous_results import table
+from benchmarks.negatives.continuous_results import table, write_plot
 from benchmarks.negatives.text_towers import Lesson, Texts, train_versions
 from outsize.bench.runner import results_page, results_stem, say_to_console, write_results
 from outsize.files import write_text_atomically
@@ -250,6 +250,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--items", type=int, help="take so many pairs, spread over the file")
     parser.add_argument("--work", type=Path, help="keep finished cells in this folder")
+    parser.add_argument("--plot", type=Path, help="draw the gap by the share encoded, as SVG")
     parser.add_argument("--quick", action="store_true", help="small sizes, to try the command")
     given = parser.parse_args()
     say = say_to_console()
@@ -270,6 +271,8 @@ def main() -> None:
     }
     page = results_page(f"{NAME}: {ABOUT}", results, table(results))
     say(page)
+    if given.plot is not None:
+        write_plot(results, given.plot)
     if given.out is not None:
         write_results(given.out / results_stem(NAME, results["environment"]), results, page)
 
