@@ -171,7 +171,7 @@ def evaluate(
     file: Annotated[
         Path | None,
         typer.Argument(
-            help="A labelled CSV, TSV or Parquet file; none for the splits of a graph run.",
+            help="A labelled CSV, TSV or Parquet file; none for the splits of a graph or text run.",
             metavar="FILE",
         ),
     ] = None,
@@ -190,7 +190,7 @@ def evaluate(
     ] = None,
     run_file: Annotated[
         Path | None,
-        typer.Option(help="For a two-tower model, also write the rankings to a TREC run file."),
+        typer.Option(help="For a retrieval model, also write the rankings to a TREC run file."),
     ] = None,
     depth: Annotated[int, typer.Option(help="Items per query in the run file.")] = 1000,
     imports: Imports = [],  # noqa: B006
@@ -214,6 +214,8 @@ def evaluate(
         if "validation" in summary:
             for split, name in (("validation", "validation"), ("test", "metrics")):
                 say(f"weights{which}  {split}  {in_words(summary[name])}")
+            if run_file is not None:
+                say(f"rankings  →  {run_file}")
             return summary
         say(f"weights{which} on {summary['num_rows']:,} rows  {in_words(summary['metrics'])}")
         if summary["num_bad"]:

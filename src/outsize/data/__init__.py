@@ -27,6 +27,8 @@ from outsize.data.synthetic import SyntheticClicks, SyntheticConfig
 from outsize.data.synthetic_interactions import SyntheticInteractionsConfig
 from outsize.data.tabular import TabularConfig
 from outsize.data.texts import (
+    BeirConfig,
+    MsMarcoConfig,
     PydocsConfig,
     TextDataConfig,
     TextPairs,
@@ -47,6 +49,8 @@ RETRIEVAL_DATA: dict[str, type[RetrievalDataConfig]] = {
     "interactions": InteractionsConfig,
     "synthetic-interactions": SyntheticInteractionsConfig,
     "text-pairs": TextPairsConfig,
+    "beir": BeirConfig,
+    "ms-marco": MsMarcoConfig,
     "pydocs": PydocsConfig,
 }
 GRAPH_DATA: dict[str, type[GraphDataConfig]] = {
@@ -68,6 +72,7 @@ __all__ = [
     "RETRIEVAL_DATA",
     "AmazonConfig",
     "AvazuConfig",
+    "BeirConfig",
     "ClickBatch",
     "ClickData",
     "ClickDataConfig",
@@ -82,6 +87,7 @@ __all__ = [
     "ItemLists",
     "LinkSplit",
     "MovieLensConfig",
+    "MsMarcoConfig",
     "NodeLabels",
     "NpzGraphConfig",
     "OgbConfig",

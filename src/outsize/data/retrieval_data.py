@@ -223,6 +223,10 @@ class RetrievalData:
         """The relevant items of each query when a split is evaluated."""
         return self._relevant[split]
 
+    def grades(self, split: Split) -> Int64[Tensor, " n"] | None:
+        """How relevant each item of `relevant(split)` is, by its `values`; `None` if all alike."""
+        return None
+
     def count_ids(self) -> dict[str, Int64[Tensor, " _"]]:
         """How often each id of each feature occurs in training pairs."""
         asked, wanted = self._pairs["train"]

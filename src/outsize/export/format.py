@@ -19,6 +19,9 @@ from outsize.json_files import FILE_FACTS, Absent, Each, OneOf, SchemaError, Who
 FORMAT = 5
 READABLE = (1, 2, 3, 4, 5)
 CONFIG, WEIGHTS, VOCABULARIES = "config.json", "model.safetensors", "vocabularies.safetensors"
+ENCODER = "encoder"
+"""The folder of an encoder that has one of its own."""
+
 TEXTS, TOKENIZER = "texts.safetensors", "tokenizer.safetensors"
 _TABLE = {
     "name": str,
@@ -40,6 +43,7 @@ _CONFIG = {
     "graph": Absent(Each(object)),
     "tokenizer": Absent(Each(object)),
     "texts": Absent({"facts": [str]}),
+    "encoder": Absent(Each(FILE_FACTS)),
     "batch_size": Absent(Whole(1)),
     "training": Absent(Each(object)),
     "files": {WEIGHTS: FILE_FACTS},
@@ -101,6 +105,18 @@ def require_whole_files(folder: Path, files: Mapping[str, Mapping[str, Any]]) ->
             raise forbidden(folder / name, error) from error
         if flaw:
             raise unreadable(folder, f"{name}: {flaw}")
+
+
+def require_whole_encoder(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
+    """The same for the folder of an encoder, which must hold no other files."""
+    own = folder / ENCODER
+    found = {path.relative_to(own).as_posix() for path in own.rglob("*") if path.is_file()}
+    for name in sorted(found ^ set(files)):
+        fact = "is not one that was written" if name in found else "is missing"
+        raise unreadable(folder, f"{ENCODER}/{name} {fact}")
+    for name, facts in files.items():
+        if flaw := flaw_of(own / name, facts):
+            raise unreadable(folder, f"{ENCODER}/{name}: {flaw}")
 
 
 def require_free(folder: Path) -> None:

@@ -14,7 +14,7 @@ from jaxtyping import Float32
 from torch import Tensor
 
 from outsize.errors import ConfigError, OutsizeError, one_line
-from outsize.export.format import CONFIG, TEXTS, TOKENIZER, WEIGHTS, unreadable
+from outsize.export.format import CONFIG, ENCODER, TEXTS, TOKENIZER, WEIGHTS, unreadable
 from outsize.export.pairs import listed_items, unknown_items
 from outsize.export.retrieval import (
     ITEMS,
@@ -75,9 +75,12 @@ def write_exported_texts(
     tables = exported_tables(model.embeddings)
     assert model.tokenizer is not None
     tokenizer, tensors = model.tokenizer.state()
+    settings: dict[str, Any] = dataclasses.asdict(config)  # type: ignore[call-overload]
+    if model.has_own_folder:
+        settings["path"] = ENCODER
     content = {
         "task": "retrieval",
-        "model": {"kind": name_of(RETRIEVAL_MODELS, config), **dataclasses.asdict(config)},  # type: ignore[call-overload]
+        "model": {"kind": name_of(RETRIEVAL_MODELS, config), **settings},
         "towers": {
             "query_features": list(model.query_features),
             "item_features": list(model.item_features),
@@ -92,7 +95,7 @@ def write_exported_texts(
         "batch_size": BATCH_SIZE,
         "training": dict(training or {}),
     }
-    dense = dense_state(model)
+    dense = {} if model.has_own_folder else dense_state(model)
     texts = as_bytes(items.texts, _TEXT, _ENDS)
     for name, values in items.facts.items():
         texts |= _fact_tensors(name, values)
@@ -102,7 +105,11 @@ def write_exported_texts(
         TEXTS: texts,
         TOKENIZER: tensors,
     }
-    return write_folder(Path(folder), content, files, tables, dense, dict(data or {}))
+    save = model.save_encoder if model.has_own_folder else None
+    written = write_folder(Path(folder), content, files, tables, dense, dict(data or {}), save)
+    if save is not None:
+        written["num_parameters"] = sum(weight.numel() for weight in model.parameters())
+    return written
 
 
 def load_tokenizer(

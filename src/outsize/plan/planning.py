@@ -10,6 +10,7 @@ from torch import nn
 
 from outsize.data.click_data import SPLITS
 from outsize.errors import ConfigError
+from outsize.models import MODELS, TextModelConfig
 from outsize.negatives import ItemCache, NegativeCacheConfig
 from outsize.plan.counted_memory import (
     embedding_memory,
@@ -24,6 +25,7 @@ from outsize.plan.reads import recording_store
 from outsize.plan.rowless import RecordedConfig, RowlessConfig
 from outsize.plan.step_time import Link, StepTime, exchange_seconds
 from outsize.plan.traffic import MOST_RANKS, SAMPLE_STEPS, Sample, Traffic
+from outsize.registries import name_of
 from outsize.spec import MemoryUse, TableSpec
 from outsize.training.available_memory import available_bytes
 from outsize.training.config import RunConfig
@@ -149,6 +151,11 @@ class Planner:
     ) -> None:
         if num_ranks < 1:
             raise ConfigError(f"--ranks must be at least 1, but got {num_ranks}")
+        if isinstance(config.model, TextModelConfig) and config.model.tables is None:
+            raise ConfigError(
+                f"model.kind = {name_of(MODELS, config.model)!r} has no tables to plan: train it "
+                "for a few steps instead (--set train.steps=3)"
+            )
         if sample_steps < 2:
             raise ConfigError(f"--sample-steps must be at least 2, but got {sample_steps}")
         self.config, self.num_ranks = config, num_ranks

@@ -30,7 +30,9 @@ from outsize.models import (
     RetrievalModel,
     RetrievalModelConfig,
     TextModel,
+    TextModelConfig,
 )
+from outsize.models.text import NoEmbeddings
 from outsize.optimizers import RowOptimizer
 from outsize.ranks.collectives import first_rank_first, local_rank, mean_over_ranks_, world_size
 from outsize.spec import FeatureSpec, Init, TableSpec
@@ -149,6 +151,12 @@ def build_retrieval_model(config: RunConfig, data: RetrievalData) -> RetrievalMo
     Refused where memory cannot hold it.
     """
     assert isinstance(config.model, RetrievalModelConfig)
+    if isinstance(config.model, TextModelConfig) and config.model.tables is None:
+        own = config.model.build(NoEmbeddings(), (), (), config.seed)
+        assert isinstance(own, TextModel)
+        assert isinstance(data, TokenData)
+        own.use_tokenizer(data.tokenizer)
+        return own
     of_queries = config.model.features_of(tuple(data.queries.features), "query")
     of_items = config.model.features_of(tuple(data.items.features), "item")
     ids = [feature for feature in data.features if feature.name in {*of_queries, *of_items}]

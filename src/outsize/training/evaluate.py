@@ -19,6 +19,7 @@ from outsize.models import ClickModel, ClickModelConfig, RetrievalModel, TwoTowe
 from outsize.training.config import RunConfig
 from outsize.training.evaluate_graph import evaluate_graph_file, evaluate_graph_run
 from outsize.training.evaluate_pairs import cold_keys, evaluate_pairs, pair_facts, seen_in_run
+from outsize.training.evaluate_texts import evaluate_text_run
 from outsize.training.export_run import encode_items
 from outsize.training.run_files import RunFile
 from outsize.training.run_folder import RunFolder
@@ -60,14 +61,14 @@ def evaluate(
         model: The folder of a run, whose data must still be there, or of an export.
         file: A CSV, TSV or Parquet file with the columns and the label of the training data; for a
             two-tower model, of pairs; for a graph model, of nodes with their classes, or of links.
-            None for the run of a graph model, which is then measured on its validation and test
-            splits.
+            None for the run of a graph or a text model, which is then measured on its validation
+            and test splits.
         step: For a run, take the checkpoint of this step instead of the best validation's.
         exclude: For a two-tower model or links, files of pairs whose items are left out of
             rankings; by default a run's training and validation pairs, and nothing for an export.
         max_bad_rows: The largest share of malformed rows that is skipped; by default as in
             training.
-        run_file: For a two-tower model, also write the rankings to a TREC run file.
+        run_file: For a retrieval model, also write the rankings to a TREC run file.
         quiet: Show no progress.
 
     Returns:
@@ -86,6 +87,10 @@ def evaluate(
                 "name a file"
             )
         return evaluate_graph_run(run, step)
+    if file is None and run.holds_run() and _holds_texts(run):
+        if exclude:
+            raise ConfigError(f"{run.path} is measured on its own splits: leave --exclude out")
+        return evaluate_text_run(run, step, run_file)
     if file is None:
         raise ConfigError(f"{model} is measured on a labelled file: name it after the folder")
     if is_graph:
@@ -121,6 +126,10 @@ def evaluate(
         **counts,
         "note": "; ".join(note for note in notes if note),
     }
+
+
+def _holds_texts(run: RunFolder) -> bool:
+    return bool(getattr(run.config().data, "holds_texts", False))
 
 
 def _no_rankings(model: str | Path) -> ConfigError:
@@ -197,8 +206,8 @@ def _searcher(model: TwoTower, data: RetrievalData, facts: dict[str, Any]) -> It
 
 def _of_texts(folder: Path) -> ConfigError:
     return ConfigError(
-        f"{folder} holds a text model, which is measured on the splits of its own data: its "
-        "metrics are in the run's metrics.jsonl, and on the card of its export"
+        f"{folder} holds a text model, which is measured on the splits of its own data: name the "
+        "folder of its run, and no file; the card of its export has its metrics too"
     )
 
 

@@ -24,6 +24,7 @@ from outsize.export.quantize_folder import quantize_folder
 from outsize.export.retrieval import write_exported_retrieval
 from outsize.export.text_models import ItemTexts, write_exported_texts
 from outsize.models import (
+    MODELS,
     ClickModelConfig,
     RetrievalModel,
     RetrievalModelConfig,
@@ -149,6 +150,11 @@ def _export_retrieval(
     assert config.retrieval is not None
     model, data, chosen = load_retrieval_model(folder, config, step)
     training, beta = _training(chosen), beta_of(config, chosen.folder)
+    if how is not None and not model.embeddings.features:
+        raise ConfigError(
+            f"{folder.path} holds a {name_of(MODELS, config.model)} model, which has no tables to "
+            "quantize: leave --quantize out"
+        )
     if how is not None:
         wanted = config.retrieval
         quantized, changes = quantize_retrieval_model(model, config.model, how)

@@ -55,6 +55,8 @@ def evaluate_retrieval(
     beta: Float[Tensor, ""],
     metrics: RankingMetrics,
     chunk_size: int,
+    record: Record | None = None,
+    depth: int = 0,
 ) -> Metrics:
     """Rank all items for each query of a split that has relevant items; entered by all ranks.
 
@@ -68,9 +70,13 @@ def evaluate_retrieval(
         beta: Inverse temperature of the softmax.
         metrics: What to measure, without anything in it yet.
         chunk_size: Queries at a time.
+        record: As for `rank_relevant`, like `depth`.
+        depth: Items per query to find, if more than the metrics need.
     """
-    relevant, known = data.relevant(split), data.known(split)
-    return rank_relevant(relevant, known, encode_queries, items, beta, metrics, chunk_size)
+    return rank_relevant(
+        data.relevant(split), data.known(split), encode_queries, items, beta, metrics, chunk_size,
+        record, depth, data.grades(split),
+    )  # fmt: skip
 
 
 @torch.no_grad()
@@ -84,6 +90,7 @@ def rank_relevant(
     chunk_size: int,
     record: Record | None = None,
     depth: int = 0,
+    grades: Int64[Tensor, " pairs"] | None = None,
 ) -> Metrics:
     """Rank all items for each query that has relevant items; entered by all ranks.
 
@@ -100,6 +107,7 @@ def rank_relevant(
         chunk_size: Queries at a time.
         record: Told what was found for the queries of this rank.
         depth: Items per query to find, if more than the metrics need.
+        grades: How relevant each item of `relevant.values` is; all alike by default.
     """
     num_places = max(metrics.num_places, depth)
     asked = relevant.counts().nonzero().flatten()
@@ -117,7 +125,11 @@ def rank_relevant(
         if record is not None:
             record(rows, ranked, scores)
         values, owner = wanted.values, wanted.lines()
-        metrics.add(ranked, values, wanted.offsets[:-1])
+        levels = None
+        if grades is not None:
+            shifts = relevant.offsets[rows] - wanted.offsets[:-1]
+            levels = grades[torch.arange(len(values), device=grades.device) + shifts[owner]]
+        metrics.add(ranked, values, wanted.offsets[:-1], levels)
         masked = seen.concatenate_lists(wanted)
         others = draw_from_softmax(queries * beta, scored, 0, generator, masked).log_partition
         own = beta * (queries[owner] * items[values]).sum(dim=1)

@@ -143,7 +143,8 @@ class StoreConfig(EmbeddingsConfig):
         return store
 
     def build_row_optimizer(self, store: RowStore | None) -> RowOptimizer | None:  # noqa: D102
-        assert store is not None, "`build` has made one"
+        if store is None:  # a model with embeddings of its own
+            return None
         wanted = self.optimizer
         return ROW_OPTIMIZERS[wanted.kind](store, learning_rate=wanted.learning_rate)
 

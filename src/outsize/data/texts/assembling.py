@@ -90,8 +90,9 @@ def split_number(name: Split) -> int:
 
 def _distinct(judged: Judgements) -> Judgements:
     """Each pair once per split, in the order of their first occurrence."""
-    lines = np.stack((judged.splits, judged.queries, judged.items), axis=1)
-    _, first = np.unique(lines, axis=0, return_index=True)
+    pairs = (judged.queries << 32) | judged.items  # fits: queries are below 2²⁹, items below 2³¹
+    keys = pairs * len(SPLITS) + judged.splits if len(pairs) else pairs
+    _, first = np.unique(keys, return_index=True)
     return judged.take(np.sort(first))
 
 

@@ -89,9 +89,9 @@ def _function(node: _FunctionNode, prefix: str, lines: list[str]) -> PythonFunct
         return None  # with a docstring alone there is nothing to find
     summary = " ".join(inspect.cleandoc(docstring).partition("\n\n")[0].split())
     start = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-    end, following = node.end_lineno or node.lineno, node.body[1].lineno
-    if following <= (first.end_lineno or 0):
+    last = first.end_lineno or first.lineno
+    if node.body[1].lineno <= last or first.lineno == node.lineno:
         return None  # on one line with its docstring
-    kept = [*lines[start - 1 : first.lineno - 1], *lines[following - 1 : end]]
+    kept = [*lines[start - 1 : first.lineno - 1], *lines[last : node.end_lineno]]
     source = inspect.cleandoc("\n" + "\n".join(kept))
     return PythonFunction(f"{prefix}.{node.name}", summary, source, start)

@@ -110,11 +110,13 @@ class TokenData(RetrievalData):
             counts[table] = counts[table] + found if table in counts else found
         return counts
 
-    def grades(self, split: Split) -> Int64[Tensor, " n"]:
-        """How relevant each item of `relevant(split)` is, in the order of its `values`.
+    def grades(self, split: Split) -> Int64[Tensor, " n"] | None:
+        """How relevant each item of `relevant(split)` is, by its `values`; `None` if all alike.
 
         An item that is not in the list is not relevant, or has not been judged.
         """
+        if not self.texts.is_graded:
+            return None
         relevant = self.relevant(split)
         asked, wanted = (part.to(relevant.values.device) for part in self.texts.pairs[split])
         is_listed = relevant.contains(asked, wanted)

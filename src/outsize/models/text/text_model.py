@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -26,7 +27,11 @@ class TextModel(RetrievalModel):
 
     Attributes:
         tokenizer: How texts become tokens; set by `use_tokenizer`.
+        has_own_folder: Whether the model writes its weights and tokenizer as a folder of its own
+            (`save_encoder`), which its configuration names as `path`.
     """
+
+    has_own_folder: ClassVar[bool] = False
 
     query_features: tuple[str, ...] = (QUERY_TOKENS,)
     item_features: tuple[str, ...] = (ITEM_TOKENS,)
@@ -53,6 +58,10 @@ class TextModel(RetrievalModel):
     ) -> Float32[Tensor, "n dim"]:
         """The vectors of items, likewise."""
         return self._encode_texts(texts, batch_size, self.encode_items, ITEM_TOKENS)
+
+    def save_encoder(self, folder: Path) -> None:
+        """Write the weights and the tokenizer to a folder, for a model that has its own."""
+        raise NotImplementedError
 
     def item_text(self, name: str) -> str:
         """The text of an item of the training data, by its id."""
