@@ -31,7 +31,7 @@ def encoded(cell: Cell) -> float:
 
     No query is asked after the last version, so it is left out.
     """
-    return statistics.mean(cell["encoded"][:-1])
+    return float(statistics.mean(cell["encoded"][:-1]))
 
 
 def table(results: dict[str, Any]) -> str:

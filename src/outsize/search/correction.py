@@ -39,7 +39,8 @@ class LinearMap:
         """Vectors mapped to the newer model, each as long as it was."""
         mapped = vectors @ self.matrix
         lengths = vectors.norm(dim=1, keepdim=True)
-        return mapped * (lengths / mapped.norm(dim=1, keepdim=True).clamp(min=1e-12))
+        scaled: Tensor = mapped * (lengths / mapped.norm(dim=1, keepdim=True).clamp(min=1e-12))
+        return scaled
 
 
 def fit_map(
