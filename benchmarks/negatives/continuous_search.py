@@ -262,10 +262,11 @@ def main() -> None:
         work.mkdir(parents=True, exist_ok=True)
         for seed in given.seeds:
             cells += run_seed(texts, seed, given.quick, work, say)
+    facts = environment()
     results = {
         "benchmark": NAME,
         "command": COMMAND + (f" --items {given.items}" if given.items else ""),
-        "environment": environment(),
+        "environment": facts,
         "num_items": texts.num_items,
         "cells": cells,
     }
@@ -274,7 +275,7 @@ def main() -> None:
     if given.plot is not None:
         write_plot(results, given.plot)
     if given.out is not None:
-        write_results(given.out / results_stem(NAME, results["environment"]), results, page)
+        write_results(given.out / results_stem(NAME, facts), results, page)
 
 
 if __name__ == "__main__":

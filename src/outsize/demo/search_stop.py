@@ -38,7 +38,7 @@ def search_stop(out: Path, quick: bool, console: Console) -> dict[str, Any]:
     started = time.perf_counter()
     out.mkdir(parents=True, exist_ok=True)
     run = train(config, out / "run", quiet=console.quiet)
-    export_run(run.out, out / "exported")
+    export_run(out / "run", out / "exported")
     search = TextSearch(out / "exported")
     found = dict(zip(QUERIES, search.answers(QUERIES, _NUM_ANSWERS), strict=True))
     rows = [(query, *(answer.id for answer in answers)) for query, answers in found.items()]

@@ -75,6 +75,7 @@ class ApproximateSearch:
         import faiss
 
         num, dim = len(self._rows), self._state.manifest.dim
+        engine: Any
         if kind == "hnsw":
             engine = faiss.IndexHNSWFlat(dim, 32, faiss.METRIC_INNER_PRODUCT)
             engine.hnsw.efSearch = effort
