@@ -7,6 +7,7 @@ import outsize
 from outsize.errors import ConfigError, DataError
 from outsize.models import TextConfig
 from outsize.models.text import ITEM_TOKENS, QUERY_TOKENS, WordTokenizer
+from outsize.models.text.groups import in_groups
 
 TEXTS = ["merge sorted lists", "sort lists in place", "parse a list of numbers", "open a file"]
 
@@ -46,6 +47,18 @@ def test_a_vector_does_not_depend_on_the_other_texts_of_its_batch(layers):
     torch.testing.assert_close(together, alone)
     torch.testing.assert_close(model.encode_item_texts(TEXTS, batch_size=3), alone)
     torch.testing.assert_close(together.norm(dim=1), torch.ones(len(TEXTS)))
+
+
+def test_many_texts_are_encoded_as_few_are():
+    model = make(layers=1, heads=2)
+    texts = [" ".join(TEXTS[: 1 + n % 4]) for n in range(150)]  # more than a group
+    ids = model.tokenizer.encode(texts).ids.long()
+    with torch.no_grad():
+        grouped = model.encode_items({ITEM_TOKENS: ids})
+    torch.testing.assert_close(grouped, model.encode_items({ITEM_TOKENS: ids}).detach())
+    lengths = (ids >= 0).sum(dim=1).tolist()
+    found = in_groups(ids, lambda some: (some >= 0).sum(dim=1, keepdim=True).float())
+    assert found.flatten().tolist() == lengths
 
 
 def test_a_bag_has_no_order_and_a_transformer_does():

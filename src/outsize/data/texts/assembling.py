@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from outsize.data.click_data import SPLITS, Split
+from outsize.data.click_data import SPLITS
 from outsize.data.encoding.splits.base import TEST, TRAIN, VALIDATION
 from outsize.data.encoding.text_keys import text_keys
 from outsize.data.texts.text_pairs import TextPairs, Texts
@@ -81,11 +81,6 @@ def assemble(
         notes += ("there is no test set: the validation set is used for both",)
         pairs["test"], grades["test"] = pairs["validation"], grades["validation"]
     return TextPairs(_taken(queries, asked), items, pairs, grades, notes)
-
-
-def split_number(name: Split) -> int:
-    """The number of a split in `Judgements.splits`."""
-    return SPLITS.index(name)
 
 
 def _distinct(judged: Judgements) -> Judgements:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import torch
 from jaxtyping import Int64
 from torch import Tensor
 
@@ -55,8 +54,3 @@ class TextPairs:
     def is_graded(self) -> bool:
         """Whether some item is more relevant than another."""
         return any(bool((self.grades[split] > 1).any()) for split in SPLITS)
-
-
-def ungraded(pairs: Mapping[Split, Pairs]) -> dict[Split, Int64[Tensor, " _"]]:
-    """The grades of pairs that have none: 1 for each."""
-    return {split: torch.ones_like(items) for split, (_, items) in pairs.items()}

@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from outsize.collection import EmbeddingCollection, FeatureInput
 from outsize.errors import ConfigError, DataError, one_line
 from outsize.models.requirements import require_positive
+from outsize.models.text.groups import in_groups
 from outsize.models.text.no_embeddings import NoEmbeddings
 from outsize.models.text.text_model import ITEM_TOKENS, QUERY_TOKENS, TextModel, TextModelConfig
 from outsize.models.text.tokenizer import Tokenizer, TokenMatrix, padded
@@ -184,6 +185,12 @@ class SentenceTransformerModel(TextModel):
             raise DataError(f"texts are (n, length) token ids, but got {type(ids).__name__}")
         if not len(ids):
             return torch.zeros(0, self.dim, device=ids.device)
+        if torch.is_grad_enabled():
+            return self._encode_batch(ids)
+        # Many at once would need the activations of all of them.
+        return in_groups(ids, self._encode_batch)
+
+    def _encode_batch(self, ids: Int64[Tensor, "n length"]) -> Float[Tensor, "n dim"]:
         is_token = ids >= 0
         inputs = {
             "input_ids": ids.masked_fill(~is_token, self._pad_id),

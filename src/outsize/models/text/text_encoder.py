@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
 from outsize.bounds import require_at_least
@@ -24,6 +24,7 @@ from outsize.collection import EmbeddingCollection, FeatureInput
 from outsize.contracts import Bag
 from outsize.errors import ConfigError, DataError
 from outsize.models.requirements import require_positive
+from outsize.models.text.groups import TEXTS_AT_ONCE
 from outsize.models.text.self_attention import SelfAttention
 from outsize.models.text.text_model import ITEM_TOKENS, QUERY_TOKENS, TextModel, TextModelConfig
 from outsize.models.text.tokenizer import Tokenizer, WordTokenizer
@@ -148,22 +149,48 @@ class TextEncoder(TextModel):
         weights = self.token_weights[ids.clamp(0, len(self.token_weights) - 1)] * is_token
         weights = weights / weights.sum(dim=1, keepdim=True).clamp_min(1e-9)
         if tower.layers:
-            vectors = self._sequences(ids, is_token, feature)
-            pooled = (tower.mix(vectors, is_token) * weights.unsqueeze(2)).sum(dim=1)
+            pooled = self._mixed(ids, weights, feature, tower)
         else:
             found = self.embeddings({feature: Bag(ids, None, weights)}, only=(feature,))
             pooled = found[feature]
         encoded: Tensor = tower.output(pooled).float()
         return F.normalize(encoded, dim=1) if self.normalize else encoded
 
-    def _sequences(
-        self, ids: Int64[Tensor, "n length"], is_token: Tensor, feature: str
-    ) -> Float[Tensor, "n length dim"]:
-        """The vectors of tokens at their places, and zeros elsewhere."""
+    def _mixed(
+        self,
+        ids: Int64[Tensor, "n length"],
+        weights: Float[Tensor, "n length"],
+        feature: str,
+        tower: _Tower,
+    ) -> Float[Tensor, "n width"]:
+        """The weighted mean of the vectors of tokens, after the layers.
+
+        Rows are read in one call, which is collective where ranks share them. Without gradients,
+        the layers then see a few texts at a time.
+        """
+        is_token = ids >= 0
         flat = self.embeddings({feature: ids[is_token]}, only=(feature,))[feature]
-        places = is_token.flatten().nonzero().flatten()
-        nothing: Tensor = flat.new_zeros(ids.numel(), flat.shape[1])
-        return nothing.index_copy(0, places, flat).view(*ids.shape, flat.shape[1])
+        lengths = is_token.sum(dim=1)
+        size = max(1, len(ids)) if torch.is_grad_enabled() else TEXTS_AT_ONCE
+        parts = []
+        for some, own, vectors in zip(
+            is_token.split(size),
+            weights.split(size),
+            flat.split([int(part.sum()) for part in lengths.split(size)]),
+            strict=True,
+        ):
+            mixed = tower.mix(_at_places(vectors, some), some)
+            parts.append((mixed * own.unsqueeze(2)).sum(dim=1))
+        return torch.cat(parts) if parts else flat[:0]
+
+
+def _at_places(
+    vectors: Float[Tensor, "tokens dim"], is_token: Bool[Tensor, "n length"]
+) -> Float[Tensor, "n length dim"]:
+    """The vectors of tokens at their places, and zeros elsewhere."""
+    places = is_token.flatten().nonzero().flatten()
+    nothing: Tensor = vectors.new_zeros(is_token.numel(), vectors.shape[1])
+    return nothing.index_copy(0, places, vectors).view(*is_token.shape, vectors.shape[1])
 
 
 class _Tower(nn.Module):
