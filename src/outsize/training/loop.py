@@ -305,9 +305,15 @@ class Loop:
             helper=helper,
             weighted=self.config.embeddings.weighs_ids,
             state_numbers=state_numbers(self.config),
+            run_visits=self._visits_per_probe(step),
         )
         self._callbacks.log({"step": step, "split": "probe", **report.as_metrics()})
         return reports
+
+    def _visits_per_probe(self, step: int) -> float:
+        """Visits of the examples read so far that make all probes together as long as the run."""
+        num_seen = min(step, self.task.num_batches())
+        return self.total_steps / (len(self._recluster_steps) * num_seen)
 
     def _end_epoch(self) -> None:
         state = self.state

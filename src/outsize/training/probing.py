@@ -59,6 +59,7 @@ def recluster_probed(
     helper: bool,
     weighted: bool,
     state_numbers: int,
+    run_visits: float = math.inf,
 ) -> tuple[dict[str, ReclusterReport], ProbeReport]:
     """Probe the ids of all tables that can be probed, and recluster the tables.
 
@@ -72,6 +73,7 @@ def recluster_probed(
         helper: Whether tables have a helper afterwards.
         weighted: Whether ids weigh as often as they occur.
         state_numbers: Numbers that the optimizer stores per weight of a table.
+        run_visits: Visits of an example that keep this probe within its part of the run's own.
     """
     started = time.perf_counter()
     with failing_together(ReclusterError):
@@ -87,7 +89,7 @@ def recluster_probed(
         for name, table in tables.items()
     }
     probe = Probe(tables, weights, blocks=blocks, helper=helper)
-    share = min(1.0, config.visits / expected_visits(task, probe, counts))
+    share = config.share_of(touched_shares(task, probe, counts), run_visits)
     trained = _Trained(task, step, share)
     devices = [task.device] if task.device.type == "cuda" else []
     with torch.random.fork_rng(devices), task.frozen():
@@ -171,8 +173,10 @@ def tables_of(task: Task[Any]) -> dict[str, CCETable]:
     return {name: table for name, table in tables.items() if isinstance(table, CCETable)}
 
 
-def expected_visits(task: Task[Any], probe: Probe, counts: Mapping[str, Tensor]) -> float:
-    """How often all blocks together visit an example on average, if none is left out.
+def touched_shares(
+    task: Task[Any], probe: Probe, counts: Mapping[str, Tensor]
+) -> tuple[float, ...]:
+    """For each block, the share of the examples that have ids of it; their sum is > 0.
 
     An example is visited by a block if any of its ids is in the block; ids of different features
     are taken as independent. Where a task cannot tell, every block visits all examples.
@@ -182,8 +186,9 @@ def expected_visits(task: Task[Any], probe: Probe, counts: Mapping[str, Tensor])
         probe: The blocks.
         counts: How often each id of each table occurs; needed by the first rank only.
     """
+    everything = (1.0,) * probe.num_blocks
     if not task.finds_ids:
-        return float(probe.num_blocks)
+        return everything
     missed = torch.ones(probe.num_blocks, dtype=torch.float64)
     for feature in task.embeddings.features:
         if feature.table in counts and feature.table in tables_of(task):
@@ -191,5 +196,5 @@ def expected_visits(task: Task[Any], probe: Probe, counts: Mapping[str, Tensor])
             blocks = probe.block_of(feature.table).cpu()[seen > 0].long()
             found = torch.bincount(blocks, seen[seen > 0].double(), minlength=probe.num_blocks)
             missed *= 1 - found / found.sum()
-    visits: float = value_of_first(float((1 - missed).sum()))
-    return visits or float(probe.num_blocks)
+    shares: tuple[float, ...] = value_of_first(tuple((1 - missed).tolist()))
+    return shares if sum(shares) else everything
