@@ -1,8 +1,8 @@
 """Pillar 1, how a table is represented: one file per method (see `TABLES`), and what they share.
 
 They share `sizing` and `weights` (how large, and with which first values), `columns`, `digits` and
-`factors` (how vectors are put together), `pointers`, `reclustering` and `diagnosis` (how ids come
-to share codes, and whether that works).
+`factors` (how vectors are put together), `composed_table`, `clustered_table`, `pointers`,
+`reclustering` and `diagnosis` (how ids come to share codes, and whether that works).
 """
 
 from outsize.tables.build import TABLES, build_table, build_tables
