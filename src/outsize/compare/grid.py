@@ -104,9 +104,14 @@ class Grid:
         return [self._cell(method, budget, s, out) for s in seeds for method, budget in columns]
 
     def _cell(self, method: str, budget: int | None, seed: int, out: Path) -> Cell:
+        own = tables_config(self.run)
+        recluster = own.recluster
+        if not TABLES[method].can_probe:
+            recluster = replace(recluster, probe=None)
         embeddings = replace(
-            tables_config(self.run),
+            own,
             method=method,
+            recluster=recluster,
             max_params=budget if self.unit == "parameters" else None,
             max_bytes=budget if self.unit == "bytes" else None,
         )

@@ -17,6 +17,7 @@ from outsize.tables.hash import HashTable
 from outsize.tables.hash_embedding import HashEmbeddingTable
 from outsize.tables.int8 import Int8Table
 from outsize.tables.low_rank import LowRankTable
+from outsize.tables.packed_cce import PackedCCETable
 from outsize.tables.probe import Probe, ProbeBlock
 from outsize.tables.qr import QRTable
 from outsize.tables.quantize import QuantizedTable, quantize
@@ -35,6 +36,7 @@ __all__ = [
     "HashTable",
     "Int8Table",
     "LowRankTable",
+    "PackedCCETable",
     "PointerDiagnosis",
     "Probe",
     "ProbeBlock",

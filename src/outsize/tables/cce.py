@@ -14,27 +14,30 @@ so this gives a finer clustering for the same number of parameters.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int64, Integer
 from torch import Tensor
 
+from outsize.errors import ConfigError
 from outsize.hashing import derive_seed, draw_hashes
 from outsize.kernels.compositional.pieces import HashedPointers, StoredPointers
 from outsize.spec import Budget, TableSpec
 from outsize.tables.clustered_table import ClusteredTable
 from outsize.tables.columns import columns_of
 from outsize.tables.composed_table import halves_of, is_shared
+from outsize.tables.packed_cce import PackedCCETable
 from outsize.tables.pointers import (
     hashed_pointers,
     num_addressable,
-    pack,
     pointer_type,
     unpack,
 )
 from outsize.tables.sizing import Cost, hash_bytes, largest_size
+
+POINTERS = ("plain", "packed")
 
 
 class CCETable(ClusteredTable):
@@ -52,6 +55,8 @@ class CCETable(ClusteredTable):
             a GPU; a look-up then waits for them to be copied.
         seed: Seed of the hashes, the initial codes and the clusterings.
     """
+
+    within_options = ("pointers",)
 
     def __init__(
         self,
@@ -80,9 +85,34 @@ class CCETable(ClusteredTable):
         self.register_buffer("pointers", pointers)
 
     @classmethod
-    def within(  # noqa: D102
+    def within(
         cls, spec: TableSpec, budget: Budget, *, seed: int = 0, **options: Any
-    ) -> CCETable:
+    ) -> ClusteredTable:
+        """The largest table within a budget; pointers are packed if it is in bytes.
+
+        Args:
+            spec: The table.
+            budget: Its limit.
+            seed: Seed of everything random in it.
+            **options: Settings of the constructor, and `pointers`: "plain" or "packed" (see
+                `PackedCCETable`). By default they are packed if the budget is in bytes, which then
+                decides how many ids have pointers, of how many columns and bits.
+        """
+        on_device = options.get("pointers_on", "device") == "device"
+        default = "plain" if budget.max_bytes is None or not on_device else "packed"
+        asked = options.pop("pointers", None) or default
+        if asked not in POINTERS:
+            raise ConfigError(
+                f"table {spec.name!r}: pointers must be {' or '.join(POINTERS)}, but got {asked!r}"
+            )
+        if asked == "packed":
+            if not on_device:
+                raise ConfigError(
+                    f"table {spec.name!r}: pointers_on='cpu' is for plain pointers: leave it out, "
+                    "or set pointers='plain'"
+                )
+            options.pop("pointers_on", None)
+            return PackedCCETable.within(spec, budget, seed=seed, **options)
         columns = columns_of(spec, options.get("columns"))
         pool = columns if is_shared(spec, columns, options.get("shared")) else 1
 
@@ -106,13 +136,36 @@ class CCETable(ClusteredTable):
 
     def pointers_of(self, ids: Int64[Tensor, " n"]) -> Int64[Tensor, "n columns"]:
         """The codes that ids point to, h in the paper."""
-        return unpack(self.pointers[ids.to(self.pointers.device)]).to(ids.device)
+        return self._pointers_in({"pointers": self.pointers}, ids)
 
-    def copy_pointers(self, ids: Int64[Tensor, " n"]) -> Integer[Tensor, "n pointers"]:  # noqa: D102
-        found = self.pointers_of(ids)
-        if self.num_helper:
-            found = torch.cat([found, self._helper_of(ids)], dim=1)
-        return pack(found, self.pointers.dtype)
+    @property
+    def _code_type(self) -> torch.dtype:
+        return self.pointers.dtype
+
+    @property
+    def pointer_bits(self) -> int:  # noqa: D102
+        return 8 * self.pointers.element_size()
+
+    def _blank_pointers(self) -> Integer[Tensor, "num_rows columns"]:
+        return self.pointers
+
+    def _stored(
+        self,
+        pointers: Integer[Tensor, "num_rows columns"],
+        codes: Float[Tensor, "groups codes width"],
+        hashes: Int64[Tensor, "columns 9"],
+        counts: Int64[Tensor, " num_rows"] | None,
+    ) -> dict[str, Tensor]:
+        return {"pointers": pointers}
+
+    def _pointers_in(
+        self, buffers: Mapping[str, Tensor], ids: Int64[Tensor, " n"]
+    ) -> Int64[Tensor, "n columns"]:
+        pointers = buffers["pointers"]
+        return unpack(pointers[ids.to(pointers.device)]).to(ids.device)
+
+    def _distinct_pointers(self, buffers: Mapping[str, Tensor]) -> Integer[Tensor, "lines columns"]:
+        return buffers["pointers"]
 
     def num_main_after(self, helper: bool) -> int:
         """Rows of codes after a clustering with a helper, or without one."""

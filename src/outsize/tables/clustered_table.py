@@ -8,6 +8,7 @@ become codes, and ids share those alone.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 
 import torch
@@ -23,7 +24,6 @@ from outsize.ranks.failures import failing_together
 from outsize.tables.block_clustering import BlockClustering
 from outsize.tables.columns import stack_columns, unstack_columns
 from outsize.tables.composed_table import ALL_CODES, ComposedTable
-from outsize.tables.pointers import unpack
 from outsize.tables.reclustering import (
     ITERATIONS,
     PointsOf,
@@ -40,6 +40,42 @@ class ClusteredTable(ComposedTable):
 
     can_recluster = True
     can_probe = True
+
+    @property
+    @abstractmethod
+    def pointer_bits(self) -> int:
+        """Bits of a stored pointer."""
+
+    @abstractmethod
+    def _blank_pointers(self) -> Integer[Tensor, "num_rows columns"]:
+        """A tensor of the shape, type and device of the pointers of all ids."""
+
+    @abstractmethod
+    def _stored(
+        self,
+        pointers: Integer[Tensor, "num_rows columns"],
+        codes: Float[Tensor, "groups codes width"],
+        hashes: Int64[Tensor, "columns 9"],
+        counts: Int64[Tensor, " num_rows"] | None,
+    ) -> dict[str, Tensor]:
+        """The buffers that store new pointers of all ids.
+
+        Args:
+            pointers: The new pointers.
+            codes: The new codes.
+            hashes: The new hashes of the helper.
+            counts: How often each id occurs, if known.
+        """
+
+    @abstractmethod
+    def _pointers_in(
+        self, buffers: Mapping[str, Tensor], ids: Int64[Tensor, " n"]
+    ) -> Int64[Tensor, "n columns"]:
+        """The codes that ids point to after a clustering, by what `_stored` returned."""
+
+    @abstractmethod
+    def _distinct_pointers(self, buffers: Mapping[str, Tensor]) -> Integer[Tensor, "lines columns"]:
+        """All pointers in what `_stored` returned."""
 
     def recluster(
         self,
@@ -125,7 +161,7 @@ class ClusteredTable(ComposedTable):
             self.spec,
             blocks,
             self.num_main_after(helper) * self._pool,
-            self.pointers,
+            self._blank_pointers(),
             self._pieces_of,
             counts=counts,
             device=self.weight.device,
@@ -141,7 +177,7 @@ class ClusteredTable(ComposedTable):
 
         def rewrite() -> dict[str, Tensor]:
             codes, pointers = clustering.result(self._points_of)
-            return self._rewritten(codes, pointers, num_main)
+            return self._rewritten(codes, pointers, num_main, clustering.counts)
 
         return self._plan(rewrite, num_main, optimizer, lambda changed: clustering.errors())
 
@@ -160,6 +196,8 @@ class ClusteredTable(ComposedTable):
             optimizer,
             pooled=self.shared,
             errors=errors,
+            pointers=self._distinct_pointers,
+            pointer_bits=self.pointer_bits,
         )
 
     def _clustered(
@@ -183,22 +221,24 @@ class ClusteredTable(ComposedTable):
             progress=progress,
             points_per_id=self._pool,
         )
-        pointers = nearest_pointers(points_of, fitted.codes, self.pointers, batch_rows)
-        return self._rewritten(fitted.codes, pointers, num_main)
+        pointers = nearest_pointers(points_of, fitted.codes, self._blank_pointers(), batch_rows)
+        return self._rewritten(fitted.codes, pointers, num_main, counts)
 
     def _rewritten(
         self,
         codes: Float[Tensor, "groups codes width"],
         pointers: Integer[Tensor, "num_rows columns"],
         num_main: int,
+        counts: Int64[Tensor, " num_rows"] | None,
     ) -> dict[str, Tensor]:
         """The parameters and buffers of this table with new codes and pointers."""
         number = self.num_clusterings + 1
         flags = int(self.shared) + (0 if num_main == self._halves[0] else ALL_CODES)
+        hashes = self._draw_helper(int(number)).to(self.helper_hashes.device)
         return {
+            **self._stored(pointers, codes, hashes, counts),
             "weight": self._weight_of(codes, num_main),
-            "pointers": pointers,
-            "helper_hashes": self._draw_helper(int(number)).to(self.helper_hashes.device),
+            "helper_hashes": hashes,
             "num_clusterings": number,
             "meaning": torch.tensor([self.columns, flags], device=self.meaning.device),
         }
@@ -207,9 +247,7 @@ class ClusteredTable(ComposedTable):
         self, changed: Mapping[str, Tensor], ids: Int64[Tensor, " n"]
     ) -> Float[Tensor, "n dim"]:
         """The vectors of ids after a clustering: codes alone, since its helper is zero."""
-        pointers = changed["pointers"]
-        main = unpack(pointers[ids.to(pointers.device)]).to(ids.device)
-        return self._gather(changed["weight"], main)
+        return self._gather(changed["weight"], self._pointers_in(changed, ids))
 
     def _clustering_seed(self) -> int:
         return derive_seed(self.seed, "recluster", int(self.num_clusterings))

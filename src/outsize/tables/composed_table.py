@@ -23,7 +23,7 @@ from outsize.kernels.compositional.pieces import HashedPointers, StoredPointers
 from outsize.spec import TableSpec
 from outsize.tables.columns import columns_of, composed_columns, gather_columns, gather_pieces
 from outsize.tables.pointer_table import PointerTable
-from outsize.tables.pointers import unpack
+from outsize.tables.pointers import pack, unpack
 from outsize.tables.weights import fresh_weight
 
 ALL_CODES = 2  # in the flags of `meaning`, beside 1 for shared codes
@@ -113,6 +113,19 @@ class ComposedTable(PointerTable):
     def num_pointers(self) -> int:
         """Pointers per id, into the codes and into the helper, if there is one."""
         return (2 if self.num_helper else 1) * self.columns
+
+    def copy_pointers(self, ids: Int64[Tensor, " n"]) -> Integer[Tensor, "n pointers"]:  # noqa: D102
+        return pack(self._all_pointers_of(ids), self._code_type)
+
+    def _all_pointers_of(self, ids: Int64[Tensor, " n"]) -> Int64[Tensor, "n pointers"]:
+        """Pointers into the codes, and into the helper, if there is one."""
+        found = self.pointers_of(ids)
+        return torch.cat([found, self._helper_of(ids)], dim=1) if self.num_helper else found
+
+    @property
+    @abstractmethod
+    def _code_type(self) -> torch.dtype:
+        """The type of pointers that stand for an id."""
 
     def vectors_of(self, packed: Integer[Tensor, "n pointers"]) -> Float[Tensor, "n dim"]:  # noqa: D102
         firsts = range(0, self.num_pointers, self.columns)

@@ -17,7 +17,8 @@ from outsize.errors import ReclusterError
 from outsize.hashing import derive_seed
 from outsize.ranks.collectives import rank, value_of_first
 from outsize.ranks.failures import failing_together
-from outsize.tables import CCETable, Probe, ProbeBlock
+from outsize.tables import Probe, ProbeBlock
+from outsize.tables.clustered_table import ClusteredTable
 from outsize.training.probe_config import ProbeConfig
 from outsize.training.tasks import Task
 
@@ -167,10 +168,10 @@ def choose_rate(probe: Probe, trained: _Trained) -> float:
     return min(losses, key=lambda rate: (losses[rate], rate))
 
 
-def tables_of(task: Task[Any]) -> dict[str, CCETable]:
+def tables_of(task: Task[Any]) -> dict[str, ClusteredTable]:
     """The tables of a task that can be probed."""
     tables = {} if task.embeddings.tables is None else dict(task.embeddings.tables.items())
-    return {name: table for name, table in tables.items() if isinstance(table, CCETable)}
+    return {name: table for name, table in tables.items() if isinstance(table, ClusteredTable)}
 
 
 def touched_shares(

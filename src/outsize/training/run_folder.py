@@ -133,7 +133,12 @@ class RunFolder:
 
     def config(self) -> RunConfig:
         """The configuration the run was started with."""
-        return decode(RunConfig, read_toml(self.config_file), str(self.config_file))
+        saved = read_toml(self.config_file)
+        embeddings = saved.get("embeddings")
+        is_cce = isinstance(embeddings, dict) and embeddings.get("method") == "cce"
+        if is_cce and "max_bytes" in embeddings:
+            embeddings.setdefault("pointers", "plain")  # of runs before there were others
+        return decode(RunConfig, saved, str(self.config_file))
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Write the result of a run that has ended."""
