@@ -3,9 +3,9 @@
     python -m benchmarks.cce.probes RUN.toml --budgets 2048,8192,32768 --seeds 3 --work DIR
 
 Every variant is the run with CCE tables and the settings named in `VARIANTS`. The controls train
-without probes, two of them for more epochs: 15 are as many visits as the probes of MovieLens make,
-and twice the run's own are the most that probes of a short run may. CPU seconds and the peak of
-resident memory are those of a cell's own process, so that cells may run side by side.
+without probes, two of them longer: 15 epochs are as many visits as the probes of MovieLens make,
+and twice the run's own length is the most that probes of a short run may. CPU seconds and the peak
+of resident memory are those of a cell's own process, so that cells may run side by side.
 Finished cells are kept in `--work`, so an interrupted grid continues where it stopped. Choose on
 data whose test split is apart (`--set data.held_out='"split"'`), report by the run's own protocol.
 """
@@ -26,6 +26,7 @@ from benchmarks.runner import typed_command
 from outsize.bench.runner import results_page, results_stem, write_results
 from outsize.reporting.environment import environment
 from outsize.training import load_config
+from outsize.training.config import TrainConfig
 from outsize.training.run_folder import RunFolder
 from outsize.training.strict_toml import encode, to_toml
 
@@ -33,7 +34,7 @@ VARIANTS: dict[str, list[str]] = {
     "full tables": ["embeddings.method=full", f"embeddings.max_params={1 << 40}"],
     "no probe": [],
     "no probe, as many visits": ["train.epochs=15"],
-    "no probe, twice the epochs": ["train.epochs=TWICE"],
+    "no probe, twice as long": ["TWICE"],
     "probe = true": ["probe=true"],
     "rate 0.1": ["probe={rate=0.1}"],
     "rate 0.03": ["probe={rate=0.03}"],
@@ -53,23 +54,26 @@ VARIANTS: dict[str, list[str]] = {
 }
 
 
-def settings_of(variant: str, budget: int, seed: int, epochs: int) -> list[str]:
+def settings_of(variant: str, budget: int, seed: int, train: TrainConfig) -> list[str]:
     """The settings of a cell; a name without a section is one of `embeddings.recluster`."""
+    cap = [f"embeddings.max_params={budget}", f"seed={seed}"]
+    if VARIANTS[variant] == ["TWICE"]:
+        own = [f"train.epochs={2 * train.epochs}"]
+        own += [] if train.steps is None else [f"train.steps={2 * train.steps}"]
+        return ["embeddings.kind=tables", "embeddings.method=cce", *cap, *own]
     own = [
         word if "." in word.partition("=")[0] else f"embeddings.recluster.{word}"
         for word in VARIANTS[variant]
     ]
-    own = [word.replace("TWICE", str(2 * epochs)) for word in own]
-    cap = f"embeddings.max_params={budget}"
-    return ["embeddings.kind=tables", "embeddings.method=cce", cap, f"seed={seed}", *own]
+    return ["embeddings.kind=tables", "embeddings.method=cce", *cap, *own]
 
 
 def one_run(
     say: Callable[[str], None], run: str, settings: list[str], **cell: Any
 ) -> dict[str, Any]:
     """Train a cell in a process of its own; its metrics, and what its probes cost."""
-    epochs = load_config(run, settings).train.epochs
-    own = settings_of(cell["variant"], cell["budget"], cell["seed"], epochs)
+    train = load_config(run, settings).train
+    own = settings_of(cell["variant"], cell["budget"], cell["seed"], train)
     config = load_config(run, [*settings, *own])
     with tempfile.TemporaryDirectory() as folder:
         file, out = Path(folder) / "run.toml", Path(folder) / "run"
@@ -159,10 +163,14 @@ def main() -> None:
 
 def _chosen(text: str) -> list[str]:
     """The variants that a list names; their own names may have commas."""
-    found = [name for name in VARIANTS if f",{name}," in f",{text},"]
+    rest, found = f",{text},", set()
+    for name in sorted(VARIANTS, key=len, reverse=True):  # one name may begin another
+        if f",{name}," in rest:
+            rest = rest.replace(f",{name},", ",,")
+            found.add(name)
     if not found:
         raise SystemExit(f"none of {text!r} is a variant: {', '.join(map(repr, VARIANTS))}")
-    return found
+    return [name for name in VARIANTS if name in found]
 
 
 def table(rows: list[dict[str, Any]], variants: list[str], budgets: list[int]) -> str:

@@ -123,7 +123,9 @@ def test_a_probe_trains_and_clusters_packed_tables():
     table = packed(num_slots=600)
     some = torch.randn(2, 7, 4, generator=torch.Generator().manual_seed(1))
     wanted = torch.cat([some[0, torch.arange(600) % 5], some[1, torch.arange(600) % 7]], dim=1)
-    probe = Probe({"ad": table}, {"ad": torch.ones(600, dtype=torch.int64)}, blocks=2, helper=False)
+    probe = Probe(
+        {"ad": table}, {"ad": torch.ones(600, dtype=torch.int64)}, blocks=2, rate=0.5, helper=False
+    )
     for number in range(probe.num_blocks):
         with probe.block(number) as block:
             for _ in range(20):
