@@ -48,7 +48,7 @@ def read_bits(
     word = packed[at].long()
     for i in range(1, _bytes_read(bits)):
         word = word | (packed[at + i].long() << (8 * i))
-    return (word >> (first & 7)) & ((1 << bits) - 1)
+    return torch.bitwise_right_shift(word, first & 7) & ((1 << bits) - 1)
 
 
 def _bytes_read(bits: int) -> int:

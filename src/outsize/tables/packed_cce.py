@@ -102,20 +102,20 @@ class PackedCCETable(ClusteredTable):
 
     def _register_pointers(self) -> None:
         num_rows = self.spec.num_rows
-        starts, lows = empty_map(self.num_own, num_rows)
+        starts, lows = None, None
         if self.has_slots_for_all:
             first = draw_hashes(self.columns, derive_seed(self.seed, "first pointers"))
             hashed = hashed_pointers(num_rows, first, self.num_codes)
             pointers = pack_bits(unpack(hashed).flatten(), self.pointer_bits)
-            starts, lows = starts[:0], lows[:0]
         else:
+            starts, lows = empty_map(self.num_own, num_rows)
             size = packed_bytes(self.num_slots * self.columns, self.pointer_bits)
             pointers = torch.zeros(size, dtype=torch.uint8)
         self.register_buffer("pointers", pointers)
         self.register_buffer("id_starts", starts)
         self.register_buffer("id_lows", lows)
-        self.id_starts: Tensor
-        self.id_lows: Tensor
+        self.id_starts: Tensor | None
+        self.id_lows: Tensor | None
 
     def renew_version(self) -> None:
         """Compute the version of the current pointers, and whether ids were clustered."""
@@ -129,8 +129,7 @@ class PackedCCETable(ClusteredTable):
     def pointers_of(self, ids: Int64[Tensor, " n"]) -> Int64[Tensor, "n columns"]:
         """The codes that ids point to."""
         if self._is_clustered or self.has_slots_for_all:
-            names = ("pointers", "id_starts", "id_lows", "helper_hashes")
-            return self._pointers_in({name: getattr(self, name) for name in names}, ids)
+            return self._pointers_in(dict(self.named_buffers()), ids)
         return hash_ids(ids + self.spec.num_rows, self.helper_hashes, self.num_codes)
 
     @property
@@ -152,14 +151,13 @@ class PackedCCETable(ClusteredTable):
         hashes: Int64[Tensor, "columns 9"],
         counts: Int64[Tensor, " num_rows"] | None,
     ) -> dict[str, Tensor]:
-        starts, lows = self.id_starts, self.id_lows
+        stored = {}
         if not self.has_slots_for_all:
             own = _most_frequent(counts, self.num_own).to(pointers.device)
-            starts, lows = slot_map(own, self.spec.num_rows)
+            stored["id_starts"], stored["id_lows"] = slot_map(own, self.spec.num_rows)
             rest = self._shared_pointers(pointers, codes, hashes, counts, own)
             pointers = torch.cat([pointers[own], pack(rest, pointers.dtype)])
-        packed = pack_bits(unpack(pointers).flatten(), self.pointer_bits)
-        return {"pointers": packed, "id_starts": starts, "id_lows": lows}
+        return stored | {"pointers": pack_bits(unpack(pointers).flatten(), self.pointer_bits)}
 
     def _shared_pointers(
         self,
