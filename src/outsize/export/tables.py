@@ -45,8 +45,12 @@ class ExportedTable:
 
 def table_kinds() -> dict[str, type[EmbeddingTable]]:
     """The methods an exported table may have."""
-    others = {"quantized": QuantizedTable, "int8": Int8Table, "packed-cce": PackedCCETable}
-    return {**TABLES, **others}
+    return {
+        **TABLES,
+        "quantized": QuantizedTable,
+        "int8": Int8Table,
+        "packed-cce": PackedCCETable,
+    }
 
 
 @torch.no_grad()

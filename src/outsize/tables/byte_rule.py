@@ -10,8 +10,9 @@ budget or more, for they are what is trained: the errors of fewer would be those
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from outsize.errors import ConfigError
 from outsize.spec import Budget, TableSpec
@@ -57,9 +58,9 @@ class Shape:
     def expected_error(self, spec: TableSpec) -> float:
         """Share of the variance of vectors that this shape is expected to lose, 0 to 1."""
         own = self.num_slots - num_shared_slots(self.num_slots, spec.num_rows)
-        covered = (own / spec.num_rows) ** 0.5
+        covered = math.sqrt(own / spec.num_rows)
         bits = self.columns * bits_for(self.num_buckets * self.pool)
-        kept = 2.0 ** (-2 * bits / min(spec.dim, _EFFECTIVE_DIM))
+        kept = math.exp2(-2 * bits / min(spec.dim, _EFFECTIVE_DIM))
         return covered * kept + 1 - covered
 
 
@@ -137,10 +138,14 @@ def _shapes(spec: TableSpec, budget: Budget, columns: int, pool: int) -> Iterato
         if all_slots is not None:
             yield Shape(all_slots, spec.num_rows, columns, pool)
         elif budget.max_bytes is not None:
-            some = spec.num_rows - 1
-            slots = _most(2, some, lambda n, rows=high: fits(Shape(rows, n, columns, pool)))
-            if slots is not None:
-                yield Shape(high, slots, columns, pool)
+            yield from _partial(Shape(high, spec.num_rows - 1, columns, pool), fits)
+
+
+def _partial(shape: Shape, fits: Callable[[Shape], bool]) -> Iterator[Shape]:
+    """A shape with as many slots as fit, if any do."""
+    slots = _most(2, shape.num_slots, lambda n: fits(replace(shape, num_slots=n)))
+    if slots is not None:
+        yield replace(shape, num_slots=slots)
 
 
 def _most(low: int, high: int, fits: Callable[[int], bool]) -> int | None:

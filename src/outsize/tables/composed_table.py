@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float, Int64, Integer
@@ -43,7 +43,7 @@ class ComposedTable(PointerTable):
         seed: Seed of the hashes and of the initial codes.
     """
 
-    pointer_buffers = ("pointers", "helper_hashes")
+    pointer_buffers: ClassVar[tuple[str, ...]] = ("pointers", "helper_hashes")
 
     def __init__(
         self,

@@ -135,8 +135,9 @@ class RunFolder:
         """The configuration the run was started with."""
         saved = read_toml(self.config_file)
         embeddings = saved.get("embeddings")
-        is_cce = isinstance(embeddings, dict) and embeddings.get("method") == "cce"
-        if is_cce and "max_bytes" in embeddings:
+        if not isinstance(embeddings, dict):
+            embeddings = {}
+        if embeddings.get("method") == "cce" and "max_bytes" in embeddings:
             embeddings.setdefault("pointers", "plain")  # of runs before there were others
         return decode(RunConfig, saved, str(self.config_file))
 
