@@ -97,6 +97,7 @@ from outsize.tables import HashEmbeddingTable as HashEmbeddingTable
 from outsize.tables import HashTable as HashTable
 from outsize.tables import Int8Table as Int8Table
 from outsize.tables import LowRankTable as LowRankTable
+from outsize.tables import PackedCCETable as PackedCCETable
 from outsize.tables import PointerDiagnosis as PointerDiagnosis
 from outsize.tables import Probe as Probe
 from outsize.tables import ProbeBlock as ProbeBlock
