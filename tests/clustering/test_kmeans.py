@@ -376,3 +376,18 @@ def test_progress_goes_to_standard_error(capfd):
     assert out == ""
     assert "k-means" in err
     assert "100%" in err
+
+
+def test_a_tolerance_stops_sooner_at_nearly_the_same_error():
+    points = normal(2, 2_000, 4)
+    exact = kmeans(points, 40, iterations=200)
+    sooner = kmeans(points, 40, iterations=200, tolerance=0.005)
+    assert sooner.iterations < exact.iterations / 2
+    assert (sooner.mse <= 1.05 * exact.mse).all()
+    assert kmeans(points, 40, iterations=200, tolerance=0.9).iterations <= 2
+
+
+@pytest.mark.parametrize("tolerance", [-0.1, 1.0])
+def test_a_tolerance_is_a_share(tolerance):
+    with pytest.raises(ConfigError, match="tolerance must be >= 0 and < 1"):
+        kmeans(normal(1, 10, 2), 2, tolerance=tolerance)
