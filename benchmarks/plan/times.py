@@ -114,7 +114,7 @@ def table(results: dict[str, Any]) -> str:
         words = [str(num_ranks), store, str(len(found)), *parts, *pairs]
         lines.append(f"| {' | '.join(words)} |")
     if results["load"] > 1.5 * results["cores"]:
-        lines += ["", "The machine was busy with other work: steps waited for their cores, and only "
+        lines += ["", "The machine was busy with other work: steps waited for a core, and only "
                   "processor time tells."]  # fmt: skip
     return "\n".join([*lines, ""])
 

@@ -80,9 +80,9 @@ def test_the_store_itself_follows_the_rule_where_all_ranks_read_alike():
     for size in (2, 3, 4):
         reads = [
             [[torch.randperm(num_rows, generator=draws)[:60].sort().values] for _ in range(size)]
-            for _ in range(90)
+            for _ in range(50)
         ]
-        steps = simulate(config, reads, num_rows, [90], num_rows).steps[40:].sum(axis=(0, 1))
+        steps = simulate(config, reads, num_rows, [50], num_rows).steps[20:].sum(axis=(0, 1))
         counts = dict(zip(("reads", "local", "hits"), steps[4:7], strict=True))
         rates.append(counts["hits"] / (counts["reads"] - counts["local"]))
     assert rates[0] > rates[1] > rates[2]
