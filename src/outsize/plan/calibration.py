@@ -91,7 +91,8 @@ def load_calibration(path: Path) -> Calibration:
     except FileNotFoundError:
         raise ConfigError(f"{path}: there is no calibration; {way_out} --out {path}") from None
     except (OSError, SchemaError) as error:
-        raise ConfigError(f"{path} is no calibration ({error}); {way_out}") from None
+        fact = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"{path} is no calibration ({fact}); {way_out}") from None
     if found["format"] != FORMAT:
         raise ConfigError(
             f"{path} has format {found['format']}, and this version reads {FORMAT}; {way_out}"

@@ -56,7 +56,9 @@ class RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise WriteError(f"cannot make {self.path}: {reason_of(error)}") from None
+            raise WriteError(
+                f"cannot make {self.path}: {reason_of(error)}; choose another folder with --out"
+            ) from None
         self._write_config(config)
 
     def holds_run(self) -> bool:

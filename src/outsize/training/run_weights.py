@@ -57,7 +57,10 @@ def open_run(run: str | Path) -> RunFolder:
     """The folder of a run; raises a `ConfigError` if there is none."""
     folder = RunFolder(Path(run))
     if not folder.holds_run():
-        raise ConfigError(f"{folder.path} holds no run: there is no config.toml in it")
+        raise ConfigError(
+            f"{folder.path} holds no run: there is no config.toml in it; "
+            "name a folder that outsize train has written"
+        )
     return folder
 
 
