@@ -117,7 +117,7 @@ def _outsize(*words: object) -> str:
 def table(rows: list[dict[str, Any]], share: int) -> str:
     """The results as Markdown."""
     seeds = sorted({row["seed"] for row in rows})
-    part = "All rows" if share == 1 else f"Every {share}th row"
+    part = "All rows" if share == 1 else f"One row of {share}"
     lines = [
         f"{part} of each file, written as CSV; `outsize init`, `train` and `report` called without "
         "editing a file.",
