@@ -103,6 +103,18 @@ def one_run(say: Callable[[str], None], work: str, tree: str, **cell: Any) -> di
     return found
 
 
+def finished(cell: Mapping[str, Any], say: Say, work: Path) -> list[dict[str, Any]]:
+    """The results of a cell, if it was trained before."""
+
+    def train(**given: Any) -> dict[str, Any]:
+        raise LookupError
+
+    try:
+        return train_cells([cell], say, work, 1, train)
+    except LookupError:
+        return []
+
+
 def _outsize(*words: object) -> str:
     """Call the command line in a process of its own; returns what it prints."""
     done = subprocess.run(
@@ -116,32 +128,32 @@ def _outsize(*words: object) -> str:
 
 def table(rows: list[dict[str, Any]], share: int) -> str:
     """The results as Markdown."""
-    seeds = sorted({row["seed"] for row in rows})
     part = "All rows" if share == 1 else f"One row of {share}"
     lines = [
         f"{part} of each file, written as CSV; `outsize init`, `train` and `report` called without "
         "editing a file.",
-        f"Test AUC at the best validation, mean and standard deviation of the seeds "
-        f"{', '.join(map(str, seeds))}.",
+        "Test AUC at the best validation, mean and standard deviation over seeds.",
         "",
-        "| data | columns and split of | suggested run | tuned example | difference |",
-        "|---|---|--:|--:|--:|",
+        "| data | columns and split of | seeds | suggested run | tuned example | difference |",
+        "|---|---|--:|--:|--:|--:|",
     ]
     for name in dict.fromkeys(row["data_set"] for row in rows):
         for columns in COLUMNS:
             found = {
-                run: [row["auc"] for row in rows
-                      if (row["data_set"], row["columns"], row["run"]) == (name, columns, run)]
+                run: {row["seed"]: row["auc"] for row in rows
+                      if (row["data_set"], row["columns"], row["run"]) == (name, columns, run)}
                 for run in RUNS
             }  # fmt: skip
-            if not all(found.values()):
+            seeds = set(found["suggested"]) & set(found["tuned"])
+            if not seeds:
                 continue
-            gap = statistics.mean(found["suggested"]) - statistics.mean(found["tuned"])
+            scores = {run: [found[run][seed] for seed in sorted(seeds)] for run in RUNS}
+            gap = statistics.mean(scores["suggested"]) - statistics.mean(scores["tuned"])
             text = f"{gap:+.4f}" if gap >= -LIMIT else f"**{gap:+.4f}**"
             whose = {"suggested": "the suggestion", "tuned": "the example"}[columns]
             lines.append(
-                f"| {name} | {whose} | {_spread(found['suggested'])} | {_spread(found['tuned'])} "
-                f"| {text} |"
+                f"| {name} | {whose} | {len(seeds)} | {_spread(scores['suggested'])} | "
+                f"{_spread(scores['tuned'])} | {text} |"
             )
     return "\n".join([*lines, "", f"Bold is more than {LIMIT} below.", ""])
 
@@ -160,6 +172,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--share", type=int, default=1, help="keep every n-th row")
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--finished", action="store_true", help="show what --work has so far")
     parser.add_argument("--work", type=Path, default=Path("runs/three-commands"))
     parser.add_argument("--out", type=Path, help="also write the results to this folder")
     given = parser.parse_args()
@@ -175,7 +188,10 @@ def main() -> None:
         for columns in given.columns.split(",") for seed in range(given.seeds)
         for name, tree in trees.items() for run in RUNS
     ]  # fmt: skip
-    rows = train_cells(cells, say, work, given.jobs, one_run)
+    if given.finished:
+        rows = [row for cell in cells for row in finished(cell, say, work)]
+    else:
+        rows = train_cells(cells, say, work, given.jobs, one_run)
     rows = [{key: row[key] for key in row if key not in ("work", "tree")} for row in rows]
     facts = environment()
     results = {

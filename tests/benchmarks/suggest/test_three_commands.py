@@ -1,6 +1,7 @@
 """Suggested runs beside tuned ones."""
 
-from benchmarks.suggest.three_commands import run_tree, table
+from benchmarks.het.staleness_runs import train_cells
+from benchmarks.suggest.three_commands import finished, run_tree, table
 
 SUGGESTED = {
     "data": {"kind": "tabular", "path": ["a.csv"], "label": "y", "categorical": ["a"],
@@ -35,6 +36,14 @@ def test_what_is_more_than_the_limit_below_is_bold():
     ]  # fmt: skip
     page = table(rows, share=3)
     assert "Every 3th row" not in page
-    assert "| near | the suggestion | 0.7010 ± 0.0010 | 0.7060 ± 0.0010 | -0.0050 |" in page
+    assert "| near | the suggestion | 3 | 0.7010 ± 0.0010 | 0.7060 ± 0.0010 | -0.0050 |" in page
     assert "**-0.0200**" in page
     assert "the example |" not in page
+    assert "| near | the suggestion | 1 | 0.7000 ± 0.0000" in table([*rows[:1], *rows[3:6]], 1)
+
+
+def test_what_was_not_trained_yet_is_left_out(tmp_path):
+    assert finished({"num_ranks": 1, "seed": 0}, print, tmp_path) == []
+    cell = {"num_ranks": 1, "seed": 1}
+    train_cells([cell], print, tmp_path, 1, lambda say, **given: {"auc": 0.7})
+    assert finished(cell, print, tmp_path) == [{**cell, "auc": 0.7}]
