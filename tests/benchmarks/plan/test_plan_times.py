@@ -1,6 +1,7 @@
 """The page of planned times beside measured ones."""
 
-from benchmarks.plan.times import CELLS, STORES, table
+from benchmarks.plan.predictions import STORES
+from benchmarks.plan.times import CELLS, table
 
 
 def results(load=0.5, **changes):
