@@ -159,8 +159,9 @@ def table(rows: list[dict[str, Any]], share: int) -> str:
 
 
 def _spread(numbers: list[float]) -> str:
-    spread = statistics.stdev(numbers) if len(numbers) > 1 else 0.0
-    return f"{statistics.mean(numbers):.4f} ± {spread:.4f}"
+    if len(numbers) == 1:
+        return f"{numbers[0]:.4f}"
+    return f"{statistics.mean(numbers):.4f} ± {statistics.stdev(numbers):.4f}"
 
 
 def main() -> None:
