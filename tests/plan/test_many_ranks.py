@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planned_runs import CLICKS, make_config
 
-from outsize.plan.many_ranks import busiest_owner, extrapolate, hit_rate_of, rule_error
+from outsize.plan.many_ranks import (
+    busiest_owner,
+    extrapolate,
+    hit_rate_of,
+    lasting_hit_rate,
+    rule_error,
+)
 from outsize.plan.simulation import simulate
 from outsize.plan.traffic import Traffic
 
@@ -48,6 +54,17 @@ def test_bytes_and_rows_follow_from_the_hit_rate():
     for kind, size in exact.sent_bytes.items():
         assert found.sent_bytes[kind] == pytest.approx(size, rel=0.01)
     assert found.local == pytest.approx(exact.local, rel=0.01)
+
+
+def test_in_a_long_run_others_make_copies_stale():
+    assert lasting_hit_rate(10, 0, 2) == pytest.approx(11 / 12)
+    assert lasting_hit_rate(10, 10, 1024) == pytest.approx(11 / 1034)
+    assert lasting_hit_rate(0, 0, 32) == pytest.approx(1 / 32)
+    assert lasting_hit_rate(float("inf"), 10, 1024) == 1.0
+    young = [traffic(num, 0.6) for num in (8, 16, 32)]
+    assert extrapolate(young, 1024).hit_rate == pytest.approx(0.6, abs=0.01)
+    most = lasting_hit_rate(10, 10, 1024)
+    assert extrapolate(young, 1024, most).hit_rate == pytest.approx(most, abs=1e-3)
 
 
 def test_without_a_cache_nothing_hits_and_bytes_stay():

@@ -8,7 +8,8 @@ ranks N is. What changes:
   row equally often and at random, each update is equally likely to be of any of them, so a rank
   reads the row (s + 1) / (N − 1) times on average before that, and the hit rate of a large cache is
   (s + 1) / (s + N). Reads that find no copy at all take a share of it that does not depend on N. So
-  1 / hit rate is a straight line in N − 1, and a line through the simulated sizes is prolonged.
+  1 / hit rate is a straight line in N − 1, and a line through the simulated sizes is prolonged. In a
+  short simulation few updates have been pushed yet, so it is no more than the large cache's either.
 - *Bytes of each kind*: a multiple of the rows of other ranks, and one of those that miss.
 - *Time of rows*: a part that stays, and one per message, of which there is one per rank.
 - *The busiest owner*: popular rows have one owner each, and every rank asks for them.
@@ -16,6 +17,7 @@ ranks N is. What changes:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -42,12 +44,13 @@ class RuleError:
     hit_rate: float
 
 
-def extrapolate(found: Sequence[Traffic], num_ranks: int) -> Traffic:
+def extrapolate(found: Sequence[Traffic], num_ranks: int, most_hits: float = 1.0) -> Traffic:
     """The traffic of more ranks than were simulated.
 
     Args:
         found: Traffic of two or more numbers of ranks, ascending, each rank with the same batch.
         num_ranks: The number of ranks, greater than all of those.
+        most_hits: The hit rate at most, as `lasting_hit_rate` has it.
     """
     largest = found[-1]
     sizes = np.array([each.num_ranks for each in found], dtype=np.float64)
@@ -57,7 +60,7 @@ def extrapolate(found: Sequence[Traffic], num_ranks: int) -> Traffic:
     rates = np.array([each.hit_rate for each in found])
     read = float(reads[-1])
     asked = read * (1 - 1 / num_ranks)
-    rate = hit_rate_of(sizes, rates, num_ranks)
+    rate = min(most_hits, hit_rate_of(sizes, rates, num_ranks))
     known = np.stack([remote, remote * (1 - rates)], axis=1)
     wanted = np.array([asked, asked * (1 - rate)])
 
@@ -103,6 +106,19 @@ def hit_rate_of(sizes: NDArray[np.float64], rates: NDArray[np.float64], num_rank
     if rates.min() <= 0:
         return 0.0
     return 1.0 / _rising(sizes, 1.0 / rates, num_ranks)
+
+
+def lasting_hit_rate(read_staleness: float, write_staleness: float, num_ranks: int) -> float:
+    """The hit rate of a large cache in a long run, if all ranks read a row equally often.
+
+    Others push a row's updates in lumps of `write_staleness` + 1, and a copy is valid until they
+    exceed `read_staleness`.
+    """
+    if math.isinf(read_staleness) or math.isinf(write_staleness) or num_ranks == 1:
+        return 1.0
+    lump = write_staleness + 1
+    hits = (read_staleness // lump + 1) * lump / (num_ranks - 1)
+    return hits / (1 + hits)
 
 
 def busiest_owner(reads: Sequence[StepReads], num_ranks: int) -> float:

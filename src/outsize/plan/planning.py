@@ -20,7 +20,7 @@ from outsize.plan.counted_memory import (
 )
 from outsize.plan.dry_step import DryStep, dry_step, resident_bytes
 from outsize.plan.machine import Machine, Pace
-from outsize.plan.many_ranks import busiest_owner, extrapolate, rule_error
+from outsize.plan.many_ranks import busiest_owner, extrapolate, lasting_hit_rate, rule_error
 from outsize.plan.peak import PeakParts, peak_parts, table_bytes
 from outsize.plan.reads import recording_store
 from outsize.plan.rowless import RecordedConfig, RowlessConfig
@@ -139,7 +139,7 @@ class Planner:
         num_ranks: Ranks to plan for.
         sample_steps: Steps to simulate at most, where rows travel.
         limit_bytes: The memory that a rank may take; by default its share of what this machine has
-            to give.
+            to give, or all of it if ranks have a link.
         machine: The machine of a rank, to predict the time of a step; unknown by default.
         num_examples: Training examples of the whole data, if the run reads a sample of it.
     """
@@ -172,7 +172,9 @@ class Planner:
         self.steps_per_epoch = per_epoch
         self.num_steps = min(total, config.train.steps or total)
         self.specs = list(recording_store(self.task).layout.specs)
-        self.limit_bytes = _own_limit(num_ranks) if limit_bytes is None else limit_bytes
+        if limit_bytes is None:  # a link is between machines, one per rank
+            limit_bytes = _own_limit(num_ranks if self._machine.link is None else 1)
+        self.limit_bytes = limit_bytes
         self._sample: Sample | None = None
 
     def _rowless_task(self) -> Task[Any]:
@@ -288,7 +290,9 @@ class Planner:
             "links that share a switch, failures, and what the larger global batch and staler "
             "copies do to the loss",
         ]
-        return replace(extrapolate(found, self.num_ranks), busiest=busiest)
+        cache = wanted.cache
+        most = lasting_hit_rate(cache.read_staleness, cache.write_staleness, self.num_ranks)
+        return replace(extrapolate(found, self.num_ranks, most), busiest=busiest)
 
     def _sampled_task(self, wanted: StoreConfig, notes: list[str]) -> Task[Any]:
         """The task whose reads are recorded: one that is trained where its weights draw items."""
