@@ -8,8 +8,8 @@ ranks N is. What changes:
   row equally often and at random, each update is equally likely to be of any of them, so a rank
   reads the row (s + 1) / (N − 1) times on average before that, and the hit rate of a large cache is
   (s + 1) / (s + N). Reads that find no copy at all take a share of it that does not depend on N. So
-  1 / hit rate is a straight line in N − 1, and a line through the simulated sizes is prolonged. In a
-  short simulation few updates have been pushed yet, so it is no more than the large cache's either.
+  1 / hit rate is a straight line in N − 1, and a line through the simulated sizes is prolonged. In
+  a short simulation few updates have been pushed yet, so the large cache's rate is the most.
 - *Bytes of each kind*: a multiple of the rows of other ranks, and one of those that miss.
 - *Time of rows*: a part that stays, and one per message, of which there is one per rank.
 - *The busiest owner*: popular rows have one owner each, and every rank asks for them.
