@@ -291,8 +291,8 @@ class Planner:
             "copies do to the loss",
         ]
         cache = wanted.cache
-        most = lasting_hit_rate(cache.read_staleness, cache.write_staleness, self.num_ranks)
-        return replace(extrapolate(found, self.num_ranks, most), busiest=busiest)
+        hits = lasting_hit_rate(cache.read_staleness, cache.write_staleness, self.num_ranks)
+        return replace(extrapolate(found, self.num_ranks, hits), busiest=busiest)
 
     def _sampled_task(self, wanted: StoreConfig, notes: list[str]) -> Task[Any]:
         """The task whose reads are recorded: one that is trained where its weights draw items."""
