@@ -31,10 +31,10 @@ demo: $(READY)
 	$(BIN)/outsize demo
 
 test: $(READY)
-	$(BIN)/python -m pytest --numprocesses auto
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 test-slow: $(READY)
-	OUTSIZE_EXPLORE=1 $(BIN)/python -m pytest --numprocesses auto -m ''
+	OUTSIZE_EXPLORE=1 $(BIN)/python -m pytest --numprocesses auto --dist worksteal -m ''
 
 check: $(READY)
 	$(BIN)/ruff format --check .

@@ -1,5 +1,6 @@
 """Shapes in signatures are checked while tests run."""
 
+import gc
 import importlib.util
 import os
 from collections.abc import Iterator
@@ -10,7 +11,9 @@ import jaxtyping
 import pytest
 
 if importlib.util.find_spec("beartype"):  # else tests run without these checks
-    jaxtyping.install_import_hook(["outsize", "benchmarks"], "shape_checks.check")
+    import shape_checks
+
+    shape_checks.install(["outsize", "benchmarks"])
 
 # Tests work on tiny tensors, for which a second thread only costs; subprocesses inherit this.
 os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
@@ -54,6 +57,12 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("no folder of real data sets beside this checkout")
     return folder
+
+
+def pytest_collection_finish() -> None:
+    """Collections of garbage need not look again at what was imported until here."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -24,8 +24,8 @@ import torch.distributed as dist
 
 _FORKED = multiprocessing.get_context("forkserver")
 _FORKED.set_forkserver_preload(
-    ["torch._dynamo", "torch.nn.parallel", "pyarrow.parquet", "matplotlib.pyplot", "outsize.cli",
-     "outsize.compare", "outsize.training.run", "outsize.training.tasks.retrieval"]
+    ["numba", "torch._dynamo", "torch.nn.parallel", "pyarrow.parquet", "matplotlib.pyplot",
+     "outsize.cli", "outsize.compare", "outsize.training.run", "outsize.training.tasks.retrieval"]
 )  # fmt: skip
 _POLL_S, _GRACE_S = 0.02, 30
 

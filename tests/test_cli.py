@@ -59,7 +59,12 @@ def test_overrides_are_applied(capfd, run_file, tmp_path):
 
 
 MISTAKES = {
-    "missing file": (["train", "nowhere.toml"], "nowhere.toml: no such file"),
+    "missing file": (
+        ["train", "nowhere.toml"],
+        "nowhere.toml: no such file; `outsize init DATA` writes a run file",
+    ),
+    "nearly a file": (["train", "rum.toml"], "rum.toml: no such file. Did you mean 'run.toml'?"),
+    "a file for a folder": (["train", "RUN", "--out", "RUN"], "choose another folder with --out"),
     "unknown key": (["train", "RUN", "--set", "train.stepz=1"], "Did you mean 'steps'?"),
     "wrong type": (["train", "RUN", "--set", "train.steps=many"], "train.steps must be an integer"),
     "malformed setting": (["train", "RUN", "--set", "train"], "must look like section.key=value"),
@@ -69,8 +74,8 @@ MISTAKES = {
     "run files to compare": (["compare", "RUN", "RUN"], "is a run file"),
     "no runs to compare": (["compare", "x", "y"], "x holds no run"),
     "unknown option": (["train", "RUN", "--otu", "x"], "--otu"),
-    "missing argument": (["train"], "RUN.toml"),
-    "nothing to export": (["export", "x", "y"], "x holds no run"),
+    "missing argument": (["train"], "RUN.toml': outsize train --help shows how"),
+    "nothing to export": (["export", "x", "y"], "name a folder that outsize train has written"),
     "nowhere to export to": (["export", "x"], "DIR"),
     "unknown method": (["compare", "RUN", "--tables", "hsh"], "Did you mean 'hash'?"),
     "only the baseline": (["compare", "RUN", "--tables", "full"], "names none to compare"),
@@ -81,7 +86,7 @@ MISTAKES = {
     "no seeds": (["compare", "RUN", "--seeds", "0"], "--seeds must be >= 1"),
     "workers below none": (["compare", "RUN", "--workers", "-1"], "--workers must be >= 0"),
     "unknown benchmark": (["bench", "nothing"], "no benchmark 'nothing'"),
-    "benchmark that moved": (["bench", "kmeans"], "run: python -m benchmarks.speed.kmeans"),
+    "benchmark that moved": (["bench", "recluster"], "run: python -m benchmarks.speed.recluster"),
 }
 
 
@@ -165,6 +170,7 @@ def test_every_command_has_help(capfd):
 
 def test_the_demo_takes_the_tour(capfd, monkeypatch, tmp_path):
     monkeypatch.delitem(STOPS, "cache")  # has a test of its own, and takes processes of its own
+    monkeypatch.delitem(STOPS, "search")  # has a test of its own
     code, out, err = call(capfd, "demo", "--quick", "--out", tmp_path / "tour")
     assert (code, out) == (0, "")
     assert "best reachable (Bayes)" in err

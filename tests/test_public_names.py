@@ -16,7 +16,9 @@ DOCUMENTED = [
 ]
 REGISTRIES = re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)
 ALL = dir(outsize)
-PACKAGES = {"data", "metrics", "models", "negatives", "nn", "stores", "tables", "training"}
+PACKAGES = {
+    "data", "metrics", "models", "negatives", "nn", "search", "stores", "tables", "training",
+}  # fmt: skip
 NAMES = {*ALL} - PACKAGES - {"__version__"}
 
 

@@ -30,6 +30,8 @@ SMALL = {
     "synthetic-interactions": ["data.num_queries=100", "data.num_items=60",
                                "data.items_per_query=8", "train.batch_size=256",
                                "train.epochs=1"],
+    "pydocs": ['data.packages=["logging", "tarfile"]', "data.max_functions=200", "data.test=0.2",
+               "train.batch_size=64", "train.epochs=1"],
     "synthetic-graph": ["data.num_nodes=900", "train.epochs=1"],
 }  # fmt: skip
 

@@ -3,7 +3,9 @@
     python -m benchmarks.cce.probes RUN.toml --budgets 2048,8192,32768 --seeds 3 --work DIR
 
 Every variant is the run with CCE tables and the settings named in `VARIANTS`. The controls train
-without probes, one of them for as many more epochs as the probes of the default visit examples.
+without probes, two of them longer: 15 epochs are as many visits as the probes of MovieLens make,
+and twice the run's own length is the most that probes of a short run may. CPU seconds and the peak
+of resident memory are those of a cell's own process, so that cells may run side by side.
 Finished cells are kept in `--work`, so an interrupted grid continues where it stopped. Choose on
 data whose test split is apart (`--set data.held_out='"split"'`), report by the run's own protocol.
 """
@@ -17,19 +19,22 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.het.staleness_runs import train_cells
 from benchmarks.runner import typed_command
 from outsize.bench.runner import results_page, results_stem, write_results
 from outsize.reporting.environment import environment
 from outsize.training import load_config
+from outsize.training.config import TrainConfig
 from outsize.training.run_folder import RunFolder
 from outsize.training.strict_toml import encode, to_toml
 
 VARIANTS: dict[str, list[str]] = {
+    "full tables": ["embeddings.method=full", f"embeddings.max_params={1 << 40}"],
     "no probe": [],
     "no probe, as many visits": ["train.epochs=15"],
+    "no probe, twice as long": ["TWICE"],
     "probe = true": ["probe=true"],
     "rate 0.1": ["probe={rate=0.1}"],
     "rate 0.03": ["probe={rate=0.03}"],
@@ -49,38 +54,43 @@ VARIANTS: dict[str, list[str]] = {
 }
 
 
-def settings_of(variant: str, budget: int, seed: int) -> list[str]:
+def settings_of(variant: str, budget: int, seed: int, train: TrainConfig) -> list[str]:
     """The settings of a cell; a name without a section is one of `embeddings.recluster`."""
+    cap = [f"embeddings.max_params={budget}", f"seed={seed}"]
+    if VARIANTS[variant] == ["TWICE"]:
+        own = [f"train.epochs={2 * train.epochs}"]
+        own += [] if train.steps is None else [f"train.steps={2 * train.steps}"]
+        return ["embeddings.kind=tables", "embeddings.method=cce", *cap, *own]
     own = [
         word if "." in word.partition("=")[0] else f"embeddings.recluster.{word}"
         for word in VARIANTS[variant]
     ]
-    cap = f"embeddings.max_params={budget}"
-    return ["embeddings.kind=tables", "embeddings.method=cce", cap, f"seed={seed}", *own]
+    return ["embeddings.kind=tables", "embeddings.method=cce", *cap, *own]
 
 
 def one_run(
     say: Callable[[str], None], run: str, settings: list[str], **cell: Any
 ) -> dict[str, Any]:
     """Train a cell in a process of its own; its metrics, and what its probes cost."""
-    config = load_config(
-        run, [*settings, *settings_of(cell["variant"], cell["budget"], cell["seed"])]
-    )
+    train = load_config(run, settings).train
+    own = settings_of(cell["variant"], cell["budget"], cell["seed"], train)
+    config = load_config(run, [*settings, *own])
     with tempfile.TemporaryDirectory() as folder:
         file, out = Path(folder) / "run.toml", Path(folder) / "run"
         file.write_text(to_toml(encode(config)))
         words = [sys.executable, "-m", "outsize", "train", str(file), "--out", str(out), "--json"]
-        env = {**os.environ, "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+        done = _measured(words, Path(folder))
         if done.returncode:
-            raise RuntimeError(f"{cell} failed:\n{done.stderr[-3000:]}")
-        summary, lines = json.loads(done.stdout), list(RunFolder(out).metrics())
+            raise RuntimeError(f"{cell} failed:\n{done.errors[-3000:]}")
+        summary, lines = json.loads(done.output), list(RunFolder(out).metrics())
     probes = [line for line in lines if line["split"] == "probe"]
     found = {
         "validation_auc": summary["validation"]["auc"],
         "auc": summary["test"]["auc"],
         "loss": summary["test"]["loss"],
         "elapsed_s": summary["elapsed_s"],
+        "cpu_s": done.cpu_s,
+        "peak_bytes": done.peak_bytes,
         "probe_s": sum(line["seconds"] for line in probes),
         "probe_visits": sum(line["visits"] for line in probes),
         "probe_bytes": max((line["extra_bytes"] for line in probes), default=0),
@@ -89,6 +99,33 @@ def one_run(
     say(f"{cell['variant']}, {cell['budget']:,}, seed {cell['seed']}: AUC {found['auc']:.4f}, "
         f"{found['elapsed_s']:.0f} s")  # fmt: skip
     return found
+
+
+class Measured(NamedTuple):
+    """A process that has ended, and what it took."""
+
+    returncode: int
+    output: str
+    errors: str
+    cpu_s: float
+    peak_bytes: int
+
+
+def _measured(words: list[str], folder: Path) -> Measured:
+    """Run a command with one torch thread; its CPU seconds and its peak of resident memory."""
+    output, errors = folder / "output", folder / "errors"
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with output.open("w") as out, errors.open("w") as err:
+        process = subprocess.Popen(words, env=env, stdout=out, stderr=err)
+        _, status, use = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return Measured(
+        process.returncode,
+        output.read_text(),
+        errors.read_text(),
+        round(use.ru_utime + use.ru_stime, 2),
+        use.ru_maxrss * 1024,
+    )
 
 
 def main() -> None:
@@ -126,10 +163,14 @@ def main() -> None:
 
 def _chosen(text: str) -> list[str]:
     """The variants that a list names; their own names may have commas."""
-    found = [name for name in VARIANTS if f",{name}," in f",{text},"]
+    rest, found = f",{text},", set()
+    for name in sorted(VARIANTS, key=len, reverse=True):  # one name may begin another
+        if f",{name}," in rest:
+            rest = rest.replace(f",{name},", ",,")
+            found.add(name)
     if not found:
         raise SystemExit(f"none of {text!r} is a variant: {', '.join(map(repr, VARIANTS))}")
-    return found
+    return [name for name in VARIANTS if name in found]
 
 
 def table(rows: list[dict[str, Any]], variants: list[str], budgets: list[int]) -> str:
@@ -137,20 +178,24 @@ def table(rows: list[dict[str, Any]], variants: list[str], budgets: list[int]) -
     seeds = sorted({row["seed"] for row in rows})
     lines = [
         f"Test AUC at the best validation, mean (range) of the seeds {', '.join(map(str, seeds))}; "
-        "caps in parameters per table. Seconds are of a whole run at the first cap, extra MB the "
+        "caps in parameters per table. CPU seconds and the peak of resident memory are means of "
+        "whole runs at the first cap, visits the examples that probes read there, extra MB the "
         "most of a probe's rows, moments and indices.\n",
-        f"| variant | {' | '.join(f'{budget:,}' for budget in budgets)} | s | extra MB | rates |",
-        "|---|" + "--:|" * (len(budgets) + 3),
+        f"| variant | {' | '.join(f'{budget:,}' for budget in budgets)} | CPU s | peak MB | "
+        "probe visits | extra MB | rates |",
+        "|---|" + "--:|" * (len(budgets) + 5),
     ]
     for variant in variants:
         found = [[row for row in rows if (row["variant"], row["budget"]) == (variant, budget)]
                  for budget in budgets]  # fmt: skip
         first = found[0]
-        seconds = statistics.mean(row["elapsed_s"] for row in first)
+        seconds = statistics.mean(row["cpu_s"] for row in first)
+        peak = statistics.mean(row["peak_bytes"] for row in first)
+        visits = statistics.mean(row["probe_visits"] for row in first)
         rates = sorted({rate for row in first for rate in row["rates"]})
         lines.append(
-            f"| {variant} | {' | '.join(map(_spread, found))} | {seconds:.0f} | "
-            f"{first[0]['probe_bytes'] / 1e6:.2f} | {' '.join(map(str, rates))} |"
+            f"| {variant} | {' | '.join(map(_spread, found))} | {seconds:.0f} | {peak / 1e6:.0f} | "
+            f"{visits:,.0f} | {first[0]['probe_bytes'] / 1e6:.2f} | {' '.join(map(str, rates))} |"
         )
     return "\n".join(lines) + "\n"
 

@@ -68,8 +68,15 @@ def main() -> None:
     report(given, seconds, lines)
 
 
-def train(mode: str, out: Path, given: argparse.Namespace) -> None:
-    """Train one mode, with a launcher on each host."""
+def train(mode: str, out: Path, given: argparse.Namespace, *, pinned: bool = False) -> None:
+    """Train one mode, with a launcher on each host.
+
+    Args:
+        mode: A key of `MODES`.
+        out: The run folder.
+        given: The options of this command.
+        pinned: Whether each host may use one core only, with all its threads.
+    """
     run = out.parent / f"{out.name}.toml"
     config = synthetic_run(
         MODES[mode],
@@ -83,8 +90,9 @@ def train(mode: str, out: Path, given: argparse.Namespace) -> None:
     run.write_text(to_toml(encode(config)))
     launchers = []
     for node, (host, link) in enumerate(zip(_HOSTS, _LINKS, strict=True)):
+        cores = ["taskset", "-c", str(node)] if pinned else []
         words = [
-            "ip", "netns", "exec", host, sys.executable, "-m", "torch.distributed.run",
+            "ip", "netns", "exec", host, *cores, sys.executable, "-m", "torch.distributed.run",
             "--nnodes=2", f"--node-rank={node}", f"--nproc-per-node={given.ranks}",
             f"--master-addr={_ADDRESSES[0]}", f"--master-port={_PORT}",
             "-m", "outsize", "train", str(run), "--out", str(out), "--json",

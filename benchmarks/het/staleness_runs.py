@@ -49,12 +49,14 @@ class Mode:
         read: Read bound of the cache (s_r); `None` for no cache.
         write: Write bound of the cache (s_w); by default the read bound.
         wire: Format of rows and gradients in messages.
+        overlap: Whether rows are exchanged one batch ahead, while a step computes.
     """
 
     store: Literal["sharded", "served"] = "sharded"
     read: float | None = None
     write: float | None = None
     wire: Literal["float32", "bfloat16", "int8"] = "float32"
+    overlap: bool = False
 
 
 MODES: dict[str, Mode] = {
@@ -72,6 +74,9 @@ MODES: dict[str, Mode] = {
     "read 100, write 10, bfloat16": Mode(read=100, write=10, wire="bfloat16"),
     "read 100, write 10, int8": Mode(read=100, write=10, wire="int8"),
     "asynchronous": Mode(store="served"),
+    "synchronous, overlapped": Mode(overlap=True),
+    "synchronous, int8, overlapped": Mode(wire="int8", overlap=True),
+    "s = 10, int8, overlapped": Mode(read=10, wire="int8", overlap=True),
 }
 
 
@@ -165,6 +170,7 @@ def synthetic_run(
             store=mode.store,
             wire=mode.wire,
             cache=cache_of(mode),
+            overlap=mode.overlap,
             init_std=None if is_wide else 0.01,
             # SGD, as in HET; of learning rates in powers of four, the best after four epochs.
             optimizer=RowOptimizerConfig("sgd", 8.0 if is_wide else 0.5),
@@ -212,7 +218,13 @@ def real_run(
     ]  # fmt: skip
     found = load_config(_EXAMPLES / f"{data_set}.toml", settings)
     assert isinstance(found.embeddings, StoreConfig)
-    rows = replace(found.embeddings, store=mode.store, wire=mode.wire, cache=cache_of(mode))
+    rows = replace(
+        found.embeddings,
+        store=mode.store,
+        wire=mode.wire,
+        cache=cache_of(mode),
+        overlap=mode.overlap,
+    )
     return replace(found, embeddings=rows)
 
 

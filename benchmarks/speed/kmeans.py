@@ -90,6 +90,8 @@ def _fits(
     fits = {"Outsize, torch": ours("torch", "cpu")}
     if torch.cuda.is_available():
         fits["Outsize, GPU"] = ours("torch", "cuda")
+    if importlib.util.find_spec("numba"):
+        fits["Outsize, numba"] = ours("numba", "cpu")
     if importlib.util.find_spec("faiss"):
         fits["Outsize, faiss"] = ours("faiss", "cpu")
         fits["faiss.Kmeans"] = lambda: _faiss(points, num_clusters)
@@ -127,7 +129,7 @@ def _mse(
     return (points - found).square().sum(dim=2).mean(dtype=torch.float64).item()
 
 
-BENCHMARK = Benchmark("kmeans", "python -m benchmarks.speed.kmeans", ABOUT, run, table)
+BENCHMARK = Benchmark("kmeans-fits", "python -m benchmarks.speed.kmeans", ABOUT, run, table)
 
 if __name__ == "__main__":
     run_command(BENCHMARK)

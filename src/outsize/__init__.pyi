@@ -4,6 +4,7 @@ from outsize import metrics as metrics
 from outsize import models as models
 from outsize import negatives as negatives
 from outsize import nn as nn
+from outsize import search as search
 from outsize import stores as stores
 from outsize import tables as tables
 from outsize import training as training
@@ -69,6 +70,8 @@ from outsize.optimizers import RowAdam as RowAdam
 from outsize.optimizers import RowFullAdagrad as RowFullAdagrad
 from outsize.optimizers import RowOptimizer as RowOptimizer
 from outsize.optimizers import RowSGD as RowSGD
+from outsize.search import ItemIndex as ItemIndex
+from outsize.search import Repair as Repair
 from outsize.spec import Budget as Budget
 from outsize.spec import FeatureSpec as FeatureSpec
 from outsize.spec import Init as Init
@@ -79,6 +82,7 @@ from outsize.stores import STORES as STORES
 from outsize.stores import WIRES as WIRES
 from outsize.stores import CachedStore as CachedStore
 from outsize.stores import LocalStore as LocalStore
+from outsize.stores import OverlappedStore as OverlappedStore
 from outsize.stores import ReplicatedStore as ReplicatedStore
 from outsize.stores import ServedStore as ServedStore
 from outsize.stores import ShardedStore as ShardedStore
@@ -97,6 +101,7 @@ from outsize.tables import HashEmbeddingTable as HashEmbeddingTable
 from outsize.tables import HashTable as HashTable
 from outsize.tables import Int8Table as Int8Table
 from outsize.tables import LowRankTable as LowRankTable
+from outsize.tables import PackedCCETable as PackedCCETable
 from outsize.tables import PointerDiagnosis as PointerDiagnosis
 from outsize.tables import Probe as Probe
 from outsize.tables import ProbeBlock as ProbeBlock

@@ -129,6 +129,33 @@ class EmbeddingCollection(nn.Module):
         return found if isinstance(found, Tensor) else torch.stack(found, dim=1)
 
     @torch.no_grad()
+    def prefetch(
+        self, inputs: Mapping[str, FeatureInput], only: Sequence[str] | None = None
+    ) -> None:
+        """Say which batch will be read, if the store reads rows one batch ahead.
+
+        Arguments as for `forward`, which then finds the rows of this batch already read. Batches
+        are read in the order in which they were prefetched, by all ranks alike. An invalid batch
+        raises when it is read. With other stores and with tables, nothing is done.
+        """
+        store = self.store
+        if store is None or not store.reads_ahead:
+            return
+        selection = self._selection(only)
+        try:
+            bags = selection.bags(inputs, allow_codes=False, allow_ragged=True)
+            if self._is_one_id_each(bags, selection):
+                lists = [self._stacked_ids(store, bags, selection)]
+            else:
+                flat = _flat_bags(bags, selection.features)
+                lists = self._ids_by_group(store, flat, selection.features)[1]
+        except (DataError, IdError) as error:
+            store.fail_ahead(error)
+            return
+        found = [distinct(ids, store.layout.num_rows).ids for ids in lists]
+        store.prefetch(torch.cat(found))
+
+    @torch.no_grad()
     def encode(self, inputs: Mapping[str, FeatureInput]) -> dict[str, Bag | Codes]:
         """Replace the ids of a batch by codes, for every table that can encode ids.
 
@@ -260,39 +287,33 @@ class EmbeddingCollection(nn.Module):
         self, bags: Sequence[Bag], selection: FeatureSelection
     ) -> Float[Tensor, "batch features dim"]:
         assert self.store is not None
-        ids = torch.stack([bag.values for bag in bags], dim=1)
-        offsets = selection.offsets(self.store.layout, ids.device)
-        rows_of = offset_ids(ids, selection.guard.prepare(ids.device), offsets)
-        if rows_of is None:
-            rows_of = (selection.guard(ids) + offsets).flatten()
+        shape = (bags[0].batch_size, len(bags), -1)
+        rows_of = self._stacked_ids(self.store, bags, selection)
         if (fused := self._fused()) is not None:
-            return fused.look_up([rows_of], [None])[0].view(*ids.shape, -1)
+            return fused.look_up([rows_of], [None])[0].view(*shape)
         found = distinct(rows_of, self.store.layout.num_rows)
         (rows,) = self._rows(self.store, found.ids)
-        return gather(rows, found).view(*ids.shape, rows.shape[1])
+        return gather(rows, found).view(*shape[:2], rows.shape[1])
+
+    def _stacked_ids(
+        self, store: RowStore, bags: Sequence[Bag], selection: FeatureSelection
+    ) -> Int64[Tensor, " _"]:
+        """The checked store ids of features with one id each: of all features, by example."""
+        ids = torch.stack([bag.values for bag in bags], dim=1)
+        offsets = selection.offsets(store.layout, ids.device)
+        rows_of = offset_ids(ids, selection.guard.prepare(ids.device), offsets)
+        return (selection.guard(ids) + offsets).flatten() if rows_of is None else rows_of
 
     def _read_store(
         self, bags: Sequence[Bag | Codes], features: Sequence[FeatureSpec]
     ) -> list[Float[Tensor, "batch dim"]]:
         assert self.store is not None
-        layout = self.store.layout
-        flat = [
-            bag.flat(f.padding_id)
-            for f, bag in zip(features, bags, strict=True)
-            if isinstance(bag, Bag)  # with a store, `FeatureSelection.bags` refuses codes
-        ]
-        members: list[list[int]] = [[] for _ in layout.groups]
-        for index, feature in enumerate(features):
-            members[layout.group_of(feature.table)].append(index)
-        ids = [
-            self.store.guard(f.table, bag.values) + layout.offsets[f.table]
-            for f, bag in zip(features, flat, strict=True)
-        ]
-        together = [torch.cat([ids[i] for i in group] or [ids[0][:0]]) for group in members]
+        flat = _flat_bags(bags, features)
+        members, together = self._ids_by_group(self.store, flat, features)
         if (fused := self._fused()) is not None:
             return _fused_vectors(fused, features, flat, members, together)
         # Store ids ascend group by group, so the distinct ids of the groups are in order.
-        found = [distinct(part, layout.num_rows) for part in together]
+        found = [distinct(part, self.store.layout.num_rows) for part in together]
         rows = self._rows(self.store, torch.cat([part.ids for part in found]))
         vectors: dict[int, Tensor] = {}
         for group, part, own in zip(members, found, rows, strict=True):
@@ -301,6 +322,20 @@ class EmbeddingCollection(nn.Module):
             )
             vectors.update(zip(group, pooled, strict=True))
         return [vectors[i] for i in range(len(features))]
+
+    def _ids_by_group(
+        self, store: RowStore, bags: Sequence[Bag], features: Sequence[FeatureSpec]
+    ) -> tuple[list[list[int]], list[Int64[Tensor, " _"]]]:
+        """The features of each group of the store, and their checked store ids."""
+        layout = store.layout
+        members: list[list[int]] = [[] for _ in layout.groups]
+        for index, feature in enumerate(features):
+            members[layout.group_of(feature.table)].append(index)
+        ids = [
+            store.guard(f.table, bag.values) + layout.offsets[f.table]
+            for f, bag in zip(features, bags, strict=True)
+        ]
+        return members, [torch.cat([ids[i] for i in group] or [ids[0][:0]]) for group in members]
 
     def _read_tables(
         self, bags: Sequence[Bag | Codes], features: Sequence[FeatureSpec]
@@ -343,6 +378,15 @@ class EmbeddingCollection(nn.Module):
         if self.training and torch.is_grad_enabled():
             return store.checkout(ids)
         return tuple(rows.float() for rows in store.peek(ids))
+
+
+def _flat_bags(bags: Sequence[Bag | Codes], features: Sequence[FeatureSpec]) -> list[Bag]:
+    """The bags of features without padding; with a store, there are no codes."""
+    return [
+        bag.flat(f.padding_id)
+        for f, bag in zip(features, bags, strict=True)
+        if isinstance(bag, Bag)  # `FeatureSelection.bags` refuses codes
+    ]
 
 
 def _fused_vectors(

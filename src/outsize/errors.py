@@ -54,6 +54,10 @@ class ExportError(OutsizeError, RuntimeError):
     """An exported model could not be written, or failed verification."""
 
 
+class ItemIndexError(OutsizeError, RuntimeError):
+    """An item index could not be written, or failed verification."""
+
+
 class CheckpointError(OutsizeError, RuntimeError):
     """A checkpoint could not be written, or failed verification."""
 

@@ -15,7 +15,14 @@ from outsize.errors import ConfigError, DataError, NonFiniteError
 needs_faiss = pytest.mark.skipif(
     importlib.util.find_spec("faiss") is None, reason="faiss is not installed"
 )
-ENGINES = ["torch", pytest.param("faiss", marks=needs_faiss)]
+needs_numba = pytest.mark.skipif(
+    importlib.util.find_spec("numba") is None, reason="numba is not installed"
+)
+ENGINES = [
+    "torch",
+    pytest.param("faiss", marks=needs_faiss),
+    pytest.param("numba", marks=needs_numba),
+]
 INITS = ["afk-mc2", "k-means++", "random"]
 
 coordinates = st.integers(-3, 3).map(float) | st.floats(-100, 100, width=32)
@@ -256,7 +263,7 @@ def test_results_are_as_good_as_those_of_faiss_itself(kind, dim):
     peer = faiss.Kmeans(dim, 100, niter=20, seed=1, min_points_per_centroid=1)
     peer.train(points.numpy())
     expected = brute_mse(points, torch.from_numpy(peer.centroids))
-    for engine in ("torch", "faiss"):
+    for engine in ("torch", "faiss", "auto"):
         found = kmeans(points[None], 100, iterations=20, engine=engine)
         assert found.mse.item() < 1.03 * expected
 
@@ -376,3 +383,18 @@ def test_progress_goes_to_standard_error(capfd):
     assert out == ""
     assert "k-means" in err
     assert "100%" in err
+
+
+def test_a_tolerance_stops_sooner_at_nearly_the_same_error():
+    points = normal(2, 2_000, 4)
+    exact = kmeans(points, 40, iterations=200)
+    sooner = kmeans(points, 40, iterations=200, tolerance=0.005)
+    assert sooner.iterations < exact.iterations / 2
+    assert (sooner.mse <= 1.05 * exact.mse).all()
+    assert kmeans(points, 40, iterations=200, tolerance=0.9).iterations <= 2
+
+
+@pytest.mark.parametrize("tolerance", [-0.1, 1.0])
+def test_a_tolerance_is_a_share(tolerance):
+    with pytest.raises(ConfigError, match="tolerance must be >= 0 and < 1"):
+        kmeans(normal(1, 10, 2), 2, tolerance=tolerance)

@@ -7,13 +7,23 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outsize.clustering import CHUNK_POINTS, faiss_engine, nearest, torch_engine
+from outsize.clustering import CHUNK_POINTS, faiss_engine, nearest, numba_engine, torch_engine
+from outsize.clustering.sums import prepare_sums
 from outsize.errors import ConfigError, NonFiniteError
+from outsize.kernels import compiled
 
 needs_faiss = pytest.mark.skipif(
     importlib.util.find_spec("faiss") is None, reason="faiss is not installed"
 )
-ENGINES = ["torch", pytest.param("faiss", marks=needs_faiss)]
+needs_numba = pytest.mark.skipif(
+    importlib.util.find_spec("numba") is None, reason="numba is not installed"
+)
+ENGINES = [
+    "torch",
+    pytest.param("faiss", marks=needs_faiss),
+    pytest.param("numba", marks=needs_numba),
+]
+MOST = {"torch": 32, "faiss": 32, "numba": 16}  # dims
 
 
 def normal(*shape, seed=0):
@@ -34,6 +44,7 @@ def squares_to(points, centroids):
     offset=st.sampled_from([0.0, 1e4]),
 )
 def test_the_nearest_centroid_is_found(engine, columns, num_points, num_clusters, dim, offset):
+    dim = min(dim, MOST[engine])
     points = normal(columns, num_points, dim) + offset
     centroids = normal(columns, num_clusters, dim, seed=1) + offset
     squares = squares_to(points, centroids)
@@ -47,6 +58,7 @@ def test_the_nearest_centroid_is_found(engine, columns, num_points, num_clusters
 @settings(deadline=None, max_examples=20)
 @given(st.integers(0, 499), st.integers(1, 32), st.integers(2, 300))
 def test_a_point_does_not_depend_on_its_neighbours(engine, index, dim, num_clusters):
+    dim = min(dim, MOST[engine])
     # Points on a coarse grid, so that near ties, where rounding shows, are common.
     points = normal(1, 500, dim).mul(2).round()
     centroids = normal(1, num_clusters, dim, seed=1).mul(3).round() / 3
@@ -69,10 +81,12 @@ def test_every_chunk_divides_the_one_that_callers_may_cut_at(num_clusters, dim):
     assert CHUNK_POINTS % torch_engine.prepare(centroids).chunk_points == 0
     if faiss_engine.is_available():
         assert CHUNK_POINTS % faiss_engine.prepare(centroids).chunk_points == 0
+    if numba_engine.is_available() and dim <= 16:
+        assert CHUNK_POINTS % numba_engine.prepare(centroids).chunk_points == 0
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("dim", [2, 32])
+@pytest.mark.parametrize("dim", [2, 16])
 def test_of_equal_centroids_the_lowest_is_found(dim, engine):
     centroids = normal(1, 100, dim)
     labels = nearest(normal(1, 2000, dim, seed=1), centroids.repeat(1, 3, 1), engine)
@@ -80,11 +94,56 @@ def test_of_equal_centroids_the_lowest_is_found(dim, engine):
     assert torch.equal(labels, nearest(normal(1, 2000, dim, seed=1), centroids, engine))
 
 
-@needs_faiss
-def test_the_engines_agree():
+@pytest.mark.parametrize("engine", ENGINES[1:])
+def test_the_engines_agree(engine):
     points, centroids = normal(3, 5000, 8), normal(3, 300, 8, seed=1)
-    same = nearest(points, centroids, "torch") == nearest(points, centroids, "faiss")
+    same = nearest(points, centroids, "torch") == nearest(points, centroids, engine)
     assert same.double().mean() > 0.999
+
+
+@needs_numba
+@settings(max_examples=30)
+@given(
+    num_points=st.sampled_from([0, 1, 2, 127, 128, 129, 300]),
+    num_clusters=st.integers(1, 30),
+    dim=st.integers(1, 16),
+    largest=st.sampled_from([0, 1, 40]),  # 0: all points and centroids are equal
+    seed=st.integers(0, 99),
+)
+def test_compiled_search_is_exact_where_products_are(num_points, num_clusters, dim, largest, seed):
+    points = normal(num_points, dim, seed=seed).mul(largest).round()
+    centroids = normal(num_clusters, dim, seed=seed + 100).mul(largest).round()
+    squares = squares_to(points[None], centroids[None])[0]
+    lowest = (squares == squares.amin(1, keepdim=True)).int().argmax(1)  # of equals
+    assert torch.equal(numba_engine.prepare(centroids).search(points), lowest)
+
+
+@needs_numba
+def test_threads_change_no_label():
+    points, centroids = normal(1, 5000, 4), normal(1, 300, 4, seed=1)
+    expected = nearest(points, centroids, "numba")
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        assert torch.equal(nearest(points, centroids, "numba"), expected)
+    finally:
+        torch.set_num_threads(before)
+
+
+@needs_numba
+@pytest.mark.parametrize(("num_points", "dim"), [(1, 1), (2, 3), (5000, 15)])
+@pytest.mark.parametrize("num_clusters", [1, 7])
+def test_compiled_sums_are_those_of_torch_to_the_bit(num_points, dim, num_clusters, monkeypatch):
+    points, weights = normal(num_points, dim), normal(num_points, seed=1).double().abs()
+    labels = torch.arange(num_points) * 7919 % num_clusters
+    found = []
+    for engine in ("torch", "numba"):
+        monkeypatch.setenv("OUTSIZE_KERNELS", engine)
+        compiled.numba_problem.cache_clear()
+        compiled._modules.pop("clusters.clusters_numba", None)
+        found.append(prepare_sums(points, weights, num_clusters)(labels))
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
 
 
 @needs_faiss
@@ -142,12 +201,15 @@ def test_centroids_that_are_nan_are_refused():
         nearest(torch.ones(1, 5, 1), torch.full((1, 2, 1), float("nan")))
 
 
-def test_a_missing_faiss_is_said_and_replaced(monkeypatch):
-    monkeypatch.setattr(faiss_engine, "is_available", lambda: False)
+def test_a_missing_engine_is_said_and_replaced(monkeypatch):
+    for engine in (faiss_engine, numba_engine):
+        monkeypatch.setattr(engine, "is_available", lambda: False)
     points, centroids = normal(1, 50, 2), normal(1, 5, 2, seed=1)
     assert torch.equal(nearest(points, centroids), nearest(points, centroids, "torch"))
     with pytest.raises(ConfigError, match=r"pip install 'outsize\[faiss\]'"):
         nearest(points, centroids, "faiss")
+    with pytest.raises(ConfigError, match="numba cannot be used here"):
+        nearest(points, centroids, "numba")
 
 
 @needs_faiss
@@ -158,6 +220,14 @@ def test_faiss_is_kept_to_the_dims_of_its_fused_kernel():
         nearest(points, centroids, "faiss")
 
 
-def test_faiss_is_imported_when_it_is_first_used():
-    code = "import sys, outsize.clustering; sys.exit('faiss' in sys.modules)"
+@needs_numba
+def test_numba_is_kept_to_the_dims_that_it_unrolls():
+    points, centroids = normal(1, 50, 17), normal(1, 5, 17, seed=1)
+    nearest(points, centroids)
+    with pytest.raises(ConfigError, match="up to dim 16, but the points have 17"):
+        nearest(points, centroids, "numba")
+
+
+def test_engines_are_imported_when_they_are_first_used():
+    code = "import sys, outsize.clustering; sys.exit(bool({'faiss', 'numba'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -13,12 +13,15 @@ from rich.console import Console
 from outsize.compare import Grid, compare, pool, read_budgets, read_methods, run_cell
 from outsize.compare.cell_progress import GridProgress
 from outsize.compare.grid import tables_config
+from outsize.compare.run_cell import saved_outcome
 from outsize.errors import CellError, ConfigError, DataError
 from outsize.tables import TABLES
 from outsize.training import train
 from outsize.training.config import RunConfig
+from outsize.training.probe_config import ProbeConfig
 from outsize.training.run_log import RunLog
 from outsize.training.strict_toml import decode
+from outsize.training.tables_config import ReclusterConfig, TablesConfig
 
 
 def results(out):
@@ -304,3 +307,40 @@ def test_links_are_not_compared():
     }
     with pytest.raises(ConfigError, match="but this is a link prediction run"):
         Grid(decode(RunConfig, links, "test"), ("hash",), (64,))
+
+
+@pytest.mark.parametrize("unit", ["parameters", "bytes"])
+def test_full_tables_are_quantized_to_the_budget_and_may_be_trained_on(run, unit, tmp_path):
+    budget = 200 if unit == "parameters" else 500
+    grid = Grid(run, ("pq", "pq-tuned"), (budget,), unit, num_seeds=1)
+    found = compare(grid, tmp_path, workers=0, quiet=True)
+    outcomes = {cell.method: saved_outcome(cell).result for cell in grid.cells(tmp_path)}
+    size = "params" if unit == "parameters" else "total_bytes"
+    for method in ("pq", "pq-tuned"):
+        assert outcomes[method][size] < outcomes["full"][size]
+        assert outcomes[method]["test"]["auc"] > 0.4
+    assert outcomes["pq"]["total_bytes"] == outcomes["pq-tuned"]["total_bytes"]
+    assert outcomes["pq"]["test"]["loss"] != outcomes["pq-tuned"]["test"]["loss"]
+    assert "the full tables must fit in training" in (tmp_path / "compare.md").read_text()
+    assert set(found["methods"]) >= {"pq", "pq-tuned"}
+    assert compare(grid, tmp_path, workers=0, quiet=True)["methods"] == found["methods"]
+
+
+def test_quantized_tables_that_do_not_fit_are_no_failure(run, tmp_path):
+    grid = Grid(run, ("pq",), (3,), num_seeds=1)
+    compare(grid, tmp_path, workers=0, quiet=True)
+    assert [saved_outcome(cell).status for cell in grid.cells(tmp_path)] == [
+        "finished",
+        "does not fit",
+    ]
+
+
+def test_other_methods_are_compared_without_the_probe_of_cce(run, tmp_path):
+    tables = TablesConfig(
+        dim=4, method="cce", max_params=64, recluster=ReclusterConfig(probe=ProbeConfig())
+    )
+    grid = Grid(replace(run, embeddings=tables), ("hash", "cce"), (64,), num_seeds=1)
+    probed = {
+        cell.method: cell.config.embeddings.probe is not None for cell in grid.cells(tmp_path)
+    }
+    assert probed == {"full": False, "hash": False, "cce": True}

@@ -4,7 +4,7 @@ import pytest
 
 from outsize.optimizers import ROW_OPTIMIZERS
 from outsize.stores import STORES
-from outsize.tables import TABLES, Int8Table, build_table, quantize
+from outsize.tables import TABLES, Int8Table, PackedCCETable, build_table, quantize
 from outsize.testing import OPTIMIZER_CHECKS, STORE_CHECKS, TABLE_CHECKS
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes_if_compiling")
@@ -24,6 +24,16 @@ def test_every_table_keeps_the_contract(method, check):
 def test_a_quantized_table_keeps_the_contract(check):
     def make(spec, seed=0):
         return quantize(build_table("full", spec, seed=seed), codes=spec.num_rows // 8)
+
+    check(make)
+
+
+@pytest.mark.parametrize("check", TABLE_CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("share", [1, 4], ids=["slots for all", "slots for some"])
+def test_a_packed_cce_table_keeps_the_contract(share, check):
+    def make(spec, seed=0):
+        rows, slots = max(4, spec.num_rows // 8), spec.num_rows // share
+        return PackedCCETable(spec, num_buckets=rows, num_slots=slots, seed=seed)
 
     check(make)
 

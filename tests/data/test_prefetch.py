@@ -4,7 +4,7 @@ import threading
 import pytest
 from processes import run
 
-from outsize.data.prefetch import prefetch
+from outsize.data.prefetch import one_ahead, prefetch
 
 
 def helpers():
@@ -49,8 +49,16 @@ def test_a_caller_that_stops_early_leaves_no_thread_behind():
 
 def test_a_program_that_ends_in_mid_stream_ends_cleanly():
     code = (
-        "import itertools; from outsize.data.prefetch import prefetch;"
+        "import itertools; from outsize.data.prefetch import one_ahead, prefetch;"
         "items = prefetch(itertools.count(), lambda item: item); print(next(items))"
     )
     done = run("-c", code, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 5])
+def test_every_item_is_announced_one_item_ahead(size):
+    told = []
+    for item in one_ahead(iter(range(size)), told.append):
+        assert told == list(range(min(item + 2, size)))
+    assert told == list(range(size))

@@ -86,12 +86,20 @@ def test_tables_of_several_methods_run_without_dense_features(tmp_path):
         np.testing.assert_allclose(found, expected.numpy(), rtol=0, atol=1e-5)
 
 
-def test_compressed_tables_stay_compressed(tmp_path):
+@pytest.mark.parametrize("budget", [{"max_params": 4_000}, {"max_bytes": 20_000}])
+def test_compressed_tables_stay_compressed(budget, tmp_path):
     spec = outsize.TableSpec("user", 20_000, 16)
-    tables = outsize.build_tables("cce", [spec], max_params=4_000)
+    tables = outsize.build_tables("cce", [spec], **budget)
+    tables["user"].recluster(counts=torch.arange(20_000))
     config = outsize.models.CLICK_MODELS["logistic"]()
     embeddings = outsize.EmbeddingCollection([outsize.FeatureSpec("user")], tables)
-    summary = write_onnx(config.build(0, embeddings, seed=0).eval(), tmp_path / "model.onnx")
+    model = config.build(0, embeddings, seed=0).eval()
+    summary = write_onnx(model, tmp_path / "model.onnx")
+    ids = torch.arange(0, 20_000, 97)
+    (found,) = session(tmp_path / "model.onnx").run(["logits"], {"user": ids.numpy()})
+    with torch.no_grad():
+        expected = model(torch.empty(ids.numel(), 0), {"user": ids})
+    np.testing.assert_allclose(found, expected.numpy(), rtol=0, atol=1e-5)
     assert b"outsize/" not in (tmp_path / "model.onnx").read_bytes()  # no paths of the code
     assert summary["bytes"] < embeddings.memory_use().total_bytes + 30_000 < 20_000 * 16
 

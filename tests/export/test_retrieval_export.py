@@ -14,10 +14,12 @@ import outsize
 from outsize.cli import main
 from outsize.data.encoding.text_keys import text_keys
 from outsize.errors import ConfigError, DataError, ExportError
+from outsize.metrics import RankingMetrics, measure_run, read_run
 from outsize.training.config import RunConfig
 from outsize.training.evaluate import evaluate
 from outsize.training.evaluate_pairs import evaluate_pairs
 from outsize.training.export_run import export_run
+from outsize.training.run_files import RunFile
 from outsize.training.run_folder import RunFolder
 from outsize.training.run_weights import choose_checkpoint, load_weights
 from outsize.training.strict_toml import decode, override
@@ -201,6 +203,31 @@ def test_a_file_of_held_out_pairs_has_the_metrics_of_the_run(trained, tmp_path, 
         assert summary["step"] == result.best["step"]
         assert summary["num_rows"] == task.data.num_pairs(split)
         assert summary["note"] == ""
+
+
+def test_a_run_file_has_the_rankings_that_were_measured(trained, tmp_path, capfd):
+    result, task, folder, _ = trained
+    file = pairs_file(task, tmp_path / "pairs.csv", "test")
+    runs = {model: tmp_path / f"{model.name}.run" for model in (result.out, folder)}
+    measured = {}
+    for model, path in runs.items():
+        with pytest.raises(SystemExit):
+            main(["evaluate", str(model), str(file), "--run-file", str(path), "--depth", "25"])
+        assert f"rankings  →  {path}" in capfd.readouterr().err.replace("\n", "")
+        measured[model] = evaluate(model, file, quiet=True)["metrics"]
+    rows = [line.replace(" ", "%20").split(",")[:2] for line in file.read_text().splitlines()[1:]]
+    for model, path in runs.items():
+        rankings = dict(read_run(path))
+        wanted = {}
+        for item, query in rows:
+            wanted.setdefault(query, {})[item] = 1
+        assert rankings.keys() == wanted.keys()
+        lengths = {len(ranking) for ranking in rankings.values()}
+        assert lengths == {25} if model == folder else max(lengths) < 25  # the run leaves out pairs
+        found = measure_run(rankings.items(), wanted, RankingMetrics())
+        assert found == pytest.approx({name: measured[model][name] for name in found}, rel=1e-6)
+    with pytest.raises(ConfigError, match="depth of a run file must be >= 1"):
+        RunFile(tmp_path / "x", 0)
 
 
 def test_pairs_of_cold_queries_and_in_other_orders_change_nothing(trained, tmp_path, monkeypatch):

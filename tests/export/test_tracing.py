@@ -12,7 +12,9 @@ from outsize.export import trace, write_exported
 from outsize.models import CLICK_MODELS
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")  # sizes of a trace are no integers
-ROWS = {name: 40 + 7 * place for place, name in enumerate([*outsize.TABLES, "quantized", "int8"])}
+PACKED = {"all-packed": 1000, "some-packed": 40}  # slots of packed pointers
+FURTHER = ["quantized", "int8", *PACKED]
+ROWS = {name: 40 + 7 * place for place, name in enumerate([*outsize.TABLES, *FURTHER])}
 
 
 def make_table(method):
@@ -23,6 +25,10 @@ def make_table(method):
         return outsize.Int8Table.from_table(outsize.FullTable(spec, seed=2))
     if method == "full":
         return outsize.FullTable(spec, seed=2)
+    if method in PACKED:
+        table = outsize.tables.PackedCCETable(spec, num_buckets=20, num_slots=PACKED[method])
+        table.recluster(counts=torch.arange(spec.num_rows))
+        return table
     return outsize.build_tables(method, [spec], max_params=170, seed=2)[method]
 
 
@@ -70,7 +76,7 @@ def assert_same(program, model, bags=(), sizes=(1, 7, 300)):
 
 def test_tables_of_every_method_are_traced_with_no_difference(tmp_path):
     model = reloaded(*make_model(ROWS), tmp_path / "model")
-    assert len(model.embeddings.tables) == len(outsize.TABLES) + 2
+    assert len(model.embeddings.tables) == len(outsize.TABLES) + 4
     program = trace(model)
     assert_same(saved_and_loaded(program), model)
     used = {str(node.target) for node in program.graph.nodes if node.op == "call_function"}

@@ -77,7 +77,9 @@ def test_too_short_rankings_and_impossible_cut_offs_are_refused():
 def by_definition(ranked, relevant, k):
     hits = [i for i, item in enumerate(ranked[:k]) if item in relevant]
     ideal = sum(1 / math.log2(i + 2) for i in range(min(len(relevant), k)))
+    precise = [place / (i + 1) for place, i in enumerate(hits, 1)]
     return {
+        f"map@{k}": sum(precise) / len(relevant),
         f"recall@{k}": len(hits) / len(relevant),
         f"ndcg@{k}": sum(1 / math.log2(i + 2) for i in hits) / ideal,
         f"mrr@{k}": 1 / (hits[0] + 1) if hits else 0.0,
@@ -94,7 +96,7 @@ def by_definition(ranked, relevant, k):
     st.integers(1, 6),
 )
 def test_batches_of_any_cut_agree_with_the_definitions(queries, k, batch):
-    cuts = dict.fromkeys(("recall_at", "ndcg_at", "mrr_at", "hit_at"), (k,))
+    cuts = dict.fromkeys(("recall_at", "ndcg_at", "mrr_at", "hit_at", "map_at"), (k,))
     metrics = RankingMetrics(**cuts)
     for first in range(0, len(queries), batch):
         ranked, relevant = zip(*queries[first : first + batch], strict=True)
@@ -107,3 +109,49 @@ def test_batches_of_any_cut_agree_with_the_definitions(queries, k, batch):
             assert value == pytest.approx(sum(e[name] for e in expected) / len(expected))
         else:
             assert value is None
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.permutations(range(9)), st.dictionaries(st.integers(0, 12), st.integers(-1, 4))
+        ),
+        min_size=1,
+        max_size=5,
+    ),
+    st.integers(1, 9),
+    st.sampled_from(["linear", "exponential"]),
+)
+def test_graded_ndcg_agrees_with_its_definition(queries, k, gain):
+    metrics = RankingMetrics((), (k,), (), gain=gain)
+    ranked, grades = zip(*queries, strict=True)
+    flat_grades = torch.tensor([g for judged in grades for g in judged.values()], dtype=torch.int64)
+    metrics.add(torch.tensor(ranked), *flat([list(judged) for judged in grades]), flat_grades)
+
+    def gained(levels):
+        numbers = [max(g, 0) if gain == "linear" else 2 ** max(g, 0) - 1 for g in levels[:k]]
+        return sum(number / math.log2(place + 2) for place, number in enumerate(numbers))
+
+    values = []
+    for order, judged in queries:
+        if any(grade > 0 for grade in judged.values()):
+            ideal = gained(sorted(judged.values(), reverse=True))
+            values.append(gained([judged.get(item, 0) for item in order]) / ideal)
+    found = metrics.result()
+    assert found["num_queries"] == len(values)
+    assert found[f"ndcg@{k}"] == (pytest.approx(sum(values) / len(values)) if values else None)
+
+
+def test_grades_of_1_are_binary_relevance_and_of_repeats_the_highest_counts():
+    cuts = {"recall_at": (3,), "ndcg_at": (3,), "mrr_at": (3,), "map_at": (3,)}
+    ranked, relevant = torch.tensor([[4, 5, 6]]), flat([[5, 9, 5]])
+    binary, graded = RankingMetrics(**cuts), RankingMetrics(**cuts)
+    binary.add(ranked, *relevant)
+    graded.add(ranked, *relevant, torch.tensor([1, 1, 1]))
+    assert graded.result() == pytest.approx(binary.result())
+    higher = RankingMetrics(**cuts)
+    higher.add(ranked, *relevant, torch.tensor([1, 1, 3]))
+    assert higher.result()["ndcg@3"] == pytest.approx(3 / math.log2(3) / (3 + 1 / math.log2(3)))
+    with pytest.raises(ConfigError, match="gain must be"):
+        RankingMetrics(gain="square")

@@ -3,15 +3,17 @@
 import json
 
 import pytest
-from planned_runs import CACHED, CLICKS, make_config
+from planned_runs import CACHED, CALIBRATION, CLICKS, make_config
 
 from outsize.cli import main
+from outsize.plan.calibration import default_calibration, save_calibration
 from outsize.training.strict_toml import encode, to_toml
 
 
 @pytest.fixture
-def plan(tmp_path, capsys):
+def plan(tmp_path, capsys, monkeypatch):
     """Run the command; returns its exit code, output and messages."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
     (tmp_path / "run.toml").write_text(to_toml(encode(make_config(CLICKS, *CACHED))))
 
     def run(*words):
@@ -45,9 +47,31 @@ def test_it_prints_one_object(plan):
     [
         (("--ranks", "0"), "--ranks must be at least 1, but got 0"),
         (("--sample-steps", "1"), "--sample-steps must be at least 2, but got 1"),
+        (("--examples", "0"), "--examples must be at least 1, but got 0"),
         (("--memory", "much"), "'much' is no size of memory: write it as 2GB, 512MB or 1.5GiB"),
     ],
 )
 def test_errors_are_one_line(plan, words, message):
     code, out, messages = plan(*words)
     assert (code, out, messages) == (2, "", f"outsize: {message}\n")
+
+
+def test_the_calibration_of_this_user_is_found(plan, tmp_path):
+    assert json.loads(plan("--json")[1])["time"] is None
+    save_calibration(CALIBRATION, default_calibration())
+    found = json.loads(plan("--json")[1])["time"]
+    assert found["dense_s"] > 0
+    assert found["moves"]
+    _, _, messages = plan()
+    assert "times are those of a machine of 2 cores, today" in messages
+    assert "a step would take" in messages
+
+
+def test_a_calibration_that_is_not_there_is_one_line(plan, tmp_path):
+    path = tmp_path / "none.json"
+    code, out, messages = plan("--calibration", str(path))
+    assert (code, out) == (2, "")
+    assert messages == (
+        f"outsize: {path}: there is no calibration; measure anew: outsize bench calibrate "
+        f"--out {path}\n"
+    )

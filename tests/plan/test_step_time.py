@@ -1,11 +1,24 @@
 """The time of a step by part."""
 
+from dataclasses import replace
+
 import pytest
-from planned_runs import CACHED, CLICKS, make_config
+from planned_runs import CACHED, CALIBRATION, CLICKS, make_config
 
 from outsize.errors import ConfigError
 from outsize.plan import Planner
-from outsize.plan.step_time import Link, StepTime, exchange_seconds, read_link
+from outsize.plan.machine import Machine
+from outsize.plan.step_time import (
+    Exchange,
+    Link,
+    StepTime,
+    busiest_bytes,
+    calibrated_link,
+    moves_of,
+    read_link,
+)
+from outsize.plan.text import plan_lines
+from outsize.plan.traffic import Traffic
 
 
 def test_a_link_carries_bits():
@@ -20,13 +33,48 @@ def test_what_is_no_link_is_refused(text):
         read_link(text)
 
 
-def test_dense_gradients_go_round_a_ring_and_rows_in_four_rounds():
+def test_two_ranks_average_gradients_and_agree_on_a_flag():
     link = Link(8e6, 0.001)
-    assert exchange_seconds(link, 1, 1e9, 1000, exchanges_rows=True) == 0.0
-    ring = exchange_seconds(link, 4, 0.0, 1_000_000, exchanges_rows=False)
-    assert ring == pytest.approx(1.5 + 6 * 0.001)
-    rows = exchange_seconds(link, 4, 500_000.0, 0, exchanges_rows=True)
-    assert rows == pytest.approx(0.5 + 4 * 0.001)
+    assert Exchange(1, 1e9, 4, 1000).seconds(link) == 0.0
+    dense = Exchange(2, 0.0, 0, 1_000_000).seconds(link)
+    assert dense == pytest.approx(1.0 + 2 * 0.001 + 2 * 0.001)
+    rows = Exchange(2, 500_000.0, 4, 0).seconds(link)
+    assert rows == pytest.approx(0.5 + 4 * 0.001 + 2 * 0.001)
+
+
+def test_every_further_rank_adds_a_message_to_each_round_and_a_hop_to_the_ring():
+    link = Link(8e6, 0.001, peer_s=0.0001)
+    assert Exchange(2, 0.0, 3, 0).seconds(link) == pytest.approx((3 + 2) * 0.001)
+    eight = Exchange(8, 0.0, 3, 0).seconds(link)
+    assert eight == pytest.approx(3 * (0.001 + 6 * 0.0001) + 6 * 0.001)
+    ring = Exchange(8, 0.0, 3, 8).seconds(link) - eight
+    assert ring == pytest.approx(14 / 1e6 + (0.001 + 6 * 0.0001) + 7 * 0.001)
+
+
+def test_a_calibration_adds_latency_and_the_slower_of_link_and_software_sets_the_pace():
+    loop = calibrated_link(None, CALIBRATION)
+    assert loop.seconds(1e6) == pytest.approx(1e-3)
+    assert (loop.latency_s, loop.peer_s) == (2e-4, 1e-5)
+    slow = calibrated_link(Link(8e6, 5e-5), CALIBRATION)
+    assert slow == Link(8e6, 2.5e-4, 1e-5)
+    assert calibrated_link(Link(1e15), CALIBRATION).bits_per_s == loop.bits_per_s
+
+
+def test_the_busiest_owner_sets_the_bytes_of_a_round():
+    sent = {"ids": 100, "clocks": 0, "rows": 800, "gradients": 100}
+    traffic = Traffic(sent, 10, 5, 0, 0, 0, 2, 5, 5, 1.0, [], 0, 0.0, [2], busiest=2.0)
+    assert busiest_bytes(traffic) == 80 * 2 + 20
+    assert busiest_bytes(replace(traffic, busiest=1.0)) == 100
+
+
+def test_moves_name_what_shortens_a_step_most():
+    exchange, link = Exchange(2, 1e6, 4, 0), Link(8e6)
+    time = StepTime(0.1, 0.2, exchange.seconds(link), steps_per_epoch=1, num_ranks=2)
+    moves = moves_of(time, exchange, link)
+    assert list(moves.values()) == sorted(moves.values())
+    assert moves["a link of twice the bits per second"] == pytest.approx(0.3 + 0.5)
+    assert moves["dense weights on a device twice as fast"] == pytest.approx(1.25)
+    assert not any("link" in words for words in moves_of(time, Exchange(1, 0, 0, 0), link))
 
 
 def test_the_longest_part_is_named_with_what_shortens_it():
@@ -37,12 +85,53 @@ def test_the_longest_part_is_named_with_what_shortens_it():
     assert time.summary()["machine_hours_per_epoch"] == pytest.approx(8.0)
 
 
-def test_of_very_many_ranks_a_few_are_simulated(monkeypatch):
-    monkeypatch.setattr("outsize.plan.planning.MOST_RANKS", 3)
-    config = make_config(CLICKS, *CACHED, "data.num_train=20_000", "train.steps=3")
-    plan = Planner(config, 500, link=read_link("1Gbit")).plan()
-    assert plan.traffic.num_ranks == 3
+def test_of_very_many_ranks_a_few_are_simulated_and_the_rest_extrapolated(monkeypatch):
+    monkeypatch.setattr("outsize.plan.planning.MOST_RANKS", 4)
+    config = make_config(CLICKS, *CACHED, "data.num_train=20_000", "train.steps=6")
+    machine = Machine(read_link("1Gbit"), CALIBRATION)
+    plan = Planner(config, 500, machine=machine, num_examples=10_000_000).plan()
+    assert (plan.traffic.num_ranks, plan.traffic.simulated_ranks) == (500, [2, 4])
+    assert plan.steps_per_epoch == 10_000_000 // (500 * 32)
     assert len(plan.memory) == 500
     assert plan.total_memory.bytes_of("parameters") >= 4 * 4 * sum(s.num_rows for s in plan.tables)
     assert plan.time.total_s > 0
-    assert any("those of 3 ranks" in note for note in plan.notes)
+    assert plan.traffic.local / plan.traffic.reads == pytest.approx(1 / 500, rel=0.01)
+    assert any(
+        note.startswith("simulated: 2 and 4 ranks. Extrapolated to 500") for note in plan.notes
+    )
+    assert any(note.startswith("unknown:") for note in plan.notes)
+    assert any("extrapolated" in line for line in plan_lines(plan))
+
+
+def test_rows_that_do_not_travel_take_time_too():
+    plan = Planner(make_config(CLICKS, "train.steps=3"), machine=Machine(calibration=CALIBRATION))
+    time = plan.plan().time
+    assert time.rows_s > 0
+    assert time.exchange_s == 0
+
+
+def test_a_plan_scales_its_times_by_the_reference_of_the_calibration():
+    config = make_config(CLICKS, "train.steps=3")
+    slower = replace(CALIBRATION, dense_s=1000.0 * CALIBRATION.dense_s)
+    fast, slow = (
+        Planner(config, machine=Machine(calibration=each)).plan().time
+        for each in (CALIBRATION, slower)
+    )
+    assert slow.dense_s > 50 * fast.dense_s
+
+
+def test_overlap_changes_no_bytes_and_makes_the_time_an_upper_bound():
+    plans = [
+        Planner(
+            make_config(
+                CLICKS, *CACHED, "data.num_train=20_000", "train.steps=3",
+                f"embeddings.overlap={overlap}",
+            ),
+            2,
+            machine=Machine(link=read_link("1Gbit")),
+        ).plan()
+        for overlap in ("false", "true")
+    ]  # fmt: skip
+    assert plans[0].traffic.sent_bytes == plans[1].traffic.sent_bytes
+    assert any("nothing overlaps" in note for note in plans[0].notes)
+    assert any("an upper bound" in note for note in plans[1].notes)

@@ -11,6 +11,7 @@ from store_checks import (
     evaluation_reads_do_not_change_training,
     no_update_is_lost_and_staleness_is_bounded,
     number_of_owners_changes_no_bit,
+    overlapped_reads_are_one_step_late,
 )
 
 import outsize
@@ -97,6 +98,29 @@ def check_ddp_leaves_shards_alone():
     assert all(torch.equal(everyone[0], other) for other in everyone)
 
 
+def check_exchanges_overlap_with_collectives_of_the_model():
+    """Rows of the next batch travel while DDP averages gradients: neither takes the other's."""
+    spec = outsize.TableSpec("rows", 10, 4)
+    store = outsize.OverlappedStore(outsize.CachedStore(outsize.ShardedStore([spec]), 4, 2, 2))
+    model = _Scorer(outsize.EmbeddingCollection([outsize.FeatureSpec("rows")], store))
+    rows = outsize.RowSGD(store, learning_rate=0.1)
+    ddp = torch.nn.parallel.DistributedDataParallel
+    buffers = [name for name, _ in model.named_buffers()]
+    ddp._set_params_and_buffers_to_ignore_for_model(model, buffers)
+    wrapped = ddp(model)
+    batches = [torch.tensor([(rank() + step) % 10, 7]) for step in range(20)]
+    model.embeddings.prefetch({"rows": batches[0]})
+    for batch, following in zip(batches, [*batches[1:], None], strict=True):
+        if following is not None:
+            model.embeddings.prefetch({"rows": following})
+        wrapped(batch).sum().backward()
+        rows.step()
+    store.flush()
+    everyone = gather_rows(store.read(torch.arange(10)))
+    assert all(torch.equal(everyone[0], other) for other in everyone)
+    store.close()
+
+
 def check_a_rank_may_have_nothing():
     spec = outsize.TableSpec("rows", 10, 4)
     store = outsize.ShardedStore([spec])
@@ -123,5 +147,8 @@ with process_group(torch.device("cpu")):
     check_ddp_leaves_shards_alone()
     check_no_bit_changes()
     check_traces()
+    check_exchanges_overlap_with_collectives_of_the_model()
+    for cache in (None, (5, 3, 2, "lru")):
+        overlapped_reads_are_one_step_late(ProcessRanks(), 0, cache)
     print(f"rank {rank()} of {world_size()} has passed", flush=True)
 os._exit(0)

@@ -17,7 +17,7 @@ from outsize.contracts import RowCounts, RowStore, RowUpdate
 from outsize.kernels.rows.updates import SGDRule, UpdateRule
 from outsize.ranks.collectives import RankGroup
 from outsize.spec import Init, TableSpec
-from outsize.stores import CachedStore, ShardedStore
+from outsize.stores import CachedStore, OverlappedStore, ShardedStore
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,63 @@ def no_update_is_lost_and_staleness_is_bounded(
     counts = store.take_counts()
     lag = counts.largest_lag
     assert lag is None or lag <= read_staleness, "the reported lag exceeds the bound"
+
+
+def overlapped_reads_are_one_step_late(
+    ranks: RankGroup,
+    seed: int,
+    cache: tuple[int, float, float, str] | None,
+    num_rows: int = 40,
+    num_steps: int = 20,
+) -> None:
+    """A read that was started one batch ahead misses the last step, and else what the cache may.
+
+    Rows count updates, as in `no_update_is_lost_and_staleness_is_bounded`. Evaluation reads and
+    flushes miss nothing, and after a flush nor does the next read.
+    """
+    spec = TableSpec("rows", num_rows, ranks.size, Init(std=0.0))
+    inner: RowStore = ShardedStore([spec], group=ranks)
+    read, write = (0.0, 0.0) if cache is None else cache[1:3]
+    store = OverlappedStore(inner if cache is None else CachedStore(inner, *cache))
+    store.bind(SGDRule(1.0))
+    traces = [draw_trace(seed, rank, num_rows, num_steps) for rank in range(ranks.size)]
+    steps = list(zip(*traces, strict=True))
+    written = torch.zeros(num_rows, ranks.size, dtype=torch.int64)
+    before = written.clone()  # without the last step
+    others = ranks.size - 1
+    store.prefetch(steps[0][ranks.rank].reads)
+    for number, step in enumerate(steps):
+        mine = step[ranks.rank]
+        if number + 1 < num_steps:
+            store.prefetch(steps[number + 1][ranks.rank].reads)
+        (rows,) = store.checkout(mine.reads)
+        missed = before[mine.reads] - rows.detach().long()
+        assert (missed >= 0).all(), "an update was counted twice, or came too early"
+        assert (missed[:, ranks.rank] == 0).all(), "a worker missed more than its last update"
+        assert (missed <= read + write).all(), "missed too many updates of one worker"
+        late = (written[mine.reads] - rows.detach().long()).sum(dim=1)
+        own = (written - before)[mine.reads, ranks.rank]
+        most = read + others * (write + 1) if others else 0
+        assert (late - own <= most).all(), "missed too many updates of all others"
+        gradients = torch.zeros(mine.writes.shape[0], ranks.size)
+        gradients[:, ranks.rank] = -float(ranks.size)
+        store.submit(RowUpdate(mine.writes, (gradients,), torch.ones_like(mine.writes)))
+        before = written.clone()
+        for rank, theirs in enumerate(step):
+            written[theirs.writes, rank] += 1
+        if number % 5 == 0:
+            current = store.read(torch.arange(num_rows)).long()
+            assert torch.equal(current, written), "an evaluation read missed a pending update"
+        if mine.flushes:
+            store.flush()
+            before = written.clone()
+    store.flush()
+    assert torch.equal(store.read(torch.arange(num_rows)).long(), written), "an update was lost"
+    counts = store.take_counts()
+    assert counts is not None
+    assert counts.largest_lag is None or counts.largest_lag <= read, "the lag exceeds the bound"
+    assert counts.wait_s is not None
+    store.close()
 
 
 def trained_rows(

@@ -39,6 +39,18 @@ def test_a_legend_hides_no_data(plot, num_series):
     assert len(legend.get_texts()) == num_series
 
 
+def test_a_legend_with_one_long_name_stays_within_the_figure(plot):
+    figure, axes = plot
+    names = ["full tables", "best reachable (Bayes) 0.4091, not shown", "hash", "ce-concat", "cce"]
+    for name in names:
+        draw_series(axes, [(0, 0), (1, 1)], color="#000000", label=name)
+    legend_below(figure, axes, 4)
+    figure.draw_without_rendering()
+    (legend,) = figure.legends
+    assert legend.get_window_extent().x0 >= 0
+    assert legend.get_window_extent().x1 <= figure.bbox.width
+
+
 def test_the_same_figure_is_the_same_text():
     drawn = []
     for _ in range(2):

@@ -193,6 +193,20 @@ def test_repeated_names_and_unreadable_bytes_are_left_out_with_a_reason(write):
     }  # fmt: skip
 
 
+def test_what_a_column_cannot_be_read_for_and_a_rare_label_are_told_before_training(write):
+    columns = {**BASE, "label": [1, *[0] * (NUM_ROWS - 1)], "name": CITIES}
+    text = csv_of(columns).encode().replace(b"Rome", b"R\xf6m", 1)
+    notes = " ".join(suggest_run(write(text)).notes)
+    assert "iconv -f latin1 -t utf-8" in notes
+    assert f"only 1 row has label 1, of {NUM_ROWS:,} looked at" in notes
+
+
+def test_columns_that_all_have_one_name_are_named(write):
+    text = csv_of({"label": LABELS, "a": CITIES, "b": CITIES}).replace("label,a,b", "label,a,a")
+    with pytest.raises(DataError, match="several columns have the name a; give each a name"):
+        suggest_run(write(text))
+
+
 def test_rows_without_a_label_are_skipped_in_training(write):
     suggestion = suggest_run(write(csv_of({**BASE, "label": ["", *LABELS[1:]]})))
     assert suggestion.sections["data"]["max_bad_rows"] >= 1 / NUM_ROWS

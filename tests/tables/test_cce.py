@@ -412,7 +412,7 @@ def test_pointers_into_a_shared_pool_are_counted_as_wide_as_they_are():
     """Codes of one column fit in 2 bytes, but those of all four together do not."""
     spec = TableSpec("ad", num_rows=60_000, dim=4)
     budget = 1_800_000
-    table = build_table("cce", spec, max_bytes=budget, shared=True, columns=4)
+    table = build_table("cce", spec, max_bytes=budget, shared=True, columns=4, pointers="plain")
     assert table.num_main < 2**16 < table.num_codes
     assert table.pointers.dtype == torch.int32
     assert sum(table.memory_use().bytes_by_device["cpu"].values()) <= budget

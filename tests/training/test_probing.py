@@ -16,7 +16,7 @@ from outsize.errors import ConfigError, NonFiniteError
 from outsize.tables import Probe
 from outsize.training.probe_config import ProbeConfig
 from outsize.training.probed_examples import matching_batches, touching
-from outsize.training.probing import expected_visits, recluster_probed, tables_of
+from outsize.training.probing import recluster_probed, tables_of, touched_shares
 from outsize.training.run import _determinism
 from outsize.training.run_folder import RunFolder
 from outsize.training.strict_toml import encode
@@ -142,7 +142,7 @@ def test_a_block_reads_the_examples_that_have_its_ids():
                 hits = [block.contains(name, ids) for name, ids in batch.ids.items()]
                 assert torch.stack(hits).any(dim=0).all()
             num_seen += sum(batch.num_examples for batch in found)
-    assert num_seen / 600 == pytest.approx(expected_visits(task, probe, counts), rel=0.1)
+    assert num_seen / 600 == pytest.approx(sum(touched_shares(task, probe, counts)), rel=0.1)
 
 
 def test_more_visits_than_allowed_are_sampled():
@@ -150,6 +150,32 @@ def test_more_visits_than_allowed_are_sampled():
     settings = "embeddings.recluster.probe={blocks=6, rate=0.1, visits=0.5}"
     make_loop(make_config(*CCE, settings), callbacks=recorder).fit()
     assert all(line["visits"] <= 0.55 * 600 for line in recorder.of("probe"))
+
+
+def test_all_probes_of_a_short_run_visit_no_more_examples_than_the_run_itself():
+    recorder = Recorder()
+    settings = "embeddings.recluster.probe={blocks=6, rate=0.1}"
+    loop = make_loop(make_config(*CCE, settings), callbacks=recorder)
+    loop.fit()
+    visits = [line["visits"] for line in recorder.of("probe")]
+    assert len(visits) == 2
+    assert 0.5 * 600 * loop.state.epoch < sum(visits) <= 1.1 * 600 * loop.state.epoch
+
+
+@pytest.mark.parametrize(
+    ("config", "run_visits", "expected"),
+    [
+        (ProbeConfig(rate=0.1), 100.0, 2.0 / 3),
+        (ProbeConfig(rate=0.1), 1.5, 0.5),
+        (ProbeConfig(rate=0.1, passes=2), 1.5, 0.25),
+        (ProbeConfig(), 1.5, 1.5 / 7),  # four rates are tried on the first block
+        (ProbeConfig(visits=6.0), 0.1, 1.0),
+    ],
+)
+def test_the_share_of_examples_keeps_within_two_visits_and_within_the_run(
+    config, run_visits, expected
+):
+    assert config.share_of((1.0, 1.0, 1.0), run_visits) == pytest.approx(expected)
 
 
 def test_nan_in_a_probe_ends_the_run_in_words_and_nothing_has_changed(monkeypatch):

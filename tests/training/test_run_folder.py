@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from outsize.data import SyntheticConfig
 from outsize.errors import ConfigError, DataError, WriteError
+from outsize.spec import FeatureSpec, TableSpec
+from outsize.tables import CCETable
 from outsize.training.config import CheckpointConfig, RunConfig, TrainConfig
 from outsize.training.run_folder import RunFolder
 from outsize.training.tables_config import TablesConfig
@@ -337,3 +339,17 @@ def test_a_run_that_begins_anew_needs_no_log_that_can_be_read(folder):
 
     assert folder.metrics() == []
     assert folder.config() == RunConfig(seed=3)
+
+
+@pytest.mark.parametrize(("cap", "expected"), [("max_bytes", "plain"), ("max_params", "auto")])
+def test_a_run_of_before_packed_pointers_keeps_its_own(tmp_path, cap, expected):
+    folder = RunFolder(tmp_path / "run")
+    folder.begin(RunConfig(embeddings=TablesConfig(method="cce", **{cap: 4096})))
+    assert folder.config().embeddings.pointers == "auto"
+    saved = folder.config_file.read_text()
+    folder.config_file.write_text(saved.replace('pointers = "auto"\n', ""))
+    assert saved != folder.config_file.read_text()
+    found = folder.config().embeddings
+    assert found.pointers == expected
+    tables = found.build([FeatureSpec("ad")], [TableSpec("ad", 900, 16)], seed=0).tables
+    assert type(tables["ad"]) is CCETable

@@ -1,6 +1,7 @@
 """Whole runs whose rows are shared by ranks, with caches and without."""
 
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -11,10 +12,13 @@ from launching import RUN, curve, final_weights, launch, pid_of_rank
 from processes import run, run_ranks
 
 from outsize.checkpoint import list_checkpoints
+from outsize.errors import ConfigError
+from outsize.training import load_config
 from outsize.training.run_folder import RunFolder
 
 SHARDED = ["--set", "embeddings.store=sharded"]
 CACHED = [*SHARDED, "--set", "embeddings.cache.share=0.2"]
+OVERLAPPED = ["--set", "embeddings.overlap=true"]
 NO_CLIPPING = ["--set", "train.clip_norm=1e9"]
 
 
@@ -74,12 +78,13 @@ def test_runs_log_and_report_what_rows_cost(run_file, tmp_path):
 
 
 @pytest.mark.slow  # without a cache it is replaced in test_data_parallel
-def test_a_killed_rank_with_a_cache_is_replaced_and_the_run_ends_as_if_it_had_lived(tmp_path):
+@pytest.mark.parametrize("more", [[], OVERLAPPED], ids=["", "overlapped"])
+def test_a_killed_rank_with_a_cache_is_replaced_and_the_run_ends_as_if_it_had_lived(tmp_path, more):
     path = tmp_path / "run.toml"
     path.write_text(RUN.format(num_train=5_000))
     shorter = ["--set", "train.epochs=1", "--set", "train.validate_every=40"]
     words = ["-m", "outsize", "train", path, "--set", "train.batch_size=16", *shorter]
-    words += bounds(20, 3, "int8")
+    words += [*bounds(20, 3, "int8"), *more]
     code, _, errors = run_ranks(3, *words, "--out", tmp_path / "whole")
     assert code == 0, errors
     out = tmp_path / "killed"
@@ -109,6 +114,33 @@ def test_a_run_with_a_cache_goes_on_with_another_number_of_ranks(run_file, tmp_p
     alone = run("-m", "outsize", "train", run_file, *resume, "--set", "train.batch_size=48")
     assert alone.returncode == 0, alone.stderr
     assert curve(out)[-1][0] == 12
+
+
+def test_a_run_with_overlap_resumes_bit_for_bit(run_file, tmp_path):
+    settings = [*bounds(20, 3, "int8"), *OVERLAPPED, "--set", "checkpoint.keep=100"]
+    expected = train(2, run_file, tmp_path / "whole", *settings)
+    waited = [line["wait_s"] for line in RunFolder(tmp_path / "whole").metrics()
+              if line["split"] == "train"]  # fmt: skip
+    assert all(seconds >= 0 for seconds in waited)
+    shutil.copytree(tmp_path / "whole", tmp_path / "resumed")
+    _, *later = sorted(list_checkpoints(tmp_path / "resumed" / "checkpoint"))
+    for checkpoint in later:
+        shutil.rmtree(checkpoint)
+    assert len(later) > 2
+    assert train(2, run_file, tmp_path / "resumed", *settings, "--resume") == expected
+    weights, found = final_weights(tmp_path / "whole"), final_weights(tmp_path / "resumed")
+    assert weights.keys() == found.keys()
+    assert all(torch.equal(found[name], weights[name]) for name in weights)
+
+
+def test_overlap_is_refused_where_there_is_no_exchange_to_overlap(run_file, tmp_path):
+    for store, why in (("local", "keeps all rows on every rank"), ("served", "lets ranks wait")):
+        with pytest.raises(ConfigError, match=why):
+            load_config(run_file, ["embeddings.overlap=true", f"embeddings.store={store}"])
+    retrieval = tmp_path / "retrieval.toml"
+    retrieval.write_text('[data]\nkind = "synthetic-interactions"\n[model]\nkind = "two-tower"\n')
+    with pytest.raises(ConfigError, match=r"embeddings\.overlap is for click models"):
+        load_config(retrieval, ["embeddings.overlap=true", "embeddings.store=sharded"])
 
 
 def test_clipping_leaves_ranks_equal():

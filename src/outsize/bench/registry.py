@@ -7,9 +7,11 @@ from typing import Any
 
 from outsize.bench import (
     cache,
+    calibrate,
     compositional,
     dlrm,
     encode,
+    kmeans,
     negative_sampling,
     neighbors,
     rows,
@@ -24,6 +26,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "compositional": compositional.BENCHMARK,
     "dlrm": dlrm.BENCHMARK,
     "encode": encode.BENCHMARK,
+    "kmeans": kmeans.BENCHMARK,
     "negative-sampling": negative_sampling.BENCHMARK,
     "neighbors": neighbors.BENCHMARK,
     "rows": rows.BENCHMARK,
@@ -31,7 +34,7 @@ BENCHMARKS: dict[str, Benchmark] = {
 }
 # Benchmarks that are in the repository, not in the package → the command that runs them.
 MOVED: dict[str, str] = {
-    "kmeans": "python -m benchmarks.speed.kmeans",
+    "kmeans-fits": "python -m benchmarks.speed.kmeans",
     "least-squares": "python -m benchmarks.cce.least_squares",
     "negative-theory": "python -m benchmarks.negatives.theory",
     "recluster": "python -m benchmarks.speed.recluster",
@@ -48,26 +51,43 @@ def run_benchmark(
     """Run one benchmark by name; show its table, and write table and numbers to `out`.
 
     Args:
-        name: A key of `BENCHMARKS`, or "list" to show them.
-        out: Folder for `<name>-cpu.md` and `.json` (`-gpu` on a machine with a GPU).
+        name: A key of `BENCHMARKS`, "calibrate", or "list" to show them.
+        out: Folder for `<name>-cpu.md` and `.json` (`-gpu` on a machine with a GPU); of
+            "calibrate", its file.
         quick: Use sizes that only show that it works.
         quiet: Show nothing.
     """
     if name == "list":
         return _list(quiet)
+    if name == "calibrate":
+        return _calibrate(out, quick, quiet)
     if name in MOVED:
         raise ConfigError(
             f"benchmark {name!r} is not in the package; in a checkout run: {MOVED[name]}"
         )
     if name not in BENCHMARKS:
         raise ConfigError(
-            f"no benchmark {name!r}; there are {', '.join(BENCHMARKS)}.{closest(name, BENCHMARKS)}"
+            f"no benchmark {name!r}; there are {', '.join(_all())}.{closest(name, _all())}"
         )
     return measure(BENCHMARKS[name], out, quick=quick, quiet=quiet)
 
 
+def _all() -> dict[str, str]:
+    """What each benchmark measures."""
+    found = {name: benchmark.about for name, benchmark in BENCHMARKS.items()}
+    return dict(sorted({**found, "calibrate": calibrate.ABOUT}.items()))
+
+
 def _list(quiet: bool) -> dict[str, Any]:
     say = say_to_console(quiet)
-    for name, benchmark in BENCHMARKS.items():
-        say(f"{name:<18} {benchmark.about}")
-    return {"benchmarks": {name: benchmark.about for name, benchmark in BENCHMARKS.items()}}
+    for name, about in _all().items():
+        say(f"{name:<18} {about}")
+    return {"benchmarks": _all()}
+
+
+def _calibrate(out: Path | None, quick: bool, quiet: bool) -> dict[str, Any]:
+    say = say_to_console(quiet)
+    found, path = calibrate.calibrate(out, say, quick=quick)
+    for line in calibrate.calibration_lines(found, path):
+        say(line)
+    return calibrate.as_plain(found, path)

@@ -23,6 +23,7 @@ from outsize.cli.export_commands import evaluate, export, predict, serve
 from outsize.cli.init_command import init
 from outsize.cli.plan_command import plan
 from outsize.cli.report_command import report
+from outsize.cli.search_command import search
 from outsize.cli.tour_commands import bench, demo
 from outsize.cli.train_commands import compare, train
 from outsize.errors import ConfigError, LostRanksError, OutsizeError
@@ -54,6 +55,7 @@ COMMANDS: dict[str, Callable[..., dict[str, Any]]] = {
     "export": export,
     "predict": predict,
     "evaluate": evaluate,
+    "search": search,
     "serve": serve,
     "bench": bench,
 }
@@ -91,18 +93,25 @@ def main(arguments: list[str] | None = None) -> None:
                 raise
             traceback.print_exc()
             leave(1)
-        _fail(_with_way_out(error.format_message()), as_json)  # type: ignore[attr-defined]
+        _fail(_with_way_out(error.format_message(), words), as_json)  # type: ignore[attr-defined]
     if as_json and isinstance(result, dict) and is_first_rank():
         print(json.dumps(result))
     leave(result if isinstance(result, int) else 0)
 
 
-def _with_way_out(message: str) -> str:
-    """A message of the parser of the command line, with what a misspelt command may have meant."""
-    if not message.startswith("No such command"):
-        return message
-    word = message.partition("'")[2].partition("'")[0]
-    return f"No such command {word!r}.{suggestion(word, COMMANDS)}"
+def _with_way_out(message: str, words: list[str]) -> str:
+    """A message of the parser of the command line, with what to do about it.
+
+    Args:
+        message: The message.
+        words: The words of the command line.
+    """
+    if message.startswith("No such command"):
+        word = message.partition("'")[2].partition("'")[0]
+        return f"No such command {word!r}.{suggestion(word, COMMANDS)}"
+    if words[0] in COMMANDS and "Did you mean" not in message:
+        return f"{message.rstrip('.')}: outsize {words[0]} --help shows how"
+    return message
 
 
 class _Interrupted(Exception):

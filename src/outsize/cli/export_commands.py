@@ -171,7 +171,7 @@ def evaluate(
     file: Annotated[
         Path | None,
         typer.Argument(
-            help="A labelled CSV, TSV or Parquet file; none for the splits of a graph run.",
+            help="A labelled CSV, TSV or Parquet file; none for the splits of a graph or text run.",
             metavar="FILE",
         ),
     ] = None,
@@ -188,17 +188,25 @@ def evaluate(
         float | None,
         typer.Option(help="The largest share of malformed rows that is skipped. As in training."),
     ] = None,
+    run_file: Annotated[
+        Path | None,
+        typer.Option(help="For a retrieval model, also write the rankings to a TREC run file."),
+    ] = None,
+    depth: Annotated[int, typer.Option(help="Items per query in the run file.")] = 1000,
     imports: Imports = [],  # noqa: B006
     as_json: AsJson = False,
 ) -> dict[str, Any]:
     """Measure a trained model on a labelled file."""
     from outsize.training.evaluate import evaluate as evaluate_model
     from outsize.training.metric_names import in_words
+    from outsize.training.run_files import RunFile
 
     import_modules(imports)
+    written = None if run_file is None else RunFile(run_file, depth)
     summary = evaluate_model(
-        model, file, step, exclude=exclude, max_bad_rows=max_bad_rows, quiet=as_json
-    )
+        model, file, step, exclude=exclude, max_bad_rows=max_bad_rows, run_file=written,
+        quiet=as_json,
+    )  # fmt: skip
     if summary["note"]:
         say(f"note: {summary['note']}")
     if not as_json:
@@ -206,10 +214,14 @@ def evaluate(
         if "validation" in summary:
             for split, name in (("validation", "validation"), ("test", "metrics")):
                 say(f"weights{which}  {split}  {in_words(summary[name])}")
+            if run_file is not None:
+                say(f"rankings  →  {run_file}")
             return summary
         say(f"weights{which} on {summary['num_rows']:,} rows  {in_words(summary['metrics'])}")
         if summary["num_bad"]:
             say(f"{summary['num_bad']:,} malformed rows were skipped")
+        if run_file is not None:
+            say(f"rankings  →  {run_file}")
     return summary
 
 
@@ -217,12 +229,12 @@ def serve(
     model: Annotated[Path, typer.Argument(help="The folder of an export.", metavar="DIR")],
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8000,
-    max_rows: Annotated[int, typer.Option(help="Rows per request.")] = 10_000,
+    max_rows: Annotated[int, typer.Option(help="Rows or queries per request.")] = 10_000,
     max_bytes: Annotated[int, typer.Option(help="Bytes per request.")] = 10_000_000,
     imports: Imports = [],  # noqa: B006
     as_json: AsJson = False,
 ) -> dict[str, Any]:
-    """Serve an exported click model by HTTP: POST /predict takes JSON rows of raw values."""
+    """Serve an exported model by HTTP: rows of a click model, or a search page of a text model."""
     from outsize.export.serving import serve as serve_model
 
     import_modules(imports)

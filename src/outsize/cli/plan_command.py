@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -27,15 +28,30 @@ def plan(
     latency_us: Annotated[
         float, typer.Option(metavar="US", help="Microseconds of a round over the link.")
     ] = 50.0,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="What outsize bench calibrate has written. Default: that of this user, if any.",
+        ),
+    ] = None,
+    examples: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Training examples of the whole data, if the run reads a sample."
+        ),
+    ] = None,
     sample_steps: Annotated[
         int, typer.Option(metavar="N", help="Steps to simulate at most, where rows travel.")
     ] = 500,
     imports: Imports = [],  # noqa: B006
     as_json: AsJson = False,
 ) -> dict[str, Any]:
-    """Say what a run will take: memory, steps, disk, bytes between ranks. Nothing is trained."""
+    """Say what a run will take: memory, steps, disk, bytes and time. Nothing is trained."""
     from outsize.plan import Planner
     from outsize.plan.budget import read_size, ways_to_fit
+    from outsize.plan.calibration import default_calibration, load_calibration
+    from outsize.plan.machine import Machine
     from outsize.plan.step_time import read_link
     from outsize.plan.text import plan_lines, way_lines
     from outsize.training import load_config
@@ -43,7 +59,11 @@ def plan(
     import_modules(imports)
     limit = None if memory is None else read_size(memory)
     way = None if link is None else read_link(link, latency_us)
-    planner = Planner(load_config(run, settings), ranks, sample_steps, limit, way)
+    if calibration is None and default_calibration().exists():
+        calibration = default_calibration()
+    speed = None if calibration is None else load_calibration(calibration)
+    config = load_config(run, settings)
+    planner = Planner(config, ranks, sample_steps, limit, Machine(way, speed), examples)
     found = planner.plan()
     ways = [] if memory is None else ways_to_fit(planner, found)
     if not as_json:

@@ -25,7 +25,10 @@ def demo(
 
 def bench(
     name: Annotated[str, typer.Argument(help="Which benchmark; 'list' shows them.")] = "list",
-    out: Annotated[Path | None, typer.Option(help="Also write the results to this folder.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Also write the results to this folder; of calibrate, the file."),
+    ] = None,
     quick: Annotated[bool, typer.Option(help="Small sizes, to try the command.")] = False,
     as_json: AsJson = False,
 ) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The interface of nearest-centroid engines: prepare the centroids, then search chunks of points.
 
 All chunks passed to an engine have the same size, so a point's result does not depend on how many
-other points are searched with it.
+other points are searched with it; unless the engine says that the size makes no difference.
 
 In this package `*columns` is an optional leading axis: a tensor holds one column, or several that
 are processed as a batch.
@@ -16,7 +16,7 @@ from typing import Literal
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-EngineName = Literal["auto", "torch", "faiss"]
+EngineName = Literal["auto", "torch", "faiss", "numba"]
 
 CHUNK_POINTS = 1 << 17  # every engine's chunk is a power of two up to this
 
@@ -29,10 +29,12 @@ class Searcher:
         chunk_points: Points per column in a chunk; a power of two up to `CHUNK_POINTS`.
         search: Returns the index of the centroid nearest to each point of a chunk. Rounding
             decides near ties, in the same way for equal points.
+        any_size: Whether a chunk may have fewer points, and the lowest of equal centroids is found.
     """
 
     chunk_points: int
     search: Callable[[Float[Tensor, "*columns points dim"]], Int64[Tensor, "*columns points"]]
+    any_size: bool = False
 
 
 Engine = Callable[[Float[Tensor, "*columns k dim"]], Searcher]

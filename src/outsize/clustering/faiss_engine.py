@@ -17,6 +17,7 @@ from outsize.interrupts import check_stop
 # faiss is 13 times as fast as torch at dim 4. Without it, faiss is slower, and a point's result
 # depends on its position and on the number of threads.
 MAX_DIM = 32
+MISSING = "faiss is not installed: pip install 'outsize[faiss]'"
 _MIN_NUMBERS = 1 << 17
 # Upper bound of points × centroids × dim per call: a call cannot be interrupted, and this many
 # multiplications take a second or two on one core.

@@ -64,6 +64,7 @@ def kmeans(
     engine: EngineName = "auto",
     max_points_per_cluster: int = 256,
     progress: bool = False,
+    tolerance: float = 0.0,
 ) -> Clustering:
     """Find centroids that minimize the weighted squared distance of points to the nearest one.
 
@@ -80,15 +81,19 @@ def kmeans(
         init: How the initial centroids are chosen, see `outsize.clustering.seeding`.
         seed: Seed of the sample, the initial centroids and the moves of empty clusters. Every
             column draws the same numbers.
-        engine: The engine that finds nearest centroids: "faiss" (CPU only, dim up to 32), "torch",
-            or "auto" for the faster available one.
+        engine: The engine that finds nearest centroids: "numba" (CPU only, dim up to 16), "faiss"
+            (CPU only, dim up to 32), "torch", or "auto" for the first of them that is available.
         max_points_per_cluster: If there are more than k times this many points, a weighted sample
             is fitted. It is reweighted so that the error of any centroids on the sample is an
             unbiased estimate of their error on all points.
         progress: Show a progress bar on standard error.
+        tolerance: A column also stops when an iteration lowers its error by no more than this share
+            of it; 0 to go on until no assignment changes.
     """
     started = time.perf_counter()
     _check(points, num_clusters, iterations, init, max_points_per_cluster)
+    if not 0 <= tolerance < 1:
+        raise ConfigError(f"tolerance must be >= 0 and < 1, but got {tolerance}")
     prepare = choose_engine(engine, points)
     seed = derive_seed(seed, "k-means")
     chosen, masses = _sample(points, weights, num_clusters * max_points_per_cluster, seed)
@@ -109,7 +114,9 @@ def kmeans(
             # Every column has drawn equally often, so the last generator can continue for all.
             centroids = torch.stack(first).view(*rows.shape[:-2], num_clusters, -1)
             advance = partial(advance_to, done * iterations)
-            centroids, made = lloyd(rows, masses, centroids, iterations, generator, search, advance)
+            centroids, made = lloyd(
+                rows, masses, centroids, iterations, generator, search, advance, tolerance
+            )
             advance_to((done + 1) * iterations)
             fitted.append((centroids, *_quality(rows, masses, centroids, search), made))
     all_centroids, mse, num_empty, iterations_made = zip(*fitted, strict=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -22,8 +23,12 @@ def lloyd(
     generator: Generator,
     search: Search,
     advance: Callable[[int], None],
+    tolerance: float = 0.0,
 ) -> tuple[Float[Tensor, "*columns k dim"], int]:
     """Iterate until no assignment changes, at most `iterations` times.
+
+    With a tolerance, a column also stops when an iteration lowers its error by no more than that
+    share of it.
 
     An empty cluster is moved to a point drawn in proportion to its weighted squared error, which
     tends to split a cluster of large error. If the error is 0, nothing is moved.
@@ -41,6 +46,7 @@ def lloyd(
     generators = [generator.clone_state() for _ in all_points]
     labels = torch.full(points.shape[:-1], -1, device=points.device)
     moving = torch.ones(points.shape[:-2], dtype=torch.bool, device=points.device)
+    previous = torch.full(moving.shape, math.inf, dtype=torch.float64, device=points.device)
     for iteration in range(iterations):
         found = search(points, centroids)
         moving = moving & (found != labels).any(dim=-1)
@@ -51,6 +57,10 @@ def lloyd(
         means /= mass.masked_fill(empty, 1).unsqueeze(-1)
         unchanged = empty | ~moving.unsqueeze(-1)
         centroids = torch.where(unchanged.unsqueeze(-1), centroids, means.float())
+        if tolerance:
+            error = _error(points, weights, mass, means)
+            moving = moving & ~(error >= (1 - tolerance) * previous)
+            previous = error
         is_moving, num_empty = torch.stack([moving, empty.sum(dim=-1)]).view(2, -1).tolist()
         if not any(is_moving):
             return centroids, iteration
@@ -80,3 +90,15 @@ def _move_empty(
     error = weights * squared_distances(points, centroids[labels])
     if error.sum() > 0:
         centroids[empty] = points[draw_by_mass(error, int(empty.sum()), generator)]
+
+
+def _error(
+    points: Float[Tensor, "*columns n dim"],
+    weights: Float64[Tensor, " n"],
+    mass: Tensor,
+    means: Tensor,
+) -> Float64[Tensor, "*columns"]:
+    """The weighted squared distance of points to the means of their clusters."""
+    total = points.square().sum(dim=-1).double() @ weights
+    explained = mass.double() * means.double().square().sum(dim=-1)
+    return total - explained.sum(dim=-1)

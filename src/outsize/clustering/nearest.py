@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from outsize.clustering import faiss_engine, torch_engine
+from outsize.clustering import faiss_engine, numba_engine, torch_engine
 from outsize.clustering.checks import check_points
 from outsize.clustering.engine import CHUNK_POINTS, Engine, EngineName, column_batches
 from outsize.errors import ConfigError
 from outsize.interrupts import check_stop
 
 __all__ = ["CHUNK_POINTS", "choose_engine", "nearest", "nearest_in_column"]
+
+_ENGINES: dict[str, Engine] = {
+    "torch": torch_engine.prepare,
+    "numba": numba_engine.prepare,
+    "faiss": faiss_engine.prepare,
+}
+_LOW_DIM: dict[str, Any] = {"numba": numba_engine, "faiss": faiss_engine}  # the fastest first
 
 
 @torch.no_grad()
@@ -34,7 +43,8 @@ def nearest(
     Args:
         points: Finite points.
         centroids: Finite centroids on the same device.
-        engine: "faiss" (CPU only, dim up to 32), "torch", or "auto" for the faster available one.
+        engine: "numba" (CPU only, dim up to 16), "faiss" (CPU only, dim up to 32), "torch", or
+            "auto" for the first of them that is available.
     """
     check_points(points, "points")
     check_points(centroids, "centroids")
@@ -54,24 +64,26 @@ def nearest(
 
 def choose_engine(engine: EngineName, points: Float[Tensor, "columns n dim"]) -> Engine:
     """The engine of a name, for points of this device and dim."""
-    if engine not in ("auto", "torch", "faiss"):
-        raise ConfigError(f"engine must be auto, torch or faiss, but got {engine!r}")
-    on_cpu = points.device.type == "cpu"
-    fused = points.shape[2] <= faiss_engine.MAX_DIM
-    if engine == "faiss":
+    if engine not in ("auto", *_ENGINES):
+        raise ConfigError(f"engine must be auto, torch, faiss or numba, but got {engine!r}")
+    on_cpu, dim = points.device.type == "cpu", points.shape[2]
+    if engine == "auto":
+        for name, module in _LOW_DIM.items():
+            if on_cpu and dim <= module.MAX_DIM and module.is_available():
+                return _ENGINES[name]
+        return torch_engine.prepare
+    if engine in _LOW_DIM:
+        module = _LOW_DIM[engine]
         if not on_cpu:
-            raise ConfigError(f"faiss works on the CPU, but the points are on {points.device}")
-        if not faiss_engine.is_available():
-            raise ConfigError("faiss is not installed: pip install 'outsize[faiss]'")
-        if not fused:
+            raise ConfigError(f"{engine} works on the CPU, but the points are on {points.device}")
+        if not module.is_available():
+            raise ConfigError(module.MISSING)
+        if dim > module.MAX_DIM:
             raise ConfigError(
-                f"faiss is used up to dim {faiss_engine.MAX_DIM}, but the points have "
-                f"{points.shape[2]}; leave the engine to auto"
+                f"{engine} is used up to dim {module.MAX_DIM}, but the points have {dim}; "
+                "leave the engine to auto"
             )
-        return faiss_engine.prepare
-    if engine == "auto" and on_cpu and fused and faiss_engine.is_available():
-        return faiss_engine.prepare
-    return torch_engine.prepare
+    return _ENGINES[engine]
 
 
 def nearest_in_column(
@@ -86,18 +98,20 @@ def nearest_in_column(
     # Scores are differences of squares: far from the origin they would lose all precision.
     centre = centroids.mean(dim=-2, keepdim=True, dtype=torch.float64).float()
     searcher = engine(centroids - centre)
-    lowest = _lowest_equal(centroids)
+    lowest = None if searcher.any_size else _lowest_equal(centroids)
     for start in range(0, points.shape[-2], searcher.chunk_points):
         check_stop()
         chunk = points[..., start : start + searcher.chunk_points, :].float() - centre
         num_points = chunk.shape[-2]
-        if num_points < searcher.chunk_points:
+        if num_points < searcher.chunk_points and not searcher.any_size:
             num_missing = searcher.chunk_points - num_points
             padding = chunk.new_zeros(*chunk.shape[:-2], num_missing, chunk.shape[-1])
             chunk = torch.cat([chunk, padding], dim=-2)
         # A different memory layout may select a kernel that rounds differently.
         found = searcher.search(chunk.contiguous())[..., :num_points]
-        labels[..., start : start + num_points] = lowest.gather(-1, found)
+        labels[..., start : start + num_points] = (
+            found if lowest is None else lowest.gather(-1, found)
+        )
     return labels
 
 

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
+from outsize.kernels.arrays import array, is_plain_float
+from outsize.kernels.compiled import compiled, is_worthwhile
+from outsize.kernels.threads import num_parts, run_parts
+
+_LEAST_NUMBERS = 1 << 16  # below, torch is as fast
 Sums = tuple[Float64[Tensor, "*columns k"], Float64[Tensor, "*columns k dim"]]
 
 
@@ -16,7 +22,11 @@ def prepare_sums(
     points: Float[Tensor, "*columns n dim"], weights: Float64[Tensor, " n"], num_clusters: int
 ) -> Callable[[Int64[Tensor, "*columns n"]], Sums]:
     """A function from labels to each cluster's weight and sum of weighted points."""
-    *columns, _, dim = points.shape
+    *columns, num_points, dim = points.shape
+    if not columns and is_plain_float(points) and is_worthwhile(num_points * dim, _LEAST_NUMBERS):
+        code = compiled("clusters.clusters_numba")
+        if code is not None:
+            return _compiled_sums(code, points, weights, num_clusters)
     num_sums = math.prod(columns) * num_clusters
     masses = weights.expand(points.shape[:-1])
     moments = points.double() * weights.unsqueeze(1)
@@ -29,6 +39,29 @@ def prepare_sums(
         added = add(rows, (labels + offsets).flatten(), num_sums)
         mass, *parts = added.view(1 + dim, *columns, num_clusters)
         return mass, torch.stack(parts, dim=-1)
+
+    return sums
+
+
+def _compiled_sums(
+    code: Any, points: Float[Tensor, "n dim"], weights: Float64[Tensor, " n"], num_clusters: int
+) -> Callable[[Int64[Tensor, " n"]], Sums]:
+    """`prepare_sums` in one pass over the points, with the same rounding."""
+    parts = num_parts(points.numel(), _LEAST_NUMBERS)
+    inputs = array(points), array(weights.contiguous())
+
+    def sums(labels: Int64[Tensor, " n"]) -> Sums:
+        masses = weights.new_zeros(num_clusters)
+        moments = weights.new_zeros(num_clusters, points.shape[1])
+        run_parts(
+            code.add_to_clusters,
+            parts,
+            *inputs,
+            array(labels.contiguous()),
+            array(masses),
+            array(moments),
+        )
+        return masses, moments
 
     return sums
 

@@ -80,5 +80,6 @@ def _embeddings_of(config: RunConfig) -> str:
         cap = wanted.max_params or wanted.max_bytes
         return wanted.method if cap is None else f"{wanted.method} {cap:,}"
     if isinstance(wanted, StoreConfig):
-        return wanted.store + (f", cache {wanted.cache.share:g}" if wanted.cache.share else "")
+        cache = f", cache {wanted.cache.share:g}" if wanted.cache.share else ""
+        return wanted.store + cache + (", overlapped" if wanted.overlap else "")
     return type(wanted).__name__

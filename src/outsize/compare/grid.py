@@ -16,6 +16,8 @@ from outsize.training.tables_config import TablesConfig
 Unit = Literal["parameters", "bytes"]
 UNITS: tuple[Unit, ...] = ("parameters", "bytes")
 BASELINE = "full"
+TUNED = "pq-tuned"
+QUANTIZED = ("pq", TUNED)  # methods that need the full tables in training
 _BYTES_PER_NUMBER = 4  # rows are float32
 _DEFAULT_SHARES = (1000, 100, 10)
 
@@ -25,11 +27,12 @@ class Cell:
     """One run of the grid.
 
     Attributes:
-        method: A key of `outsize.TABLES`.
+        method: A key of `outsize.TABLES`, or one of `QUANTIZED`.
         budget: The cap on each table; `None` for full tables.
         seed: Seed of the run.
-        config: The configuration of the run.
+        config: The configuration of the run; of a method of `QUANTIZED`, that of full tables.
         folder: Its run folder.
+        unit: Unit of the budget.
     """
 
     method: str
@@ -37,6 +40,7 @@ class Cell:
     seed: int
     config: RunConfig
     folder: Path
+    unit: Unit = "parameters"
 
     @property
     def name(self) -> str:
@@ -50,7 +54,8 @@ class Grid:
 
     Attributes:
         run: The configuration that every cell is a variant of.
-        methods: Keys of `outsize.TABLES`, without "full", which is always included.
+        methods: Keys of `outsize.TABLES`, without "full", which is always included; or methods of
+            `QUANTIZED`, for click models.
         budgets: Caps on each table, ascending; if empty, `within` chooses them.
         unit: Unit of the budgets: "parameters", or "bytes" including index maps.
         num_seeds: Runs per method and budget, with consecutive seeds from the run's own on.
@@ -68,6 +73,11 @@ class Grid:
             raise ConfigError(
                 f"tables are compared by click models and classes of nodes, but this is a {what} "
                 "run: choose another [model] and [data]"
+            )
+        if self.run.task != "click" and set(QUANTIZED) & set(self.methods):
+            raise ConfigError(
+                f"{' and '.join(QUANTIZED)} are compared by click models, but this run is of "
+                f"another task: leave them out of --tables"
             )
         if not self.methods:
             raise ConfigError(
@@ -104,11 +114,18 @@ class Grid:
         return [self._cell(method, budget, s, out) for s in seeds for method, budget in columns]
 
     def _cell(self, method: str, budget: int | None, seed: int, out: Path) -> Cell:
+        trained = BASELINE if method in QUANTIZED else method
+        cap = None if method in QUANTIZED else budget
+        own = tables_config(self.run)
+        recluster = own.recluster
+        if not TABLES[trained].can_probe:
+            recluster = replace(recluster, probe=None)
         embeddings = replace(
-            tables_config(self.run),
-            method=method,
-            max_params=budget if self.unit == "parameters" else None,
-            max_bytes=budget if self.unit == "bytes" else None,
+            own,
+            method=trained,
+            recluster=recluster,
+            max_params=cap if self.unit == "parameters" else None,
+            max_bytes=cap if self.unit == "bytes" else None,
         )
         config = replace(
             self.run,
@@ -117,7 +134,7 @@ class Grid:
             checkpoint=replace(self.run.checkpoint, keep=1),
         )
         parts = [method, *([] if budget is None else [self.budget_name(budget)]), str(seed)]
-        return Cell(method, budget, seed, config, out / "cells" / "-".join(parts))
+        return Cell(method, budget, seed, config, out / "cells" / "-".join(parts), self.unit)
 
     def budget_name(self, budget: int) -> str:
         """A budget as part of a folder name."""
@@ -138,8 +155,9 @@ def read_methods(words: Iterable[str]) -> tuple[str, ...]:
         return _compressing()
     methods = dict.fromkeys(_split(words))
     for method in methods:
-        if method not in TABLES:
-            raise ConfigError(f"no table method {method!r}.{suggestion(method, TABLES)}")
+        if method not in TABLES and method not in QUANTIZED:
+            known = [*TABLES, *QUANTIZED]
+            raise ConfigError(f"no table method {method!r}.{suggestion(method, known)}")
     return tuple(method for method in methods if method != BASELINE)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import traceback
 
 from outsize.checkpoint import remove_checkpoints
-from outsize.compare.grid import Cell
+from outsize.compare.grid import QUANTIZED, Cell
 from outsize.compare.outcome import Outcome, load_outcome, plain_result, save_outcome
+from outsize.compare.quantized import quantized_result
 from outsize.errors import BudgetError, OutsizeError
 from outsize.files import write_text_atomically
 from outsize.training import train
@@ -42,10 +43,12 @@ def _train_and_save(cell: Cell) -> Outcome:
     resume = folder.holds_run()
     try:
         result = train(cell.config, cell.folder, resume=resume, quiet=True)
-        outcome = Outcome(cell, "finished", result=plain_result(result))
+        is_quantized = cell.method in QUANTIZED
+        found = quantized_result(cell, result) if is_quantized else plain_result(result)
+        outcome = Outcome(cell, "finished", result=found)
     except BudgetError as error:
         outcome = Outcome(cell, "does not fit", _line(error))
-        if not resume:
+        if not folder.holds_run():
             folder.begin(cell.config)
     save_outcome(outcome)
     remove_checkpoints(folder.checkpoints)  # those of a whole grid would fill the disk

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from outsize.compare.crossing import Kind
 from outsize.compare.factors import FITS, Factor, Factors, format_factor
-from outsize.compare.grid import BASELINE
+from outsize.compare.grid import BASELINE, QUANTIZED
 from outsize.compare.results import Best, Comparison, Point
 from outsize.reporting.quantities import format_bytes
 
@@ -79,6 +79,9 @@ def best_lines(comparison: Comparison, best: Sequence[Best]) -> list[str]:
         if entry.ties:
             line += f", a tie with {', '.join(entry.ties)}: their ranges overlap"
         lines.append(line)
+    needs_full = [method for method in comparison.grid.methods if method in QUANTIZED]
+    if needs_full:
+        lines.append(f"{' and '.join(needs_full)}: the full tables must fit in training")
     if num_seeds == 1:
         lines.append("one seed shows no spread: small differences mean nothing")
     return lines

@@ -100,6 +100,8 @@ class RowCounts:
         largest_lag: max(owner's clock − copy's clock) over the copies that were read; `None` if no
             copy was read, or no copy was checked with its owner.
         exchange_s: Seconds spent in rounds with other ranks.
+        wait_s: Seconds that steps have waited for these rounds; `None` if they do not overlap with
+            the computation.
     """
 
     sent_bytes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(BYTE_KINDS, 0))
@@ -110,6 +112,7 @@ class RowCounts:
     evictions: int = 0
     largest_lag: int | None = None
     exchange_s: float = 0.0
+    wait_s: float | None = None
 
     def see_sent(self, bytes_by_kind: Mapping[str, int]) -> None:
         """Record a message to another rank."""

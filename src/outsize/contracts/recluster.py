@@ -20,6 +20,8 @@ class ReclusterReport:
         entropies: H₁ … H_c of the new pointers (see `pointer_entropies`), in nats.
         warning: A problem with the new pointers; empty if there is none.
         seconds: Elapsed time.
+        pointer_bits: Bits that the pointers of an id are stored in.
+        entropy_bits: Bits that they would take on average if each column were entropy coded.
     """
 
     mse: float
@@ -29,6 +31,8 @@ class ReclusterReport:
     entropies: tuple[float, ...]
     warning: str
     seconds: float
+    pointer_bits: int = 0
+    entropy_bits: float = 0.0
 
     def as_metrics(self) -> dict[str, Any]:
         """The report as JSON values, for a line of metrics."""

@@ -57,11 +57,13 @@ class RowStore(nn.Module, ABC):
         seed: Seed of initial values and of the rounding of half-precision rows.
         is_shared: Whether each rank keeps a part of the rows instead of all of them.
         is_asynchronous: Whether ranks train at their own pace instead of in lockstep.
+        reads_ahead: Whether `prefetch` starts to read rows.
         fused: What updates rows in the backward pass, if an optimizer was made with `fused`.
     """
 
     is_shared: bool = False
     is_asynchronous: bool = False
+    reads_ahead: bool = False
     fused: FusedRows | None = None
 
     def __init__(self, specs: Sequence[TableSpec], seed: int = 0) -> None:
@@ -200,11 +202,28 @@ class RowStore(nn.Module, ABC):
 
     def checkout(self, ids: Int64[Tensor, " n"]) -> tuple[Float[Tensor, "_ _"], ...]:
         """Rows for training: one float32 leaf per group, whose gradients become `pending`."""
-        reply = self.exchange(None, ids)
-        runs = self.layout.split(ids)
-        return tuple(
-            self.pending.leaf(rows, run, group)
-            for group, (rows, run) in enumerate(zip(reply.rows, runs, strict=True))
+        return self._leaves(self.exchange(None, ids).rows, ids)
+
+    def prefetch(self, ids: Int64[Tensor, " n"]) -> None:
+        """Say what a later `checkout` will ask for; a store that `reads_ahead` starts to read it.
+
+        All ranks call it alike, in the order in which they check out. By default nothing is done.
+        """
+
+    def fail_ahead(self, error: Exception) -> None:
+        """In place of `prefetch`, if this rank cannot read its batch: all ranks raise at its turn.
+
+        By default nothing is done: the batch fails when it is read.
+        """
+
+    def use_own_group(self) -> None:
+        """Exchange over a process group of its own, so that other collectives may run meanwhile.
+
+        All ranks call it, before the first exchange.
+        """
+        raise ConfigError(
+            f"the exchange of a {type(self).__name__} cannot run beside other collectives: "
+            "overlap a ShardedStore, or a CachedStore in front of one"
         )
 
     def reduce_pending(self) -> None:
@@ -284,6 +303,16 @@ class RowStore(nn.Module, ABC):
             for i, group in enumerate(self.layout.groups)
         )
         self.submit(RowUpdate(unique, parts, torch.ones_like(unique)))
+
+    def _leaves(
+        self, rows: tuple[Float[Tensor, "_ _"], ...], ids: Int64[Tensor, " n"]
+    ) -> tuple[Float[Tensor, "_ _"], ...]:
+        """Rows of a reply as leaves, one per group, given their ids."""
+        runs = self.layout.split(ids)
+        return tuple(
+            self.pending.leaf(part, run, group)
+            for group, (part, run) in enumerate(zip(rows, runs, strict=True))
+        )
 
     def _unique(
         self, spec: TableSpec, ids: Int64[Tensor, "*shape"]

@@ -35,11 +35,13 @@ class EmbeddingTable(nn.Module, ABC):
         can_probe: Whether it can cluster by rows that ids are trained with on their own, see
             `outsize.Probe`.
         can_encode: Whether the method implements `encode` and `decode`.
+        within_options: Settings that `within` takes beside those of the constructor.
     """
 
     can_recluster: ClassVar[bool] = False
     can_probe: ClassVar[bool] = False
     can_encode: ClassVar[bool] = False
+    within_options: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, spec: TableSpec) -> None:
         super().__init__()

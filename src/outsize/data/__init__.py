@@ -26,6 +26,16 @@ from outsize.data.retrieval_data import Entities, PairBatch, RetrievalData, Retr
 from outsize.data.synthetic import SyntheticClicks, SyntheticConfig
 from outsize.data.synthetic_interactions import SyntheticInteractionsConfig
 from outsize.data.tabular import TabularConfig
+from outsize.data.texts import (
+    BeirConfig,
+    MsMarcoConfig,
+    PydocsConfig,
+    TextDataConfig,
+    TextPairs,
+    TextPairsConfig,
+    Texts,
+    TokenData,
+)
 from outsize.registries import ByTask
 
 CLICK_DATA: dict[str, type[ClickDataConfig]] = {
@@ -38,6 +48,10 @@ CLICK_DATA: dict[str, type[ClickDataConfig]] = {
 RETRIEVAL_DATA: dict[str, type[RetrievalDataConfig]] = {
     "interactions": InteractionsConfig,
     "synthetic-interactions": SyntheticInteractionsConfig,
+    "text-pairs": TextPairsConfig,
+    "beir": BeirConfig,
+    "ms-marco": MsMarcoConfig,
+    "pydocs": PydocsConfig,
 }
 GRAPH_DATA: dict[str, type[GraphDataConfig]] = {
     "synthetic-graph": SyntheticGraphConfig,
@@ -58,6 +72,7 @@ __all__ = [
     "RETRIEVAL_DATA",
     "AmazonConfig",
     "AvazuConfig",
+    "BeirConfig",
     "ClickBatch",
     "ClickData",
     "ClickDataConfig",
@@ -72,10 +87,12 @@ __all__ = [
     "ItemLists",
     "LinkSplit",
     "MovieLensConfig",
+    "MsMarcoConfig",
     "NodeLabels",
     "NpzGraphConfig",
     "OgbConfig",
     "PairBatch",
+    "PydocsConfig",
     "RedditConfig",
     "RetrievalData",
     "RetrievalDataConfig",
@@ -84,4 +101,9 @@ __all__ = [
     "SyntheticGraphConfig",
     "SyntheticInteractionsConfig",
     "TabularConfig",
+    "TextDataConfig",
+    "TextPairs",
+    "TextPairsConfig",
+    "Texts",
+    "TokenData",
 ]

@@ -62,6 +62,20 @@ def prefetch(source: Iterator[T], prepare: Callable[[T], U], depth: int = 2) -> 
         stop()
 
 
+def one_ahead(source: Iterator[T], announce: Callable[[T], None]) -> Iterator[T]:
+    """Yield the items of a source; each is announced before the item before it is yielded."""
+    for item in source:
+        announce(item)
+        break
+    else:
+        return
+    for following in source:
+        announce(following)
+        yield item
+        item = following
+    yield item
+
+
 class _End:
     """Marks the end of the source: it is exhausted, or has failed."""
 

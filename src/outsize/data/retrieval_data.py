@@ -80,6 +80,8 @@ class RetrievalDataConfig(ABC):
     """The configuration of a source of retrieval data; `build` makes the source."""
 
     task: ClassVar[str] = "retrieval"
+    holds_texts: ClassVar[bool] = False
+    """Whether queries and items are texts, which only a model that reads texts can encode."""
 
     @abstractmethod
     def build(self) -> RetrievalData:
@@ -93,7 +95,8 @@ class RetrievalDataConfig(ABC):
 class RetrievalData:
     """Queries, the corpus of items, and pairs of both in three splits, all in memory.
 
-    A query without a training pair is *cold*: it stays in the data but is not evaluated. A held-out
+    A query without a training pair is *cold*: it stays in the data but is not evaluated, unless
+    queries are described by more than their id (`evaluate_cold`). A held-out
     pair that is also a training pair (or, in the test, a validation pair) is not evaluated either:
     known items are left out of rankings.
 
@@ -104,6 +107,7 @@ class RetrievalData:
         pooling: How bags are pooled.
         shuffle: Whether training pairs come in a different order each epoch.
         seed: Seed of the shuffling.
+        evaluate_cold: Whether queries without a training pair are evaluated.
 
     Attributes:
         item_counts: How often each item occurs in training pairs.
@@ -118,6 +122,7 @@ class RetrievalData:
         pooling: Pooling = "mean",
         shuffle: bool = True,
         seed: int = 0,
+        evaluate_cold: bool = False,
     ) -> None:
         _require_sound(queries, items, pairs)
         self.queries, self.items = queries, items
@@ -137,7 +142,9 @@ class RetrievalData:
         self._relevant: dict[Split, ItemLists] = {"train": train}
         for split in SPLITS[1:]:
             asked, wanted = pairs[split]
-            new = ~is_cold[asked] & ~self._known[split].contains(asked, wanted)
+            new = ~self._known[split].contains(asked, wanted)
+            if not evaluate_cold:
+                new &= ~is_cold[asked]
             self._relevant[split] = ItemLists(asked[new], wanted[new], num)
         self.num_cold_queries = int(is_cold.sum())
         self._digest = self._hash()
@@ -215,6 +222,10 @@ class RetrievalData:
     def relevant(self, split: Split) -> ItemLists:
         """The relevant items of each query when a split is evaluated."""
         return self._relevant[split]
+
+    def grades(self, split: Split) -> Int64[Tensor, " n"] | None:
+        """How relevant each item of `relevant(split)` is, by its `values`; `None` if all alike."""
+        return None
 
     def count_ids(self) -> dict[str, Int64[Tensor, " _"]]:
         """How often each id of each feature occurs in training pairs."""

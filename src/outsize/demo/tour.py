@@ -14,6 +14,7 @@ from outsize.demo.cache_stop import cache_stop
 from outsize.demo.click_stop import click_stop
 from outsize.demo.compress_stop import compress_stop
 from outsize.demo.negatives_stop import negatives_stop
+from outsize.demo.search_stop import search_stop
 from outsize.errors import ConfigError, WriteError
 from outsize.files import reason_of, write_text_atomically
 from outsize.reporting.quantities import format_seconds
@@ -23,6 +24,7 @@ STOPS: dict[str, Callable[[Path, bool, Console], dict[str, Any]]] = {
     "compress": compress_stop,
     "cache": cache_stop,
     "negatives": negatives_stop,
+    "search": search_stop,
 }
 _MARKER = ".outsize-demo"
 _MARKER_TEXT = "Made by `outsize demo`, which replaces what is here when it is run again.\n"

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from outsize.export.format import TEXTS
 from outsize.export.tables import ExportedTable
 from outsize.files import write_json, write_text_atomically
 from outsize.reporting.quantities import format_bytes
@@ -179,9 +180,16 @@ def _readme(card: Mapping[str, Any]) -> str:
         )
     lines += ["", "## Use", "", "```python", "import outsize", ""]
     lines += ['model = outsize.load_exported("DIR")']
-    call = "search(rows, k=10)" if card["task"] == "retrieval" else "predict(rows)"
-    lines += [f"scores = model.{call}  # raw values: a dict of lists, or a frame", "```", ""]
+    lines += [_call(card), "```", ""]
     return "\n".join(lines)
+
+
+def _call(card: Mapping[str, Any]) -> str:
+    """The line of Python that uses a model."""
+    if TEXTS in card["file_bytes"]:
+        return 'found = model.search(["a query"], k=10)  # found.items, found.scores'
+    call = "search(rows, k=10)" if card["task"] == "retrieval" else "predict(rows)"
+    return f"scores = model.{call}  # raw values: a dict of lists, or a frame"
 
 
 def _metric_lines(card: Mapping[str, Any]) -> list[str]:

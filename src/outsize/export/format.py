@@ -1,9 +1,9 @@
 """The folder of an exported model: its `config.json`, its versions, and what is wrong with it.
 
 Format 1 held click models with full tables only. Format 2 adds tables in their compressed form, the
-encoding of raw values, retrieval models and a card. Format 3 adds tables of 8-bit rows, and format
-4 graph models. All are read; a model is written in the oldest format that can hold it, which older
-versions read.
+encoding of raw values, retrieval models and a card. Format 3 adds tables of 8-bit rows, format 4
+graph models, and format 5 text models with their tokenizer and the texts of items. All are read; a
+model is written in the oldest format that can hold it, which older versions read.
 """
 
 from __future__ import annotations
@@ -16,9 +16,13 @@ from outsize.errors import ConfigError, ExportError
 from outsize.files import flaw_of, reason_of
 from outsize.json_files import FILE_FACTS, Absent, Each, OneOf, SchemaError, Whole, check, read_json
 
-FORMAT = 4
-READABLE = (1, 2, 3, 4)
+FORMAT = 5
+READABLE = (1, 2, 3, 4, 5)
 CONFIG, WEIGHTS, VOCABULARIES = "config.json", "model.safetensors", "vocabularies.safetensors"
+ENCODER = "encoder"
+"""The folder of an encoder that has one of its own."""
+
+TEXTS, TOKENIZER = "texts.safetensors", "tokenizer.safetensors"
 _TABLE = {
     "name": str,
     "method": str,
@@ -37,6 +41,9 @@ _CONFIG = {
     "encoding": Absent(OneOf(None, Each(object))),
     "pairs": Absent(OneOf(None, Each(object))),
     "graph": Absent(Each(object)),
+    "tokenizer": Absent(Each(object)),
+    "texts": Absent({"facts": [str]}),
+    "encoder": Absent(Each(FILE_FACTS)),
     "batch_size": Absent(Whole(1)),
     "training": Absent(Each(object)),
     "files": {WEIGHTS: FILE_FACTS},
@@ -72,6 +79,8 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 def format_of(content: Mapping[str, Any]) -> int:
     """The oldest format that can hold a model, given its `config.json`."""
+    if "texts" in content:
+        return 5
     if content["task"] == "graph":
         return 4
     return 3 if any(facts["method"] == "int8" for facts in content["tables"]) else 2
@@ -96,6 +105,18 @@ def require_whole_files(folder: Path, files: Mapping[str, Mapping[str, Any]]) ->
             raise forbidden(folder / name, error) from error
         if flaw:
             raise unreadable(folder, f"{name}: {flaw}")
+
+
+def require_whole_encoder(folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
+    """The same for the folder of an encoder, which must hold no other files."""
+    own = folder / ENCODER
+    found = {path.relative_to(own).as_posix() for path in own.rglob("*") if path.is_file()}
+    for name in sorted(found ^ set(files)):
+        fact = "is not one that was written" if name in found else "is missing"
+        raise unreadable(folder, f"{ENCODER}/{name} {fact}")
+    for name, facts in files.items():
+        if flaw := flaw_of(own / name, facts):
+            raise unreadable(folder, f"{ENCODER}/{name}: {flaw}")
 
 
 def require_free(folder: Path) -> None:

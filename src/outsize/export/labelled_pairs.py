@@ -25,6 +25,7 @@ class LabelledPairs:
 
     Attributes:
         keys: The key of each distinct query.
+        names: Their raw ids.
         features: Their features.
         queries: The query of each pair, as a place in `keys`.
         items: The item of each pair, as a row.
@@ -32,6 +33,7 @@ class LabelledPairs:
     """
 
     keys: NDArray[np.uint64]
+    names: list[str]
     features: dict[str, Tensor]
     queries: Tensor
     items: Tensor
@@ -45,7 +47,7 @@ def read_pairs(
     items: ItemNames,
     advance: Callable[[str, int], None] = lambda text, count: None,
 ) -> LabelledPairs:
-    """Read a labelled file; held are two numbers per pair, and the features of each query once.
+    """Read a labelled file; held are two numbers per pair, and each query with its features once.
 
     The features of a query come from its first row, as in training. Rows with an unknown item, or
     with an unknown query where queries are known by their ids, are malformed.
@@ -66,7 +68,10 @@ def read_pairs(
             bad.add(kind, int(unknown.sum()), f"{path} row {numbers[place]:,}: {shown}")
         rows, numbers, wanted = rows.take(~unknown), numbers[~unknown], wanted[~unknown]
         features, is_known = encoder.encode(rows, numbers, bad, f"{path} ")
-        found.add(query_keys(rows, files.query)[is_known], wanted[is_known], features)
+        rows = rows.take(is_known)
+        queries = rows.texts[files.query]
+        names = [str(queries.values[code]) if code >= 0 else "" for code in queries.codes.tolist()]
+        found.add(query_keys(rows, files.query), names, wanted[is_known], features)
     return found.result(bad)
 
 
@@ -75,12 +80,17 @@ class _Found:
 
     def __init__(self) -> None:
         self._number_of: dict[int, int] = {}
+        self._names: list[str] = []
         self._queries: list[NDArray[np.int64]] = []
         self._items: list[NDArray[np.int64]] = []
         self._features: dict[str, list[Tensor]] = {}
 
     def add(
-        self, keys: NDArray[np.uint64], items: NDArray[np.int64], features: Mapping[str, Tensor]
+        self,
+        keys: NDArray[np.uint64],
+        names: Sequence[str],
+        items: NDArray[np.int64],
+        features: Mapping[str, Tensor],
     ) -> None:
         distinct, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
         order = np.argsort(first)  # numbered by first appearance
@@ -91,6 +101,7 @@ class _Found:
             if key not in self._number_of:
                 self._number_of[key] = len(self._number_of)
                 new.append(int(first[place]))
+                self._names.append(names[new[-1]])
             numbers[place] = self._number_of[key]
         self._queries.append(numbers[inverse.reshape(-1)])
         self._items.append(items)
@@ -102,6 +113,7 @@ class _Found:
         empty = [np.zeros(0, np.int64)]
         return LabelledPairs(
             np.array(list(self._number_of), np.uint64),
+            self._names,
             {name: _joined(parts) for name, parts in self._features.items()},
             torch.from_numpy(np.concatenate(self._queries or empty)),
             torch.from_numpy(np.concatenate(self._items or empty)),

@@ -8,14 +8,23 @@ from typing import Any
 
 from outsize.collection import EmbeddingCollection
 from outsize.errors import ConfigError, ExportError, one_line
-from outsize.export.format import CONFIG, read_config, require_whole_files, unreadable
+from outsize.export.format import (
+    CONFIG,
+    ENCODER,
+    read_config,
+    require_whole_encoder,
+    require_whole_files,
+    unreadable,
+)
 from outsize.export.graph import build_graph_model, load_predictor
 from outsize.export.predicting import RowScorer
 from outsize.export.retrieval import ItemSearcher, build_retrieval
 from outsize.export.tables import build_exported_table
+from outsize.export.text_models import TextSearcher, load_tokenizer
 from outsize.export.weights import load_weights, opened
 from outsize.export.write import BATCH_SIZE
-from outsize.models import CLICK_MODELS, ClickModel, GraphModel, RetrievalModel
+from outsize.models import CLICK_MODELS, ClickModel, GraphModel, RetrievalModel, TextModel
+from outsize.models.text import NoEmbeddings
 from outsize.spec import FeatureSpec
 
 
@@ -28,12 +37,16 @@ def load_exported(folder: str | Path) -> Any:
     Returns:
         A module in evaluation mode. A `ClickModel` takes `(dense, ids)` and returns the same logits
         as the trained model; `model.predict(rows)` takes raw values, if it was trained on files. A
-        `RetrievalModel` has its items with it: `model.search(rows, k)`. A `GraphModel` has its
-        graph with it, memory-mapped: `model.predict(rows)`, and for links `model.search(rows, k)`.
+        `RetrievalModel` has its items with it: `model.search(rows, k)`; a `TextModel` among them
+        searches for texts, and has `encode_query_texts`, `encode_item_texts` and `item_text`. A
+        `GraphModel` has its graph with it, memory-mapped: `model.predict(rows)`, and for links
+        `model.search(rows, k)`.
     """
     folder = Path(folder)
     config = read_config(folder)
     require_whole_files(folder, config["files"])
+    if "encoder" in config:
+        require_whole_encoder(folder, config["encoder"])
     model: ClickModel | RetrievalModel | GraphModel
     try:
         model = _build(config, folder)
@@ -41,9 +54,13 @@ def load_exported(folder: str | Path) -> Any:
         if isinstance(error, ExportError):
             raise
         raise unreadable(folder, f"{CONFIG}: {type(error).__name__}: {one_line(error)}") from None
-    load_weights(model, folder)
+    if "encoder" not in config:
+        load_weights(model, folder)
     if isinstance(model, GraphModel):
         model.predictor = load_predictor(folder, config, model)
+    elif isinstance(model, TextModel):
+        load_tokenizer(model, *model_settings(config, folder), folder, config)
+        model.searcher = TextSearcher.of_folder(folder, config)
     elif isinstance(model, RetrievalModel):
         model.searcher = ItemSearcher.of_folder(folder, config)
     elif config.get("encoding") is not None:
@@ -58,21 +75,32 @@ def build_embeddings(config: Mapping[str, Any], folder: Path) -> EmbeddingCollec
             facts["name"]: build_exported_table(facts, file, folder) for facts in config["tables"]
         }
     features = [FeatureSpec(**feature) for feature in config["features"]]
+    if not features and "encoder" in config:
+        return NoEmbeddings()
     return EmbeddingCollection(features, tables)
 
 
-def model_settings(config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The kind of a model, and the settings of its configuration."""
+def model_settings(
+    config: Mapping[str, Any], folder: Path | None = None
+) -> tuple[str, dict[str, Any]]:
+    """The kind of a model, and the settings of its configuration.
+
+    Args:
+        config: The configuration of the export.
+        folder: Its folder, in which the folder of an encoder is.
+    """
     settings: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value
         for key, value in config["model"].items()
     }
+    if "encoder" in config and folder is not None:
+        settings["path"] = str(folder / ENCODER)
     return settings.pop("kind"), settings
 
 
 def _build(config: Mapping[str, Any], folder: Path) -> ClickModel | RetrievalModel | GraphModel:
     """Build the module that a configuration describes; its weights are loaded afterwards."""
-    kind, settings = model_settings(config)
+    kind, settings = model_settings(config, folder)
     if config.get("task", "click") == "graph":
         return build_graph_model(kind, settings, config, build_embeddings(config, folder))
     if config.get("task", "click") == "retrieval":

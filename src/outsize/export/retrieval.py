@@ -6,7 +6,6 @@ import dataclasses
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from outsize.errors import ConfigError, DataError, OutsizeError, one_line
 from outsize.export.format import CONFIG, VOCABULARIES, WEIGHTS, unreadable
 from outsize.export.pairs import ItemNames, PairFiles, listed_items, unknown_items
 from outsize.export.tables import exported_tables
+from outsize.export.text_bytes import as_bytes, from_bytes
 from outsize.export.weights import opened
 from outsize.export.write import BATCH_SIZE, dense_state, table_state, write_folder
 from outsize.json_files import SchemaError
@@ -101,7 +101,7 @@ def write_exported_retrieval(
     dense = dense_state(model)
     files = {
         WEIGHTS: {**dense, **table_state(tables)},
-        ITEMS: {"vectors": vectors.cpu().contiguous(), **_as_bytes(names)},
+        ITEMS: {"vectors": vectors.cpu().contiguous(), **as_bytes(names)},
     }
     if facts is not None:
         files[VOCABULARIES] = tensors
@@ -167,7 +167,7 @@ class ItemSearcher:
             if set(file.keys()) != {"vectors", "names", "ends"}:
                 raise unreadable(folder, f"{ITEMS} does not hold vectors, names and ends")
             vectors = file.get_tensor("vectors")
-            names = _from_bytes(file.get_tensor("names"), file.get_tensor("ends"))
+            names = from_bytes(file.get_tensor("names"), file.get_tensor("ends"))
         if len(names) != len(vectors):
             raise unreadable(folder, f"{ITEMS} names {len(names):,} of {len(vectors):,} items")
         encoder, cold, pairs = None, None, None
@@ -307,17 +307,3 @@ def _load_encoder(
         return EntityEncoder.from_state(facts, tensors), keys
     except (SchemaError, OutsizeError, KeyError, TypeError, ValueError) as error:
         raise unreadable(folder, f"the encoding in {CONFIG}: {one_line(error)}") from None
-
-
-def _as_bytes(names: Sequence[str]) -> dict[str, Tensor]:
-    """Texts as the bytes of all of them, and the end of each."""
-    encoded = [name.encode() for name in names]
-    ends = np.cumsum([len(name) for name in encoded], dtype=np.int64)
-    data = np.frombuffer(b"".join(encoded), np.uint8).copy()
-    return {"names": torch.from_numpy(data), "ends": torch.from_numpy(ends)}
-
-
-def _from_bytes(data: Tensor, ends: Tensor) -> list[str]:
-    """The inverse of `_as_bytes`."""
-    text, places = data.numpy().tobytes(), [0, *ends.tolist()]
-    return [text[a:b].decode() for a, b in pairwise(places)]

@@ -15,7 +15,7 @@ from outsize.export.retrieval import ItemSearcher
 from outsize.export.score_files import FileScores, cannot_score, file_progress, file_to_read
 from outsize.export.score_output import ScoreOutput
 from outsize.interrupts import check_stop
-from outsize.models import RetrievalModel
+from outsize.models import RetrievalModel, TextModel
 
 
 def search_file(
@@ -49,6 +49,11 @@ def search_file(
     from outsize.data.encoding.sources import read_chunks
 
     searcher = model.searcher
+    if isinstance(model, TextModel):
+        raise ConfigError(
+            "this model searches for texts, not for rows of a file: call "
+            "outsize.load_exported(DIR).search(texts, k)"
+        )
     if not isinstance(searcher, ItemSearcher) or searcher.encoder is None:
         raise ConfigError(
             "this model does not know how raw values become features: it was trained on data that "

@@ -1,5 +1,6 @@
-"""A small HTTP endpoint for an exported click model: JSON rows in, probabilities out.
+"""A small HTTP endpoint for an exported model: rows in and probabilities out, or search.
 
+Text models are searched: see `outsize.export.search_serving`. For click models,
 `POST /predict` takes a list of objects, or an object of lists, of raw values. `GET /health` tells
 that the model is loaded. Errors are `{"error": …}` with one line: 400 for what is no JSON, 413 for
 too many bytes or rows, 422 for rows that cannot be scored, 503 if too many requests wait.
@@ -18,10 +19,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from outsize.errors import ConfigError, DataError
+from outsize.errors import ConfigError, DataError, one_line
 from outsize.export.batching import BatchingScorer, FullError, Row
+from outsize.export.format import read_config
+from outsize.export.http_requests import RequestError, answer_errors, body_of, require_limits
 from outsize.export.load import load_exported
 from outsize.export.predicting import RowScorer, serving_recipe
+from outsize.export.search_serving import make_search_app
 from outsize.models import ClickModel
 
 if TYPE_CHECKING:
@@ -29,19 +33,6 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 _NEEDED = ("starlette", "uvicorn")
-
-
-class RequestError(Exception):
-    """A request that is refused.
-
-    Args:
-        status: The HTTP status.
-        message: One line for the client.
-    """
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 def require_server() -> None:
@@ -58,34 +49,37 @@ def make_app(
     max_bytes: int = 10_000_000,
     max_waiting: int = 64,
 ) -> Starlette:
-    """The ASGI application that scores raw rows with an exported click model.
+    """The ASGI application that scores raw rows with a click model, or searches with a text model.
 
     Args:
         folder: The export.
-        max_rows: Rows per request, and per batch of requests that wait together.
+        max_rows: Rows per request, and per batch of requests that wait together; or queries.
         max_bytes: Bytes per request; reading stops there.
         max_waiting: Requests that may wait for the model; more are refused.
     """
     require_server()
     from starlette.applications import Starlette
-    from starlette.exceptions import HTTPException
     from starlette.responses import JSONResponse
     from starlette.routing import Route
 
     from outsize.data.encoding.rows import wanted_columns
 
-    if min(max_rows, max_bytes, max_waiting) < 1:
-        raise ConfigError("max_rows, max_bytes and max_waiting must be >= 1")
+    require_limits(max_rows, max_bytes, max_waiting)
+    if read_config(Path(folder)).get("texts") is not None:
+        return make_search_app(
+            folder, max_queries=max_rows, max_bytes=max_bytes, max_waiting=max_waiting
+        )
     model = load_exported(folder)
     if not isinstance(model, ClickModel) or not isinstance(model.predictor, RowScorer):
         raise ConfigError(
-            f"{folder} cannot be served: only click models that were trained on files take raw rows"
+            f"{folder} cannot be served: only click models that were trained on files take raw "
+            "rows, and only text models are searched"
         )
     wanted = wanted_columns(serving_recipe(model.predictor.encoder.recipe))
     scorer = BatchingScorer(lambda rows: _predict(model, rows), max_rows, max_waiting)
 
     async def predict(request: Request) -> JSONResponse:
-        rows = parse_rows(await _body(request, max_bytes), max_rows)
+        rows = parse_rows(await body_of(request, max_bytes), max_rows)
         _require_columns(rows, wanted)
         try:
             scores = await asyncio.wrap_future(scorer.submit(rows))
@@ -98,17 +92,6 @@ def make_app(
     async def health(request: Request) -> JSONResponse:
         return JSONResponse({"status": "ok", "model": str(Path(folder).resolve().name)})
 
-    async def refuse(request: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, RequestError)
-        # What is left of the body is not read, so the connection cannot be used again.
-        headers = {"connection": "close"} if error.status == 413 else None
-        return JSONResponse({"error": _line(error)}, error.status, headers)
-
-    async def refuse_route(request: Request, error: Exception) -> JSONResponse:
-        assert isinstance(error, HTTPException)
-        line = f"{request.method} {request.url.path}: {error.detail}"
-        return JSONResponse({"error": line}, error.status_code, error.headers)
-
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         yield
@@ -118,8 +101,7 @@ def make_app(
         Route("/predict", predict, methods=["POST"]),
         Route("/health", health, methods=["GET"]),
     ]
-    handlers: Any = {RequestError: refuse, HTTPException: refuse_route}
-    return Starlette(routes=routes, exception_handlers=handlers, lifespan=lifespan)
+    return Starlette(routes=routes, exception_handlers=answer_errors(), lifespan=lifespan)
 
 
 def serve(
@@ -131,7 +113,7 @@ def serve(
     max_bytes: int = 10_000_000,
     listening: Callable[[str], None] | None = None,
 ) -> None:
-    """Serve an exported click model until SIGINT or SIGTERM; requests under way are answered.
+    """Serve an exported model until SIGINT or SIGTERM; requests under way are answered.
 
     Args:
         folder: The export.
@@ -186,7 +168,7 @@ def parse_rows(body: bytes, max_rows: int) -> list[Row]:
     try:
         content = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise RequestError(400, f"the body is no JSON: {_line(error)[:200]}") from None
+        raise RequestError(400, f"the body is no JSON: {one_line(error)[:200]}") from None
     if isinstance(content, dict):
         content = _from_columns(content)
     if not isinstance(content, list) or not all(isinstance(row, dict) for row in content):
@@ -225,21 +207,3 @@ def _predict(model: ClickModel, rows: list[Row]) -> Any:
     with warnings.catch_warnings():  # of unknown values: nobody would read them
         warnings.simplefilter("ignore")
         return model.predict(rows)
-
-
-async def _body(request: Request, max_bytes: int) -> bytes:
-    """The body, refused while it is read if it is too long."""
-    too_long = RequestError(413, f"the body has more than {max_bytes:,} bytes: send fewer rows")
-    stated = request.headers.get("content-length", "")
-    if stated.isdigit() and int(stated) > max_bytes:
-        raise too_long
-    body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > max_bytes:
-            raise too_long
-    return bytes(body)
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())

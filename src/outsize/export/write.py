@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from outsize.errors import ExportError
 from outsize.export.card import write_card
-from outsize.export.format import CONFIG, VOCABULARIES, WEIGHTS, format_of, require_free
+from outsize.export.format import CONFIG, ENCODER, VOCABULARIES, WEIGHTS, format_of, require_free
 from outsize.export.tables import PREFIX, ExportedTable, exported_tables
 from outsize.export.weights import require_finite
 from outsize.files import reason_of, whole_folder, write_json, write_tensors
@@ -82,6 +83,17 @@ def write_exported(
     return write_folder(Path(folder), content, files, tables, dense, dict(data or {}))
 
 
+def _facts_of_folder(folder: Path) -> dict[str, dict[str, Any]]:
+    """The size and checksum of each file of a folder, by its path in it."""
+    facts = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        name = path.relative_to(folder).as_posix()
+        facts[name] = {"bytes": path.stat().st_size, "sha256": digest}
+    return facts
+
+
 def dense_state(model: Any) -> dict[str, Tensor]:
     """The weights of a model besides its embeddings."""
     state = model.state_dict().items()
@@ -104,6 +116,7 @@ def write_folder(
     tables: list[ExportedTable],
     dense: Mapping[str, Tensor],
     data: Mapping[str, Any],
+    save_encoder: Callable[[Path], None] | None = None,
 ) -> dict[str, Any]:
     """Write the files of an export, its configuration and its card; all of them or nothing.
 
@@ -114,6 +127,7 @@ def write_folder(
         tables: The tables, for the card.
         dense: The dense weights, for the card.
         data: Facts about the training data, for the card.
+        save_encoder: Writes the folder of an encoder that has one of its own.
 
     Returns:
         A summary.
@@ -129,6 +143,9 @@ def write_folder(
             }
             version = {"format": format_of(content), "outsize": __version__}
             config = {**version, **content, "files": written}
+            if save_encoder is not None:
+                save_encoder(partial / ENCODER)
+                config["encoder"] = _facts_of_folder(partial / ENCODER)
             write_json(partial / CONFIG, config)
             write_card(partial, config, tables, dense, data)
     except OSError as error:

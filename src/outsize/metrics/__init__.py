@@ -11,6 +11,14 @@ from outsize.metrics.clicks import (
     histogram_auc,
 )
 from outsize.metrics.ranking import RankingMetrics, find_hits
+from outsize.metrics.trec_files import (
+    measure_run,
+    read_qrels,
+    read_run,
+    write_qrels,
+    write_run,
+    writing_run,
+)
 
 __all__ = [
     "AUC",
@@ -24,4 +32,10 @@ __all__ = [
     "exact_auc",
     "find_hits",
     "histogram_auc",
+    "measure_run",
+    "read_qrels",
+    "read_run",
+    "write_qrels",
+    "write_run",
+    "writing_run",
 ]

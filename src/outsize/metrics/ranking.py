@@ -1,15 +1,20 @@
-"""Ranking metrics of retrieval: recall, NDCG, MRR and hit rate.
+"""Ranking metrics of retrieval: recall, NDCG, MRR, hit rate and MAP.
 
-Relevance is binary. With r relevant items and hits h₁ … h_K (1 if the item at that rank is
-relevant):
+With r relevant items and hits h₁ … h_K (1 if the item at that rank is relevant):
 
     recall@k = Σ h / r                          over the first k ranks
-    NDCG@k   = Σ h_i / log₂(i + 1)  /  Σ_{i ≤ min(r, k)} 1 / log₂(i + 1)
+    NDCG@k   = Σ g_i / log₂(i + 1)  /  the same of the ideal ranking
     MRR@k    = 1 / rank of the first hit, 0 if there is none in the first k
     hit@k    = 1 if there is a hit in the first k
+    MAP@k    = Σ h_i · (hits in the first i) / i  /  r
 
-Recall divides by all relevant items, as in the literature on implicit feedback. If r > k it cannot
-reach 1; other evaluations divide by min(r, k).
+The gain g_i of NDCG is 1 for a relevant item, or its grade where relevance is graded (as in
+trec_eval), or 2^grade − 1 with `gain="exponential"`. The ideal ranking has all judged items of a
+query in decreasing order of their grades. For every other metric, an item with a grade of at least
+1 is relevant.
+
+Recall and MAP divide by all relevant items, as trec_eval and the literature on implicit feedback
+do. If r > k they cannot reach 1; other evaluations divide by min(r, k).
 """
 
 from __future__ import annotations
@@ -39,6 +44,9 @@ class RankingMetrics:
         mrr_at: Cut-offs of MRR@k.
         hit_at: Cut-offs of hit@k.
         device: The device of the rankings.
+        map_at: Cut-offs of MAP@k.
+        gain: How NDCG counts a grade: as it is ("linear"), or as 2^grade − 1 ("exponential"). The
+            same without grades.
     """
 
     def __init__(
@@ -48,13 +56,20 @@ class RankingMetrics:
         mrr_at: Sequence[int] = (10,),
         hit_at: Sequence[int] = (),
         device: torch.device | str = "cpu",
+        *,
+        map_at: Sequence[int] = (),
+        gain: str = "linear",
     ) -> None:
         self._at = {
             "recall": tuple(recall_at),
             "ndcg": tuple(ndcg_at),
             "mrr": tuple(mrr_at),
             "hit": tuple(hit_at),
+            "map": tuple(map_at),
         }
+        if gain not in ("linear", "exponential"):
+            raise ConfigError(f'gain must be "linear" or "exponential", but got {gain!r}')
+        self._gain = gain
         cuts = [k for cuts in self._at.values() for k in cuts]
         if not cuts or min(cuts) < 1:
             raise ConfigError(f"cut-offs of rankings must be >= 1, but got {cuts}")
@@ -68,6 +83,7 @@ class RankingMetrics:
         ranked: Int64[Tensor, "batch places"],
         relevant_values: Int64[Tensor, " n"],
         relevant_offsets: Int64[Tensor, " batch"],
+        grades: Int64[Tensor, " n"] | None = None,
     ) -> None:
         """Add a batch of queries.
 
@@ -75,15 +91,19 @@ class RankingMetrics:
             ranked: The distinct items of each query, best first; -1 for an empty rank.
             relevant_values: The relevant items of all queries, below 2³²; repeats count once.
             relevant_offsets: The start of each query's items.
+            grades: The grade of each relevant item; 0 or less is judged, and not relevant. Of
+                repeats, the highest counts. By default all are 1.
         """
         if ranked.shape[1] < self.num_places:
             raise DataError(
                 f"rankings of {ranked.shape[1]} places cannot be evaluated at {self.num_places}: "
                 "rank more items, and pad with -1 if there are no more"
             )
-        hits, num_relevant = find_hits(ranked, relevant_values, relevant_offsets)
+        pairs = _distinct_pairs(relevant_values, relevant_offsets, grades)
+        gains, num_relevant = _gains(ranked, pairs)
         counted = num_relevant > 0
-        values = self._values(hits.double(), num_relevant.clamp(min=1))
+        ideal = _ideal(pairs, len(ranked), self.num_places) if grades is not None else None
+        values = self._values(gains, num_relevant.clamp(min=1), ideal)
         values = torch.where(counted.unsqueeze(1), values, 0.0)
         self._sums += torch.cat((counted.sum().double().view(1), values.sum(dim=0)))
 
@@ -100,8 +120,12 @@ class RankingMetrics:
         return {**dict(zip(self.names, means, strict=True)), "num_queries": int(count)}
 
     def _values(
-        self, hits: Float[Tensor, "batch places"], num_relevant: Int64[Tensor, " batch"]
+        self,
+        grades: Float[Tensor, "batch places"],
+        num_relevant: Int64[Tensor, " batch"],
+        ideal_grades: Float[Tensor, "batch most"] | None,
     ) -> Float[Tensor, "batch metrics"]:
+        hits = (grades > 0).double()
         places = torch.arange(1, hits.shape[1] + 1, device=hits.device).double()
         discounts = 1.0 / torch.log2(places + 1)
         ideal = discounts.cumsum(0)
@@ -109,11 +133,21 @@ class RankingMetrics:
         reciprocal = hits / places
         found = [hits[:, :k].sum(dim=1) / num_relevant for k in self._at["recall"]]
         for k in self._at["ndcg"]:
-            gained = (hits[:, :k] * discounts[:k]).sum(dim=1)
-            found.append(gained / ideal[num_relevant.clamp(max=k) - 1])
+            if ideal_grades is None:
+                gained = (hits[:, :k] * discounts[:k]).sum(dim=1)
+                found.append(gained / ideal[num_relevant.clamp(max=k) - 1])
+            else:
+                gained = (self._gains_of(grades[:, :k]) * discounts[:k]).sum(dim=1)
+                best = (self._gains_of(ideal_grades[:, :k]) * discounts[:k]).sum(dim=1)
+                found.append(gained / best.clamp(min=torch.finfo(best.dtype).tiny))
         found += [reciprocal[:, :k].amax(dim=1) for k in self._at["mrr"]]
         found += [hits[:, :k].amax(dim=1) for k in self._at["hit"]]
+        precise = hits * hits.cumsum(dim=1) / places
+        found += [precise[:, :k].sum(dim=1) / num_relevant for k in self._at["map"]]
         return torch.stack(found, dim=1)
+
+    def _gains_of(self, grades: Float[Tensor, "batch k"]) -> Float[Tensor, "batch k"]:
+        return grades if self._gain == "linear" else torch.exp2(grades) - 1.0
 
 
 def find_hits(
@@ -122,17 +156,57 @@ def find_hits(
     relevant_offsets: Int64[Tensor, " batch"],
 ) -> tuple[Bool[Tensor, "batch places"], Int64[Tensor, " batch"]]:
     """Which ranks hold a relevant item, and the number of distinct relevant items per query."""
+    pairs = _distinct_pairs(relevant_values, relevant_offsets, None)
+    grades, num_relevant = _gains(ranked, pairs)
+    return grades > 0, num_relevant
+
+
+def _distinct_pairs(
+    values: Int64[Tensor, " n"], offsets: Int64[Tensor, " batch"], grades: Tensor | None
+) -> tuple[Int64[Tensor, " m"], Int64[Tensor, " m"]]:
+    """The distinct relevant (query, item) pairs as sorted numbers, and the highest grade of each.
+
+    A pair is one number, so that a binary search finds it.
+    """
+    positions = torch.arange(values.shape[0], device=values.device)
+    queries = torch.searchsorted(offsets, positions, right=True) - 1
+    pairs = (queries << _ITEM_BITS) | values
+    if grades is None:
+        distinct = torch.unique_consecutive(pairs.sort().values)
+        return distinct, torch.ones_like(distinct)
+    relevant = grades > 0
+    distinct, place = torch.unique(pairs[relevant], return_inverse=True)
+    best = torch.zeros_like(distinct)
+    return distinct, best.scatter_reduce_(0, place, grades[relevant].long(), "amax")
+
+
+def _gains(
+    ranked: Int64[Tensor, "batch places"], pairs: tuple[Int64[Tensor, " m"], Int64[Tensor, " m"]]
+) -> tuple[Float[Tensor, "batch places"], Int64[Tensor, " batch"]]:
+    """The grade of the item at each rank, 0 if irrelevant, and relevant items per query."""
+    distinct, grades = pairs
     device = ranked.device
     num_relevant = torch.zeros(ranked.shape[0], dtype=torch.int64, device=device)
-    if not relevant_values.shape[0]:
-        return torch.zeros_like(ranked, dtype=torch.bool), num_relevant
-    # (query, item) as one number, so that a binary search finds a pair.
-    positions = torch.arange(relevant_values.shape[0], device=device)
-    queries = torch.searchsorted(relevant_offsets, positions, right=True) - 1
-    pairs = ((queries << _ITEM_BITS) | relevant_values).sort().values
-    is_new = torch.ones_like(pairs)
-    is_new[1:] = pairs[1:] != pairs[:-1]
-    num_relevant.index_add_(0, pairs >> _ITEM_BITS, is_new)
+    if not distinct.shape[0]:
+        return torch.zeros(ranked.shape, dtype=torch.float64, device=device), num_relevant
+    num_relevant.index_add_(0, distinct >> _ITEM_BITS, torch.ones_like(distinct))
     asked = (torch.arange(ranked.shape[0], device=device).unsqueeze(1) << _ITEM_BITS) | ranked
-    place = torch.searchsorted(pairs, asked).clamp_(max=pairs.shape[0] - 1)
-    return (pairs[place] == asked) & (ranked >= 0), num_relevant
+    place = torch.searchsorted(distinct, asked).clamp_(max=distinct.shape[0] - 1)
+    is_hit = (distinct[place] == asked) & (ranked >= 0)
+    return torch.where(is_hit, grades[place], 0).double(), num_relevant
+
+
+def _ideal(
+    pairs: tuple[Int64[Tensor, " m"], Int64[Tensor, " m"]], num_queries: int, num_places: int
+) -> Float[Tensor, "queries places"]:
+    """The highest grades of each query in decreasing order, padded with 0."""
+    distinct, grades = pairs
+    ideal = torch.zeros(num_queries, num_places, dtype=torch.float64, device=distinct.device)
+    order = grades.argsort(descending=True, stable=True)
+    order = order[(distinct[order] >> _ITEM_BITS).argsort(stable=True)]
+    queries = distinct[order] >> _ITEM_BITS
+    starts = torch.searchsorted(queries, torch.arange(num_queries, device=queries.device))
+    ranks = torch.arange(len(queries), device=queries.device) - starts[queries]
+    held = ranks < num_places
+    ideal[queries[held], ranks[held]] = grades[order][held].double()
+    return ideal

@@ -12,6 +12,14 @@ from outsize.models.graph_model import GraphModel, GraphModelConfig
 from outsize.models.graphsage import GraphSAGE, GraphSAGEConfig
 from outsize.models.logistic import Logistic, LogisticConfig
 from outsize.models.retrieval_model import RetrievalModel, RetrievalModelConfig
+from outsize.models.text import (
+    SentenceTransformerConfig,
+    SentenceTransformerModel,
+    TextConfig,
+    TextEncoder,
+    TextModel,
+    TextModelConfig,
+)
 from outsize.models.two_tower import TwoTower, TwoTowerConfig
 from outsize.models.wide_deep import WideDeep, WideDeepConfig
 from outsize.registries import ByTask
@@ -25,7 +33,11 @@ CLICK_MODELS: dict[str, type[ClickModelConfig]] = {
     "dcnv2": DCNv2Config,
     "gmf": GMFConfig,
 }
-RETRIEVAL_MODELS: dict[str, type[RetrievalModelConfig]] = {"two-tower": TwoTowerConfig}
+RETRIEVAL_MODELS: dict[str, type[RetrievalModelConfig]] = {
+    "two-tower": TwoTowerConfig,
+    "text": TextConfig,
+    "sentence-transformers": SentenceTransformerConfig,
+}
 GRAPH_MODELS: dict[str, type[GraphModelConfig]] = {"graphsage": GraphSAGEConfig}
 MODELS: MutableMapping[
     str, type[ClickModelConfig] | type[RetrievalModelConfig] | type[GraphModelConfig]
@@ -56,6 +68,12 @@ __all__ = [
     "LogisticConfig",
     "RetrievalModel",
     "RetrievalModelConfig",
+    "SentenceTransformerConfig",
+    "SentenceTransformerModel",
+    "TextConfig",
+    "TextEncoder",
+    "TextModel",
+    "TextModelConfig",
     "TwoTower",
     "TwoTowerConfig",
     "WideDeep",

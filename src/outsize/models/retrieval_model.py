@@ -72,6 +72,8 @@ class RetrievalModelConfig(ABC):
     """The configuration of a retrieval model; `build` makes the model."""
 
     task: ClassVar[str] = "retrieval"
+    reads_texts: ClassVar[bool] = False
+    """Whether the model encodes texts, and no other features."""
 
     @abstractmethod
     def features_of(self, known: Sequence[str], side: str) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from outsize.contracts import EmbeddingTable, ReclusterReport
 from outsize.errors import BudgetError, ConfigError, DataError, NoWeightError
 from outsize.nn.rows import PQ, require_method, table_from_rows
 from outsize.spec import Budget, Init, MemoryUse, TableSpec
-from outsize.tables import TABLES, FullTable, QuantizedTable, build_table
+from outsize.tables import TABLES, FullTable, PackedCCETable, QuantizedTable, build_table
 
 Device = torch.device | str | int | None
 TORCH_INIT = Init("normal", std=1.0)  # what torch's embeddings start with
@@ -117,7 +117,7 @@ def method_of(table: EmbeddingTable) -> str:
     if isinstance(table, QuantizedTable):
         return PQ
     names = (name for name, kind in TABLES.items() if kind is type(table))
-    return next(names, type(table).__name__)
+    return "cce" if isinstance(table, PackedCCETable) else next(names, type(table).__name__)
 
 
 def ids_of(values: Tensor, what: str = "ids") -> Tensor:

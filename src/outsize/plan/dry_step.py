@@ -1,30 +1,35 @@
-"""The memory of a training step and of an evaluation, measured on a model without rows.
+"""The memory and the time of a training step, and the memory of an evaluation, without rows.
 
-One batch of the run goes through its model, forwards and backwards, and one through an evaluation.
+A few batches of the run go through its model, forwards and backwards, one through an evaluation.
 What the process then held at most is the memory of a rank without its embeddings.
 """
 
 from __future__ import annotations
 
 import gc
+import itertools
 import resource
-import time
+import statistics
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.optim import Optimizer
 
 from outsize.data import ClickBatch
 from outsize.metrics import ClickMetrics
+from outsize.plan.reference import step_clock
 from outsize.plan.rowless import RowlessStore
 from outsize.training.build import build_dense_optimizer
 from outsize.training.config import RunConfig
+from outsize.training.gradients import clip_gradients
 from outsize.training.tasks import ClickTask, RetrievalTask, Task
 from outsize.training.tasks.base import RankPart
 
 _STATUS, _MAPS, _RESET = (Path(f"/proc/self/{name}") for name in ("status", "smaps", "clear_refs"))
-_TIMED_STEPS = 3  # the first one also loads kernels
+_STEPS, _TIMED_STEPS = 3, 9  # of which the first ones load kernels and fill queues
 _MOST_SCORES = 1_000_000_000  # of queries by items, in an evaluation that is run to be measured
 
 
@@ -37,7 +42,8 @@ class DryStep:
         device_bytes: Memory of the accelerator at most; `None` if the run is on the CPU.
         unread_bytes: Bytes of mapped files that were not read yet.
         left_out: What was not measured, in words.
-        dense_s: Seconds of a step without its rows, at least.
+        dense_s: Seconds of a step without its rows: a batch is made, and goes forwards and
+            backwards through the model. The least of three; the median of nine, if it is timed.
     """
 
     host_bytes: int
@@ -47,13 +53,14 @@ class DryStep:
     dense_s: float = 0.0
 
 
-def dry_step(config: RunConfig, task: Task[Any], num_ranks: int) -> DryStep:
-    """Run one step and one evaluation batch over a model without rows, and measure the memory.
+def dry_step(config: RunConfig, task: Task[Any], num_ranks: int, *, timed: bool = False) -> DryStep:
+    """Run steps and one evaluation batch over a model without rows; measure memory and time.
 
     Args:
         config: The run.
         task: Its task, over a `RowlessStore` or over tables; its weights are changed.
         num_ranks: Number of ranks, of whose batches the first one's part is taken.
+        timed: Whether the time matters, so that more steps are taken.
     """
     gc.collect()
     reset_peak()
@@ -61,35 +68,50 @@ def dry_step(config: RunConfig, task: Task[Any], num_ranks: int) -> DryStep:
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     task.begin()
-    dense_s = min(_train(config, task, num_ranks) for _ in range(_TIMED_STEPS))
+    dense_s = _train(config, task, num_ranks, timed=timed)
     left_out = _evaluate(config, task)
     on_device = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
     return DryStep(peak_bytes(), on_device, unread_bytes(), left_out, dense_s)
 
 
-def _train(config: RunConfig, task: Task[Any], num_ranks: int) -> float:
-    """Take one step; returns its seconds."""
+def _train(config: RunConfig, task: Task[Any], num_ranks: int, *, timed: bool) -> float:
+    """Take some steps; returns the seconds of one."""
     task.model.train()
-    batch = next(task.train_batches(0, 0, RankPart(0, num_ranks)))
     optimizer = build_dense_optimizer(config.optimizer, task.trained)
+    clock, seconds = step_clock(task.device), []
+    batches = _batches(task, num_ranks)
+    for _ in range(_STEPS + (_TIMED_STEPS if timed else 0)):
+        _synchronize(task.device)
+        started = clock()
+        _take_step(config, task, optimizer, next(batches))
+        _synchronize(task.device)
+        seconds.append(clock() - started)
+    batches.close()
+    return statistics.median(seconds[_STEPS:]) if timed else min(seconds)
+
+
+def _batches(task: Task[Any], num_ranks: int) -> Generator[Any]:
+    """The batches of the first rank, epoch after epoch."""
+    for epoch in itertools.count():
+        yield from task.train_batches(epoch, 0, RankPart(0, num_ranks))
+
+
+def _take_step(config: RunConfig, task: Task[Any], optimizer: Optimizer, batch: Any) -> None:
+    """Take one step, as the loop does but for rows."""
     store = task.embeddings.store
     if isinstance(store, RowlessStore):
         store.has_values = not isinstance(batch, ClickBatch)
-    _synchronize(task.device)
-    started = time.perf_counter()
+    optimizer.zero_grad()
     with torch.enable_grad():
         loss = task.loss(batch)
         loss.backward()
+    float(clip_gradients(optimizer, None, config.train.clip_norm, 1, task.device))
     optimizer.step()
-    optimizer.zero_grad()
     task.commit()
-    _synchronize(task.device)
-    elapsed_s = time.perf_counter() - started
     if isinstance(store, RowlessStore):
         store.has_values = True
         store.forget_pending()
         store.reads.clear()
-    return elapsed_s
 
 
 def _synchronize(device: torch.device) -> None:

@@ -10,6 +10,7 @@ from torch import nn
 
 from outsize.data.click_data import SPLITS
 from outsize.errors import ConfigError
+from outsize.models import MODELS, TextModelConfig
 from outsize.negatives import ItemCache, NegativeCacheConfig
 from outsize.plan.counted_memory import (
     embedding_memory,
@@ -19,11 +20,14 @@ from outsize.plan.counted_memory import (
     trained_tables,
 )
 from outsize.plan.dry_step import DryStep, dry_step, resident_bytes
+from outsize.plan.machine import Machine, Pace
+from outsize.plan.many_ranks import busiest_owner, extrapolate, lasting_hit_rate, rule_error
 from outsize.plan.peak import PeakParts, peak_parts, table_bytes
 from outsize.plan.reads import recording_store
 from outsize.plan.rowless import RecordedConfig, RowlessConfig
-from outsize.plan.step_time import Link, StepTime, exchange_seconds
+from outsize.plan.step_time import Exchange, StepTime, busiest_bytes, moves_of
 from outsize.plan.traffic import MOST_RANKS, SAMPLE_STEPS, Sample, Traffic
+from outsize.registries import name_of
 from outsize.spec import MemoryUse, TableSpec
 from outsize.training.available_memory import available_bytes
 from outsize.training.config import RunConfig
@@ -33,7 +37,9 @@ from outsize.training.store_config import StoreConfig
 from outsize.training.tasks import TASKS, ClickTask, RetrievalTask, Task
 
 _RANK_STEPS = 4000  # of all ranks together
+_RANK_STEPS_OF_MANY = 1600  # if several numbers of ranks are simulated
 _EASILY = 0.25  # of the memory that is available
+_ALONE_STEPS = 20  # whose rows are timed, where rows do not travel
 
 
 @dataclass(frozen=True)
@@ -58,7 +64,7 @@ class Plan:
         num_checkpoints: How many of them are on disk at most.
         traffic: Bytes between ranks; `None` if rows do not travel, or it was not predicted.
         limit_bytes: The memory that a rank may take; `None` if unknown.
-        time: The time of a step; `None` without a link.
+        time: The time of a step; `None` without a link or a calibration.
         notes: What was not predicted, and why.
     """
 
@@ -135,8 +141,9 @@ class Planner:
         num_ranks: Ranks to plan for.
         sample_steps: Steps to simulate at most, where rows travel.
         limit_bytes: The memory that a rank may take; by default its share of what this machine has
-            to give.
-        link: The link between ranks, to predict the time of a step.
+            to give, or all of it if ranks have a link.
+        machine: The machine of a rank, to predict the time of a step; unknown by default.
+        num_examples: Training examples of the whole data, if the run reads a sample of it.
     """
 
     def __init__(
@@ -145,23 +152,36 @@ class Planner:
         num_ranks: int = 1,
         sample_steps: int = SAMPLE_STEPS,
         limit_bytes: int | None = None,
-        link: Link | None = None,
+        machine: Machine | None = None,
+        num_examples: int | None = None,
     ) -> None:
+        if num_examples is not None and num_examples < 1:
+            raise ConfigError(f"--examples must be at least 1, but got {num_examples}")
         if num_ranks < 1:
             raise ConfigError(f"--ranks must be at least 1, but got {num_ranks}")
+        if isinstance(config.model, TextModelConfig) and config.model.tables is None:
+            raise ConfigError(
+                f"model.kind = {name_of(MODELS, config.model)!r} has no tables to plan: train it "
+                "for a few steps instead (--set train.steps=3)"
+            )
         if sample_steps < 2:
             raise ConfigError(f"--sample-steps must be at least 2, but got {sample_steps}")
         self.config, self.num_ranks = config, num_ranks
-        self._sample_steps, self._link = sample_steps, link
-        with refusing_what_memory_cannot_hold():
+        self._sample_steps, self._machine = sample_steps, machine or Machine()
+        self._pace = Pace(self._machine)
+        with refusing_what_memory_cannot_hold(), self._pace.of_dense():
             self.task = self._rowless_task()
             self._dry: DryStep = self._dry_step()
         per_epoch = self.task.num_batches(num_ranks)
+        if num_examples is not None:
+            per_epoch = -(-num_examples // (num_ranks * config.train.batch_size))
         total = per_epoch * config.train.epochs
         self.steps_per_epoch = per_epoch
         self.num_steps = min(total, config.train.steps or total)
         self.specs = list(recording_store(self.task).layout.specs)
-        self.limit_bytes = _own_limit(num_ranks) if limit_bytes is None else limit_bytes
+        if limit_bytes is None:  # a link is between machines, one per rank
+            limit_bytes = _own_limit(num_ranks if self._machine.link is None else 1)
+        self.limit_bytes = limit_bytes
         self._sample: Sample | None = None
 
     def _rowless_task(self) -> Task[Any]:
@@ -178,10 +198,12 @@ class Planner:
         tables = trained_tables(self.config, features, list(specs))
         held = table_bytes(self.config, tables)
         free = available_bytes()
+        timed = self._machine.is_known
         if not held or (free is not None and held > _EASILY * free):
-            return dry_step(self.config, self.task, self.num_ranks)
+            return dry_step(self.config, self.task, self.num_ranks, timed=timed)
         del self.task  # the data is read once more: a run has it once
-        found = dry_step(self.config, TASKS[self.config.task](self.config), self.num_ranks)
+        task = TASKS[self.config.task](self.config)
+        found = dry_step(self.config, task, self.num_ranks, timed=timed)
         self.task = self._rowless_task()
         return replace(found, host_bytes=found.host_bytes - held)
 
@@ -245,20 +267,39 @@ class Planner:
             notes.append("the bytes of a served store are not predicted: its ranks do not train "
                          "in step")  # fmt: skip
             return None
-        if self.num_ranks > MOST_RANKS:
-            notes.append(
-                f"bytes and hit rate per rank are those of {MOST_RANKS} ranks: with more, copies "
-                "are refreshed more often, and messages are smaller and more"
-            )
+        with self._pace.of_rows():
+            return self._simulated(config, wanted, notes)
+
+    def _simulated(self, config: RunConfig, wanted: StoreConfig, notes: list[str]) -> Traffic:
+        """The traffic of all ranks: simulated, or extrapolated from several numbers of ranks."""
+        num_ranks = min(self.num_ranks, MOST_RANKS)
         if self._sample is None:
-            num_ranks = min(self.num_ranks, MOST_RANKS)
-            steps = min(self._sample_steps, max(2, _RANK_STEPS // num_ranks))
+            most = _RANK_STEPS if self.num_ranks <= MOST_RANKS else _RANK_STEPS_OF_MANY
+            steps = min(self._sample_steps, max(2, most // num_ranks))
             steps = 2 if num_ranks == 1 else steps
             self._sample = Sample(
                 config, self._sampled_task(wanted, notes), num_ranks, self.num_steps, steps,
                 self.steps_per_epoch,
             )  # fmt: skip
-        return self._sample.traffic(wanted)
+        busiest = busiest_owner(self._sample.reads, self.num_ranks)
+        if self.num_ranks <= MOST_RANKS:
+            return replace(self._sample.traffic(wanted), busiest=busiest)
+        sizes = sorted({max(2, num_ranks // 4), max(2, num_ranks // 2), num_ranks})
+        found = [self._sample.traffic(wanted, size) for size in sizes]
+        off = rule_error(found)
+        words = ", ".join(map(str, sizes[:-1]))
+        notes += [
+            f"simulated: {words} and {num_ranks} ranks. Extrapolated to {self.num_ranks:,}: bytes, "
+            f"hit rate and the time of rows. The same rules, given {words} ranks, are off by "
+            f"{off.sent:+.1%} of the bytes and {off.hit_rate:+.3f} of the hit rate at "
+            f"{off.num_ranks}",
+            "unknown: how vocabularies grow with more data, ranks that are slower than others, "
+            "links that share a switch, failures, and what the larger global batch and staler "
+            "copies do to the loss",
+        ]
+        cache = wanted.cache
+        hits = lasting_hit_rate(cache.read_staleness, cache.write_staleness, self.num_ranks)
+        return replace(extrapolate(found, self.num_ranks, hits), busiest=busiest)
 
     def _sampled_task(self, wanted: StoreConfig, notes: list[str]) -> Task[Any]:
         """The task whose reads are recorded: one that is trained where its weights draw items."""
@@ -275,21 +316,46 @@ class Planner:
     def _time(
         self, config: RunConfig, tables: nn.Module, traffic: Traffic | None, notes: list[str]
     ) -> StepTime | None:
-        if self._link is None:
+        if not self._machine.is_known:
             return None
-        rows_s = 0.0
-        if traffic is not None:
-            rows_s = traffic.rows_s
-        elif isinstance(config.embeddings, StoreConfig):
-            notes.append("the time of rows was not measured: it is not in the time of a step")
+        rows_s = self._rows_s(config) if traffic is None else traffic.rows_s
         weights = [*self.task.trained.parameters(), *tables.parameters()]
-        sent = 0.0 if traffic is None else sum(traffic.bytes_per_step.values())
-        exchange_s = exchange_seconds(
-            self._link, self.num_ranks, sent, sum(tensor_bytes(weight) for weight in weights),
-            exchanges_rows=traffic is not None,
+        exchange = Exchange(
+            self.num_ranks,
+            0.0 if traffic is None else busiest_bytes(traffic),
+            0.0 if traffic is None else traffic.num_rounds,
+            sum(tensor_bytes(weight) for weight in weights),
+        )
+        link, calibration = self._machine.full_link(), self._machine.calibration
+        added = (
+            "their sum is an upper bound, since rows are exchanged while dense weights compute "
+            "(embeddings.overlap)"
+            if config.embeddings.overlap
+            else "nothing overlaps"
+        )
+        if calibration is None:
+            notes.append(
+                f"times are those of this machine as busy as it is, and {added}; outsize bench "
+                "calibrate measures what messages cost besides"
+            )
+        else:
+            notes.append(f"times are those of {calibration.words}; {added}")
+        time = StepTime(
+            self._dry.dense_s * self._pace.dense, rows_s * self._pace.rows,
+            exchange.seconds(link), self.steps_per_epoch, self.num_ranks,
         )  # fmt: skip
-        notes.append("times are those of this machine as busy as it is, and nothing overlaps")
-        return StepTime(self._dry.dense_s, rows_s, exchange_s, self.steps_per_epoch, self.num_ranks)
+        return replace(time, moves=moves_of(time, exchange, link))
+
+    def _rows_s(self, config: RunConfig) -> float:
+        """The time of rows that a rank has to itself, or has a copy of."""
+        wanted = config.embeddings
+        if not isinstance(wanted, StoreConfig) or wanted.is_asynchronous:
+            return 0.0
+        alone = replace(wanted, store="sharded", cache=replace(wanted.cache, share=0.0))
+        with self._pace.of_rows():
+            sample = Sample(config, self._sampled_task(wanted, []), 1, self.num_steps, _ALONE_STEPS,
+                            self.steps_per_epoch)  # fmt: skip
+            return sample.traffic(alone).rows_s
 
     def _ranks_that_differ(self, config: RunConfig) -> Sequence[int]:
         """The ranks to count: all of few; of many, and of equal ones, the first, which has most."""

@@ -72,7 +72,8 @@ def simulate(
     num_ranks = len(reads[0])
     is_small = num_rows is not None and num_rows * config.dim <= _FEW_NUMBERS
     compact = _CompactIds(reads, num_ranks, num_slots, num_rows if is_small else None)
-    config = replace(config, cache=replace(config.cache, share=num_slots / compact.num_rows))
+    cache = replace(config.cache, share=num_slots / compact.num_rows)
+    config = replace(config, cache=cache, overlap=False)  # which reads the same rows, only earlier
     spec = TableSpec("rows", compact.num_rows, config.dim)
     gradients = torch.randn(
         compact.largest, config.dim, generator=torch.Generator().manual_seed(seed)

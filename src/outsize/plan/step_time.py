@@ -1,22 +1,26 @@
-"""The time of a step by part, from what was measured here and the link between ranks.
+"""The time of a step by part, from what was measured and the link between ranks.
 
-- *dense*: forward and backward pass and the optimizer of the dense weights, measured on one batch.
+- *dense*: a batch is made, forward and backward pass, and the optimizer of the dense weights.
 - *rows*: processor time that a rank spends on look-ups, caches, messages and updates, measured in
   the simulation.
-- *exchange*: bytes over the link, and a latency for each round. The parts do not overlap.
+- *exchange*: bytes over the link, and a latency for each round.
+
+The parts are added, as if nothing overlapped.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from outsize.errors import ConfigError
+from outsize.plan.calibration import Calibration
+from outsize.plan.traffic import Traffic
 
 _LINK = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([kMGT]?)bit(?:/s)?\s*")
 _POWERS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
-_ROUNDS = 4  # counts, requests, flags, rows
 _ADVICE = {
     "dense": "a faster device for the dense weights, or a smaller [model]",
     "rows": "more ranks, or a smaller train.batch_size per rank",
@@ -31,14 +35,54 @@ class Link:
     Attributes:
         bits_per_s: What it carries in each direction.
         latency_s: Time of a round without content.
+        peer_s: Time that each rank beyond two adds to a round in which all send to all.
     """
 
     bits_per_s: float
     latency_s: float = 0.0
+    peer_s: float = 0.0
 
     def seconds(self, num_bytes: float) -> float:
         """Time that bytes take."""
         return 8 * num_bytes / self.bits_per_s
+
+    def round_s(self, num_ranks: int) -> float:
+        """Time of a round without content in which all send to all."""
+        return self.latency_s + max(0, num_ranks - 2) * self.peer_s
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What a rank sends in one step.
+
+    Attributes:
+        num_ranks: Number of ranks.
+        row_bytes: Rows that the busiest link carries, with what asks for them and updates them.
+        row_rounds: Rounds of these messages.
+        dense_bytes: Bytes of dense gradients, which are averaged over ranks.
+    """
+
+    num_ranks: int
+    row_bytes: float
+    row_rounds: float
+    dense_bytes: int
+
+    def seconds(self, link: Link) -> float:
+        """The time of a step's messages.
+
+        Two ranks average gradients in two rounds. More of them send each part to its rank in one
+        round, and the means around a ring. Every step ends with a flag that all ranks agree on.
+        """
+        num = self.num_ranks
+        if num == 1:
+            return 0.0
+        dense = 2 * (num - 1) / num * self.dense_bytes
+        latencies = 2 * math.ceil(math.log2(num))  # the flag
+        if self.dense_bytes:
+            latencies += num - 1
+        rounds = self.row_rounds + (1 if self.dense_bytes else 0)
+        content_s = link.seconds(self.row_bytes + dense)
+        return content_s + rounds * link.round_s(num) + latencies * link.latency_s
 
 
 @dataclass(frozen=True)
@@ -46,11 +90,12 @@ class StepTime:
     """Seconds of a step by part, and what they come to.
 
     Attributes:
-        dense_s: Dense weights.
+        dense_s: Dense weights, with the making of batches.
         rows_s: Rows on this rank.
         exchange_s: Messages on the link.
         steps_per_epoch: Steps of an epoch.
         num_ranks: Ranks, a machine each.
+        moves: What would change the time of a step → seconds of a step then.
     """
 
     dense_s: float
@@ -58,6 +103,7 @@ class StepTime:
     exchange_s: float
     steps_per_epoch: int
     num_ranks: int
+    moves: dict[str, float] = field(default_factory=dict)
 
     @property
     def parts(self) -> dict[str, float]:
@@ -93,6 +139,7 @@ class StepTime:
             "machine_hours_per_epoch": self.hours_per_epoch * self.num_ranks,
             "bottleneck": self.bottleneck,
             "advice": self.advice,
+            "moves": self.moves,
         }
 
 
@@ -111,21 +158,44 @@ def read_link(text: str, latency_us: float = 0.0) -> Link:
     return Link(float(match[1]) * _POWERS[match[2]], latency_us / 1e6)
 
 
-def exchange_seconds(
-    link: Link, num_ranks: int, sent_bytes: float, dense_bytes: int, *, exchanges_rows: bool
-) -> float:
-    """Time of a step's messages on the link of one rank.
+def calibrated_link(link: Link | None, calibration: Calibration) -> Link:
+    """A link with what software adds to it; without a link, that between processes of one machine.
 
-    Args:
-        link: The link.
-        num_ranks: Number of ranks.
-        sent_bytes: Bytes of rows and gradients of rows that the rank sends.
-        dense_bytes: Bytes of dense gradients, which are averaged over ranks by a ring.
-        exchanges_rows: Whether rows travel.
+    Bytes take what the slower of link and software takes; latencies add.
     """
-    if num_ranks == 1:
-        return 0.0
-    ring = 2 * (num_ranks - 1) / num_ranks * dense_bytes
-    rounds = 2 * (num_ranks - 1) if dense_bytes else 0
-    rounds += _ROUNDS if exchanges_rows else 0
-    return link.seconds(sent_bytes + ring) + rounds * link.latency_s
+    speed = calibration.exchange
+    own = Link(8 / max(speed.byte_s, 1e-15), speed.round_s, speed.peer_s)
+    if link is None:
+        return own
+    return Link(min(link.bits_per_s, own.bits_per_s), link.latency_s + own.latency_s, own.peer_s)
+
+
+def busiest_bytes(traffic: Traffic) -> float:
+    """Bytes per step that the link of the busiest owner carries in its busier direction.
+
+    An owner sends rows and gets requests; both are in proportion to the requests it gets.
+    """
+    sent = traffic.bytes_per_step
+    rows = sent.get("rows", 0.0)
+    others = sum(sent.values()) - rows
+    return max(rows * traffic.busiest + others, others * traffic.busiest + rows)
+
+
+def moves_of(time: StepTime, exchange: Exchange, link: Link) -> dict[str, float]:
+    """What would shorten a step, and the seconds it would then take; the best first."""
+    without = time.total_s - time.exchange_s
+    found = {
+        "dense weights on a device twice as fast": time.total_s - time.dense_s / 2,
+        "processors twice as fast for rows": time.total_s - time.rows_s / 2,
+    }
+    if exchange.num_ranks > 1:
+        wider = replace(link, bits_per_s=2 * link.bits_per_s)
+        nearer = replace(link, latency_s=link.latency_s / 2, peer_s=link.peer_s / 2)
+        fewer = replace(exchange, row_bytes=exchange.row_bytes / 2)
+        found["a link of twice the bits per second"] = without + exchange.seconds(wider)
+        found["rounds of half the latency"] = without + exchange.seconds(nearer)
+        if exchange.row_bytes:
+            found["half the bytes of rows (int8 messages, wider bounds)"] = without + fewer.seconds(
+                link
+            )
+    return dict(sorted(found.items(), key=lambda move: move[1]))

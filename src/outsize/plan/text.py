@@ -150,7 +150,7 @@ def _traffic(plan: Plan) -> list[str]:
         return []
     sent = traffic.bytes_per_step
     steps = traffic.num_ranks * plan.num_steps
-    total = sum(sent.values()) * plan.num_ranks * plan.num_steps
+    total = sum(sent.values()) * steps
     rows = [("between ranks, per rank and step", "")]
     rows += [(f"  {kind}", format_bytes(size)) for kind, size in sent.items()]
     rows += [
@@ -160,7 +160,11 @@ def _traffic(plan: Plan) -> list[str]:
         ("  hit rate of the cache", f"{traffic.hit_rate:.3f}"),
         ("in the whole run, all ranks", format_bytes(total)),
     ]
+    if traffic.num_ranks > 2:
+        rows.insert(-1, ("  requests to the busiest owner", f"{traffic.busiest:.2f} × the mean"))
     basis = f"simulated: {traffic.simulated_steps:,} of {traffic.num_steps:,} steps"
+    if traffic.num_ranks != traffic.simulated_ranks[-1]:
+        basis += f" of up to {traffic.simulated_ranks[-1]} ranks, the rest extrapolated"
     if traffic.share_of_rows < 1:
         basis += f" on {traffic.share_of_rows:.1%} of the rows"
     return ["", *aligned(rows), f"({basis})"]
@@ -176,4 +180,6 @@ def _time(plan: Plan) -> list[str]:
         ("an epoch", f"{time.hours_per_epoch:,.2f} hours"),
         ("an epoch on all machines", f"{time.hours_per_epoch * plan.num_ranks:,.2f} machine-hours"),
     ]
-    return ["", *aligned(rows), f"longest: {time.bottleneck}. Shorter by {time.advice}."]
+    lines = ["", *aligned(rows), f"longest: {time.bottleneck}. Shorter by {time.advice}."]
+    moves = [(f"  with {words}", f"{1000 * each:,.1f} ms") for words, each in time.moves.items()]
+    return [*lines, *aligned([("a step would take", ""), *moves])] if moves else lines

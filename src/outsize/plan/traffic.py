@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ _MOST_READS = 12_000_000  # row reads of a simulation: some ten seconds
 _MOST_SLOTS = 4_000_000  # of all ranks together
 _LEAST_READS = 400  # per rank and step; with fewer, the padding of messages would show
 _NARROW_IDS = (1 << 31) - 1
+_ROUNDS, _CACHED_ROUNDS = 3, 4  # sizes, requests and rows; of a cache, flags of stale rows besides
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,9 @@ class Traffic:
         cache_bytes: Bytes of the cache of each rank; 0 without one.
         cache_state_bytes: Bytes of all caches in a checkpoint.
         rows_s: Processor time per step that a rank of this machine spends on rows.
+        simulated_ranks: The numbers of ranks that were simulated.
+        num_rounds: Rounds of messages per step.
+        busiest: Requests to the busiest owner of rows, in multiples of the mean.
     """
 
     sent_bytes: dict[str, int]
@@ -59,6 +63,9 @@ class Traffic:
     cache_bytes: list[int]
     cache_state_bytes: int
     rows_s: float
+    simulated_ranks: list[int]
+    num_rounds: float = 0.0
+    busiest: float = 1.0
 
     @property
     def hit_rate(self) -> float:
@@ -110,31 +117,43 @@ class Sample:
             task, num_ranks, self.simulated_steps, keep, self._dense
         )
 
-    def traffic(self, config: StoreConfig) -> Traffic:
-        """The traffic of a store over the sampled reads, extrapolated to the run."""
+    def traffic(self, config: StoreConfig, num_ranks: int | None = None) -> Traffic:
+        """The traffic of a store over the sampled reads, extrapolated to all steps of the run.
+
+        Args:
+            config: The store.
+            num_ranks: Simulate the first of the ranks only; by default all of them.
+        """
+        num_ranks = num_ranks or self.num_ranks
+        reads = [step[:num_ranks] for step in self.reads]
         num_slots = slots_of(config, self.num_rows)
         shared_slots = 0 if not num_slots else max(1, round(num_slots * self.share))
         ends = np.cumsum([segment.simulated for segment in self.segments if segment.simulated])
         num_rows = self.num_rows if self.share == 1 else None
-        found = simulate(config, self.reads, shared_slots, [int(end) for end in ends], num_rows)
-        return self._traffic(found, num_slots, shared_slots)
+        found = simulate(config, reads, shared_slots, [int(end) for end in ends], num_rows)
+        traffic = self._traffic(found, num_ranks, num_slots, shared_slots)
+        parts = sum(len(step[0]) for step in reads) / max(1, len(reads))
+        return replace(traffic, num_rounds=parts * (_CACHED_ROUNDS if num_slots else _ROUNDS))
 
-    def _traffic(self, found: Simulated, num_slots: int, shared_slots: int) -> Traffic:
+    def _traffic(
+        self, found: Simulated, num_ranks: int, num_slots: int, shared_slots: int
+    ) -> Traffic:
         by_rank = run_totals(self.segments, found.steps, found.flushes) / self.share
         total = dict(zip(COUNTED, _rounded(by_rank.sum(axis=0)), strict=True))
-        if self.num_rows // self.num_ranks > _NARROW_IDS:
+        if self.num_rows // num_ranks > _NARROW_IDS:
             total["ids"] *= 2  # positions in a shard take eight bytes
         scale = num_slots / shared_slots if shared_slots else 1.0
         return Traffic(
             sent_bytes={kind: total.pop(kind) for kind in BYTE_KINDS},
             **total,
-            num_ranks=self.num_ranks,
+            num_ranks=num_ranks,
             num_steps=self.num_steps,
             simulated_steps=self.simulated_steps,
             share_of_rows=self.share,
             cache_bytes=[round(size * scale) for size in found.cache_bytes],
             cache_state_bytes=round(sum(found.state_bytes) * scale),
             rows_s=found.rows_s / self.share,
+            simulated_ranks=[num_ranks],
         )
 
     def _share(self, task: Task[Any], config: RunConfig) -> float:

@@ -243,6 +243,16 @@ class ProcessRanks:
         is_nccl = dist.is_initialized() and dist.get_backend(group) == "nccl"
         self._device = torch.device("cuda" if is_nccl else "cpu")
 
+    def own_group(self) -> ProcessRanks:
+        """The same ranks in a gloo group of their own, which another thread may use meanwhile.
+
+        All of them call it. The group ends with the process group of the run.
+        """
+        if self.size == 1:
+            return self
+        members = dist.get_process_group_ranks(self._group)
+        return ProcessRanks(dist.new_group(members, backend="gloo", use_local_synchronization=True))
+
     def swap_counts(self, counts: Int64[Tensor, "size k"]) -> Int64[Tensor, "size k"]:  # noqa: D102
         if self.size == 1:
             return counts

@@ -84,7 +84,7 @@ _PAGE = Template("""<!doctype html>
                    padding: 1rem; overflow-x: auto; }
   .card b { display: block; font-size: 1.25rem; white-space: nowrap; }
   .card span { color: #64748b; font-size: .85rem; }
-  section svg { display: block; width: 100%; height: auto; }
+  section svg { display: block; width: 100%; height: auto; max-width: 760px; margin: 0 auto; }
   .plot svg text { font-size: 11px; fill: #475569; }
   .legend { display: flex; flex-wrap: wrap; gap: .1rem 1rem; justify-content: center;
             font-size: .8rem; color: #475569; }

@@ -68,7 +68,11 @@ def legend_below(figure: Figure, axes: Axes, columns: int = 3, *others: Axes) ->
 
 
 def _legend_width(labels: Sequence[str], columns: int) -> float:
-    """About how many inches a legend needs, which fills one column after the other."""
-    rows = -(-len(labels) // columns)
-    widths = [max(map(len, labels[i : i + rows])) for i in range(0, len(labels), rows)]
-    return sum(_CHARACTER * width + _HANDLE for width in widths)
+    """About how many inches a legend needs; its first columns have one row more than the others."""
+    rows, larger = divmod(len(labels), columns)
+    widths, start = [], 0
+    for column in range(columns):
+        stop = start + rows + (column < larger)
+        widths.append(max(map(len, labels[start:stop]), default=0))
+        start = stop
+    return sum(_CHARACTER * width + _HANDLE for width in widths if width)

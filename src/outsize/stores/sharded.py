@@ -66,7 +66,8 @@ class ShardedStore(ShardOwner):
                 f"but got {num_owners}"
             )
         super().__init__(specs, seed, device, ranks.rank, ranks.size, owners, wire)
-        self.ranks = ranks
+        self.ranks: RankGroup = ranks
+        self._shared_ranks: ProcessRanks | None = None
         self._facts = f"{self.layout.facts()}; {owners} owners; wire {wire}"
         self._held: RowUpdate | None = None
 
@@ -94,6 +95,18 @@ class ShardedStore(ShardOwner):
 
     def fail(self) -> None:  # noqa: D102
         announce_failure(self.ranks, self._device())
+
+    def use_own_group(self) -> None:  # noqa: D102
+        if isinstance(self.ranks, ProcessRanks):
+            self._shared_ranks, self.ranks = self.ranks, self.ranks.own_group()
+
+    def close(self) -> None:
+        """Let go of a process group of its own; the rows stay."""
+        if self._shared_ranks is not None:
+            self.ranks = self._shared_ranks
+
+    def leave(self) -> None:  # noqa: D102
+        self.close()
 
     @torch.no_grad()
     def exchange(  # noqa: D102

@@ -25,6 +25,9 @@ class StoreWrapper(RowStore):
     def fail(self) -> None:  # noqa: D102
         self.inner.fail()
 
+    def use_own_group(self) -> None:  # noqa: D102
+        self.inner.use_own_group()
+
     def close(self) -> None:  # noqa: D102
         self.inner.close()
 

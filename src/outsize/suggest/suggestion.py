@@ -12,6 +12,7 @@ from outsize.data.encoding.recipe import feature_name
 from outsize.errors import DataError
 from outsize.suggest.labels import Label, find_label, has_label_name, is_binary
 from outsize.suggest.leaks import NOTABLE, find_leaks
+from outsize.suggest.notes import notes_on
 from outsize.suggest.profile import Profile, profile_of
 from outsize.suggest.roles import LEFT_OUT, Decision, decide, in_words
 from outsize.suggest.sample import Sample
@@ -109,7 +110,8 @@ def suggest_click_run(
     decided = _leave_out(decided, features, strengths, split, wishes.keep)
     decided = _one_separator(decided)
     decided = _distinct_features(decided)
-    decided, notes = _require_ids(decided, features)
+    decided, notes = _require_ids(decided, features, sample.repeated)
+    notes += notes_on(label, decided)
     decisions = _in_order(sample, profiles, decided, label, split, wishes)
     suggestion = _sections(sample, decisions, profiles, label, split)
     return replace(suggestion, notes=[*sample.notes, *notes, *suggestion.notes])
@@ -189,10 +191,15 @@ def _distinct_features(decided: dict[str, Decision]) -> dict[str, Decision]:
 
 
 def _require_ids(
-    decided: dict[str, Decision], profiles: dict[str, Profile]
+    decided: dict[str, Decision], profiles: dict[str, Profile], repeated: Collection[str]
 ) -> tuple[dict[str, Decision], list[str]]:
     """Use one number as a category where there is none: a model has at least one feature of ids."""
     used = {name: d for name, d in decided.items() if d.use != LEFT_OUT}
+    if not decided and repeated:
+        raise DataError(
+            f"there is no column besides the label to learn from: several columns have the name "
+            f"{few(repeated)}; give each a name of its own"
+        )
     if not decided:
         raise DataError("there is no column besides the label to learn from: name other data")
     if not used:

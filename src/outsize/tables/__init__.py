@@ -1,8 +1,8 @@
 """Pillar 1, how a table is represented: one file per method (see `TABLES`), and what they share.
 
 They share `sizing` and `weights` (how large, and with which first values), `columns`, `digits` and
-`factors` (how vectors are put together), `pointers`, `reclustering` and `diagnosis` (how ids come
-to share codes, and whether that works).
+`factors` (how vectors are put together), `composed_table`, `clustered_table`, `pointers`,
+`reclustering` and `diagnosis` (how ids come to share codes, and whether that works).
 """
 
 from outsize.tables.build import TABLES, build_table, build_tables
@@ -17,6 +17,7 @@ from outsize.tables.hash import HashTable
 from outsize.tables.hash_embedding import HashEmbeddingTable
 from outsize.tables.int8 import Int8Table
 from outsize.tables.low_rank import LowRankTable
+from outsize.tables.packed_cce import PackedCCETable
 from outsize.tables.probe import Probe, ProbeBlock
 from outsize.tables.qr import QRTable
 from outsize.tables.quantize import QuantizedTable, quantize
@@ -35,6 +36,7 @@ __all__ = [
     "HashTable",
     "Int8Table",
     "LowRankTable",
+    "PackedCCETable",
     "PointerDiagnosis",
     "Probe",
     "ProbeBlock",

@@ -45,6 +45,7 @@ class BlockClustering:
 
     Attributes:
         block_of: The block of each id; `NO_BLOCK` for none.
+        counts: How often each id occurs, if known; on the first rank.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class BlockClustering:
         self.num_codes = num_codes
         self._like = like
         self._pieces_of = pieces_of
-        self._counts = None if counts is None else counts.cpu()
+        self.counts = None if counts is None else counts.cpu()
         self._device = device
         self._seed = seed
         self._points_per_id = points_per_id
@@ -83,10 +84,10 @@ class BlockClustering:
     def _draw(self, spec: TableSpec, blocks: int, numbers: Tensor) -> None:
         """Fill in the block of each id, and store the weights of the first block."""
         occurs = torch.ones(1, dtype=torch.bool).expand(spec.num_rows)
-        if self._counts is not None:
-            occurs = self._counts > 0
+        if self.counts is not None:
+            occurs = self.counts > 0
         size = -(-int(occurs.sum()) // blocks)
-        sample, weights = ids_to_cluster(spec, self._counts, max(1, size), self._seed)
+        sample, weights = ids_to_cluster(spec, self.counts, max(1, size), self._seed)
         self._sample_weights = weights[sample.argsort()]
         numbers[sample] = 0
         rest = (occurs & (numbers != 0)).nonzero().flatten()
@@ -161,9 +162,9 @@ class BlockClustering:
         return labels
 
     def _weights_of(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, " n"]:
-        if self._counts is None:
+        if self.counts is None:
             return torch.ones(ids.numel(), dtype=torch.float64, device=self._device)
-        return self._counts[ids.cpu()].to(self._device, torch.float64)
+        return self.counts[ids.cpu()].to(self._device, torch.float64)
 
 
 class _Fitted:

@@ -43,7 +43,8 @@ def options_of(method: str) -> list[str]:
     if method not in TABLES:
         raise ConfigError(f"no table method {method!r}; there are {', '.join(sorted(TABLES))}")
     arguments = inspect.signature(TABLES[method]).parameters.values()
-    return [a.name for a in arguments if a.default is not a.empty and a.name != "seed"]
+    own = [a.name for a in arguments if a.default is not a.empty and a.name != "seed"]
+    return [*own, *TABLES[method].within_options]
 
 
 def build_table(

@@ -37,12 +37,15 @@ class PointerDiagnosis:
         random: The same for random hashes into the same number of codes.
         quantized: The same for product quantization of a full table, if one was given.
         warning: A description of the problem; empty if there is none.
+        column_bits: Sum of the entropies of the columns, in bits: what the pointers of an id would
+            take on average if each column were entropy coded.
     """
 
     entropies: tuple[float, ...]
     random: tuple[float, ...]
     quantized: tuple[float, ...] | None
     warning: str
+    column_bits: float
 
 
 def diagnose_pointers(
@@ -62,12 +65,14 @@ def diagnose_pointers(
     num_ids, columns = pointers.shape
     ids = spread_ids(num_ids, _MAX_IDS).to(pointers.device)
     hashes = draw_hashes(columns, derive_seed(0, "entropy")).to(ids.device)
-    found = pointer_entropies(unpack(pointers[ids]))
+    some = unpack(pointers[ids])
+    found = pointer_entropies(some)
     random = pointer_entropies(hash_ids(ids, hashes, num_codes))
     goal = None if quantized is None else pointer_entropies(unpack(quantized[ids]))
     enough = ids.numel() >= _IDS_PER_CODE * num_codes  # with fewer, each id may have its own code
     warning = pointer_warning(found, random, goal) if enough else ""
-    return PointerDiagnosis(found, random, goal, warning)
+    bits = sum(pointer_entropies(column.unsqueeze(1))[0] for column in some.unbind(1))
+    return PointerDiagnosis(found, random, goal, warning, bits / math.log(2))
 
 
 def pointer_entropies(pointers: Int64[Tensor, "n columns"]) -> tuple[float, ...]:

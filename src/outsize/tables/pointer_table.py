@@ -34,7 +34,7 @@ class PointerTable(EmbeddingTable):
         spec: The table.
 
     Attributes:
-        pointer_buffers: Names of the buffers that determine the pointers of an id.
+        pointer_buffers: Names of the buffers that determine the pointers of an id; any may be None.
     """
 
     can_encode = True
@@ -63,7 +63,8 @@ class PointerTable(EmbeddingTable):
 
     def renew_version(self) -> None:
         """Compute the version of the current pointers."""
-        self._codes_version = fingerprint([getattr(self, name) for name in self.pointer_buffers])
+        found = [getattr(self, name) for name in self.pointer_buffers]
+        self._codes_version = fingerprint([tensor for tensor in found if tensor is not None])
 
     def encode(self, ids: Int64[Tensor, "*shape"]) -> Codes:
         """Encode ids as their pointers: small integers that can replace ids in the data.

@@ -25,7 +25,7 @@ from outsize.ranks.collectives import gather_rows, world_size
 from outsize.ranks.failures import failing_together
 from outsize.ranks.first_rank import on_first_rank
 from outsize.spec import MemoryUse
-from outsize.tables.cce import CCETable
+from outsize.tables.clustered_table import ClusteredTable
 
 _EPSILON = 1e-10
 RATE = 0.1
@@ -39,7 +39,7 @@ class ProbeRows:
         ids: The ids, ascending.
     """
 
-    def __init__(self, table: CCETable, ids: Int64[Tensor, " n"]) -> None:
+    def __init__(self, table: ClusteredTable, ids: Int64[Tensor, " n"]) -> None:
         self.ids = ids
         self._look_up = table.lookup  # before it is shadowed
         with torch.no_grad():
@@ -184,7 +184,9 @@ class Probe:
         rate: float = RATE,
         helper: bool = True,
     ) -> None:
-        self._tables = {n: table for n, table in tables.items() if isinstance(table, CCETable)}
+        self._tables = {
+            n: table for n, table in tables.items() if isinstance(table, ClusteredTable)
+        }
         if not self._tables:
             raise ConfigError("a probe needs a table of the method cce, but got none")
         if not rate > 0:

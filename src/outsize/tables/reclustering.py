@@ -161,6 +161,8 @@ def plan_recluster(
     optimizer: Optimizer | None,
     pooled: bool = False,
     errors: Callable[[dict[str, Tensor]], tuple[float, float]] | None = None,
+    pointers: Callable[[dict[str, Tensor]], Integer[Tensor, "lines columns"]] | None = None,
+    pointer_bits: int | None = None,
 ) -> PlannedRecluster:
     """Plan a reclustering on the first rank, without changing the table; call it on all ranks.
 
@@ -173,6 +175,8 @@ def plan_recluster(
         pooled: Whether all columns choose from one pool of codes.
         errors: The `mse` and `variance` of the report, given the new values; by default those of
             the vectors that look-ups return before and after.
+        pointers: All pointers in the new values; by default the buffer "pointers".
+        pointer_bits: Bits of a stored pointer; by default those of its type.
     """
     with failing_together(ReclusterError):
         if optimizer is not None:
@@ -183,16 +187,18 @@ def plan_recluster(
         started = time.perf_counter()
         changed = rewrite()
         mse, variance = _errors(table, changed) if errors is None else errors(changed)
-        pointers = changed["pointers"]
-        diagnosis = diagnose_pointers(pointers, num_codes)
+        found = changed["pointers"] if pointers is None else pointers(changed)
+        diagnosis = diagnose_pointers(found, num_codes)
         return changed, ReclusterReport(
             mse=mse,
             variance=variance,
             num_clusters=num_codes,
-            num_empty=num_unused(pointers, num_codes, pooled),
+            num_empty=num_unused(found, num_codes, pooled),
             entropies=diagnosis.entropies,
             warning=diagnosis.warning,
             seconds=time.perf_counter() - started,
+            pointer_bits=found.shape[1] * (pointer_bits or 8 * found.element_size()),
+            entropy_bits=diagnosis.column_bits,
         )
 
     planned = on_first_rank(plan)

@@ -14,7 +14,14 @@ from torch.optim import SGD, Adagrad, AdamW, Optimizer
 
 from outsize.collection import EmbeddingCollection
 from outsize.contracts import EmbeddingTable, RowStore
-from outsize.data import ClickData, ClickDataConfig, RetrievalData, RetrievalDataConfig
+from outsize.data import (
+    ClickData,
+    ClickDataConfig,
+    RetrievalData,
+    RetrievalDataConfig,
+    TextDataConfig,
+    TokenData,
+)
 from outsize.data.click_data import SPLITS
 from outsize.errors import ConfigError
 from outsize.models import (
@@ -22,11 +29,15 @@ from outsize.models import (
     ClickModelConfig,
     RetrievalModel,
     RetrievalModelConfig,
+    TextModel,
+    TextModelConfig,
 )
+from outsize.models.text import NoEmbeddings
 from outsize.optimizers import RowOptimizer
 from outsize.ranks.collectives import first_rank_first, local_rank, mean_over_ranks_, world_size
 from outsize.spec import FeatureSpec, Init, TableSpec
 from outsize.suggestions import few
+from outsize.training.build_texts import build_text_data
 from outsize.training.config import OptimizerConfig, RunConfig
 from outsize.training.memory_needs import (
     EmbeddingShapes,
@@ -102,19 +113,22 @@ def build_retrieval_data(config: RunConfig) -> RetrievalData:
     """The pairs of a run."""
     assert isinstance(config.data, RetrievalDataConfig)
     require_memory(config.data.memory_needs())
+    if isinstance(config.data, TextDataConfig):
+        return build_text_data(config)
     return config.data.build()
 
 
 def build_embeddings(
     config: RunConfig, features: Sequence[FeatureSpec], vocabularies: Mapping[str, int]
 ) -> EmbeddingCollection:
-    """Each feature over a table of its own."""
+    """Each feature over its table."""
     wanted = config.embeddings
     std = wanted.init_std
     if std is None and isinstance(config.model, ClickModelConfig):
         std = config.model.initial_std
     init = Init() if std is None else Init(std=std)
-    specs = [TableSpec(f.table, vocabularies[f.name], wanted.dim, init) for f in features]
+    sizes = {f.table: vocabularies[f.name] for f in features}  # several may share a table
+    specs = [TableSpec(table, size, wanted.dim, init) for table, size in sizes.items()]
     return wanted.build(features, specs, config.seed)
 
 
@@ -137,6 +151,12 @@ def build_retrieval_model(config: RunConfig, data: RetrievalData) -> RetrievalMo
     Refused where memory cannot hold it.
     """
     assert isinstance(config.model, RetrievalModelConfig)
+    if isinstance(config.model, TextModelConfig) and config.model.tables is None:
+        own = config.model.build(NoEmbeddings(), (), (), config.seed)
+        assert isinstance(own, TextModel)
+        assert isinstance(data, TokenData)
+        own.use_tokenizer(data.tokenizer)
+        return own
     of_queries = config.model.features_of(tuple(data.queries.features), "query")
     of_items = config.model.features_of(tuple(data.items.features), "item")
     ids = [feature for feature in data.features if feature.name in {*of_queries, *of_items}]
@@ -159,7 +179,10 @@ def build_retrieval_model(config: RunConfig, data: RetrievalData) -> RetrievalMo
         data.num_pairs("train"),
     )
     require_memory(needs, build_device(config.train.device))
-    return build(build_embeddings(config, ids, data.vocabularies))
+    model = build(build_embeddings(config, ids, data.vocabularies))
+    if isinstance(model, TextModel) and isinstance(data, TokenData):
+        model.use_tokenizer(data.tokenizer)
+    return model
 
 
 def build_dense_optimizer(

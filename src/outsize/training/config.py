@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from outsize.bounds import MAX_RATE, require_at_least, require_between
-from outsize.data import DATA, ClickDataConfig, GraphDataConfig, RetrievalDataConfig
+from outsize.data import DATA, RETRIEVAL_DATA, ClickDataConfig, GraphDataConfig, RetrievalDataConfig
 from outsize.errors import ConfigError
 from outsize.models import MODELS, ClickModelConfig, GraphModelConfig, RetrievalModelConfig
 from outsize.negatives import NEGATIVES, NegativesConfig
@@ -169,7 +169,13 @@ class RunConfig:
     def _require_one_task(self) -> None:
         """Refuse parts of different tasks, and complete those of retrieval and of graphs."""
         if self.data.task != self.model.task:
-            fitting = [name for name, kind in DATA.items() if kind.task == self.model.task]
+            reads_texts = getattr(self.model, "reads_texts", False)
+            fitting = [
+                name
+                for name, kind in DATA.items()
+                if kind.task == self.model.task
+                and getattr(kind, "holds_texts", False) == reads_texts
+            ]
             raise ConfigError(
                 f"model.kind = {name_of(MODELS, self.model)!r} is for {self.model.task} data, but "
                 f"data.kind = {name_of(DATA, self.data)!r} is {self.data.task} data: choose "
@@ -179,10 +185,17 @@ class RunConfig:
             raise ConfigError(
                 "embeddings.store = 'served' is for click models: choose 'local' or 'sharded'"
             )
+        if self.task != "click" and self.embeddings.overlap:
+            raise ConfigError(
+                f"embeddings.overlap is for click models, but this one is for {self.task}: its "
+                "batches are read in several parts, which depend on each other. Leave it out"
+            )
         if isinstance(self.model, GraphModelConfig):
             self._complete_graph(self.model)
         elif self.graph is not None:
             raise self._misplaced("graph", "a graph model", "graphsage")
+        if isinstance(self.data, RetrievalDataConfig):
+            self._require_texts_for_texts(self.data)
         if self.task == "retrieval":
             object.__setattr__(self, "negatives", self.negatives or NEGATIVES["cache"]())
             object.__setattr__(self, "retrieval", self.retrieval or RetrievalConfig())
@@ -190,6 +203,22 @@ class RunConfig:
             for name in ("negatives", "retrieval"):
                 if getattr(self, name) is not None:
                     raise self._misplaced(name, "a retrieval model", "two-tower")
+
+    def _require_texts_for_texts(self, data: RetrievalDataConfig) -> None:
+        assert isinstance(self.model, RetrievalModelConfig)
+        if data.holds_texts == self.model.reads_texts:
+            return
+        fitting = [
+            name
+            for name, kind in RETRIEVAL_DATA.items()
+            if kind.holds_texts == self.model.reads_texts
+        ]
+        raise ConfigError(
+            f"model.kind = {name_of(MODELS, self.model)!r} reads "
+            f"{'texts' if self.model.reads_texts else 'features'}, but data.kind = "
+            f"{name_of(DATA, data)!r} holds {'texts' if data.holds_texts else 'features'}: choose "
+            f"data.kind from {', '.join(fitting)}, or another model"
+        )
 
     def _misplaced(self, section: str, owner: str, kind: str) -> ConfigError:
         return ConfigError(

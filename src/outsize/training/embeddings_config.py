@@ -19,10 +19,12 @@ class EmbeddingsConfig(ABC):
     Attributes:
         dim: Width of a vector.
         init_std: Standard deviation of fresh values; `None` for the default.
+        overlap: Whether rows are exchanged while a step computes.
     """
 
     dim: int
     init_std: float | None
+    overlap: bool = False
 
     @property
     def is_shared(self) -> bool:

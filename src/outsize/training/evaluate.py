@@ -19,9 +19,11 @@ from outsize.models import ClickModel, ClickModelConfig, RetrievalModel, TwoTowe
 from outsize.training.config import RunConfig
 from outsize.training.evaluate_graph import evaluate_graph_file, evaluate_graph_run
 from outsize.training.evaluate_pairs import cold_keys, evaluate_pairs, pair_facts, seen_in_run
+from outsize.training.evaluate_texts import evaluate_text_run
 from outsize.training.export_run import encode_items
+from outsize.training.run_files import RunFile
 from outsize.training.run_folder import RunFolder
-from outsize.training.run_weights import beta_of, finite, load_click_model, load_two_tower
+from outsize.training.run_weights import beta_of, finite, load_click_model, load_retrieval_model
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ def evaluate(
     *,
     exclude: Sequence[str | Path] = (),
     max_bad_rows: float | None = None,
+    run_file: RunFile | None = None,
     quiet: bool = False,
 ) -> dict[str, Any]:
     """The metrics of a trained model on a labelled file of raw values.
@@ -58,13 +61,14 @@ def evaluate(
         model: The folder of a run, whose data must still be there, or of an export.
         file: A CSV, TSV or Parquet file with the columns and the label of the training data; for a
             two-tower model, of pairs; for a graph model, of nodes with their classes, or of links.
-            None for the run of a graph model, which is then measured on its validation and test
-            splits.
+            None for the run of a graph or a text model, which is then measured on its validation
+            and test splits.
         step: For a run, take the checkpoint of this step instead of the best validation's.
         exclude: For a two-tower model or links, files of pairs whose items are left out of
             rankings; by default a run's training and validation pairs, and nothing for an export.
         max_bad_rows: The largest share of malformed rows that is skipped; by default as in
             training.
+        run_file: For a retrieval model, also write the rankings to a TREC run file.
         quiet: Show no progress.
 
     Returns:
@@ -74,6 +78,8 @@ def evaluate(
     """
     run = RunFolder(Path(model))
     is_graph = _is_graph(run)
+    if is_graph and run_file is not None:
+        raise _no_rankings(model)
     if is_graph and run.holds_run() and file is None:
         if exclude:
             raise ConfigError(
@@ -81,6 +87,10 @@ def evaluate(
                 "name a file"
             )
         return evaluate_graph_run(run, step)
+    if file is None and run.holds_run() and _holds_texts(run):
+        if exclude:
+            raise ConfigError(f"{run.path} is measured on its own splits: leave --exclude out")
+        return evaluate_text_run(run, step, run_file)
     if file is None:
         raise ConfigError(f"{model} is measured on a labelled file: name it after the folder")
     if is_graph:
@@ -94,7 +104,8 @@ def evaluate(
     if isinstance(loaded.model, RetrievalModel):
         metrics = evaluate_pairs(
             loaded.model, file, loaded.pairs, seen=loaded.seen,
-            exclude=[Path(path) for path in exclude], max_bad_rows=max_bad_rows, quiet=quiet,
+            exclude=[Path(path) for path in exclude], max_bad_rows=max_bad_rows,
+            run_file=run_file, quiet=quiet,
         )  # fmt: skip
         notes.append(metrics.pop("note"))
         if not exclude and loaded.seen is None:
@@ -103,6 +114,8 @@ def evaluate(
     else:
         if exclude:
             raise ConfigError("--exclude is for two-tower models: leave it out")
+        if run_file is not None:
+            raise _no_rankings(model)
         metrics = evaluate_file(loaded.model, file, max_bad_rows=max_bad_rows, quiet=quiet)
     counts = {name: metrics.pop(name) for name in ("num_rows", "num_bad")}
     return {
@@ -113,6 +126,17 @@ def evaluate(
         **counts,
         "note": "; ".join(note for note in notes if note),
     }
+
+
+def _holds_texts(run: RunFolder) -> bool:
+    return bool(getattr(run.config().data, "holds_texts", False))
+
+
+def _no_rankings(model: str | Path) -> ConfigError:
+    return ConfigError(
+        f"{model} makes no rankings of a file's queries, and --run-file is for two-tower models: "
+        "leave it out"
+    )
 
 
 def _is_graph(run: RunFolder) -> bool:
@@ -141,6 +165,8 @@ def _load(folder: Path, step: int | None) -> _Loaded:
         )
     _refuse_step(run, step)
     found = read_config(folder)
+    if "texts" in found:
+        raise _of_texts(folder)
     return _Loaded(
         load_exported(folder), found.get("training", {}).get("step"), pairs=found.get("pairs")
     )
@@ -156,7 +182,10 @@ def _load_click(run: RunFolder, config: RunConfig, step: int | None) -> _Loaded:
 
 
 def _load_retrieval(run: RunFolder, config: RunConfig, step: int | None) -> _Loaded:
-    model, data, chosen = load_two_tower(run, config, step)
+    if config.data.holds_texts:  # type: ignore[union-attr]
+        raise _of_texts(run.path)
+    model, data, chosen = load_retrieval_model(run, config, step)
+    assert isinstance(model, TwoTower)
     facts = pair_facts(config, beta_of(config, chosen.folder))
     if facts is None or data.queries.encoder is None:
         raise _no_raw_values(run)
@@ -172,6 +201,13 @@ def _searcher(model: TwoTower, data: RetrievalData, facts: dict[str, Any]) -> It
         data.queries.encoder.only(model.query_features),
         PairFiles.from_facts(facts),
         cold_keys(data),
+    )
+
+
+def _of_texts(folder: Path) -> ConfigError:
+    return ConfigError(
+        f"{folder} holds a text model, which is measured on the splits of its own data: name the "
+        "folder of its run, and no file; the card of its export has its metrics too"
     )
 
 

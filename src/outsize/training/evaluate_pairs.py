@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -25,8 +26,9 @@ from outsize.models import RetrievalModel
 from outsize.training.config import RunConfig
 from outsize.training.quantization_loss import QUERIES_PER_CHUNK
 from outsize.training.retrieval_evaluation import rank_relevant
+from outsize.training.run_files import RunFile
 
-_CUTS = ("recall_at", "ndcg_at", "mrr_at", "hit_at")
+_CUTS = ("recall_at", "ndcg_at", "mrr_at", "hit_at", "map_at")
 
 
 def pair_facts(config: RunConfig, beta: float) -> dict[str, Any] | None:
@@ -62,6 +64,7 @@ def evaluate_pairs(
     seen: SeenItems | None = None,
     exclude: Sequence[Path] = (),
     max_bad_rows: float | None = None,
+    run_file: RunFile | None = None,
     quiet: bool = False,
 ) -> dict[str, Any]:
     """The ranking metrics of a model on a file of pairs, as in the evaluation of a run.
@@ -78,6 +81,7 @@ def evaluate_pairs(
         exclude: Files of known pairs, instead of `seen`.
         max_bad_rows: The largest share of malformed rows that is skipped; by default as in
             training.
+        run_file: Also write the rankings to a TREC run file.
         quiet: Show no progress.
     """
     searcher, path = model.searcher, file_to_read(Path(file))
@@ -98,15 +102,22 @@ def evaluate_pairs(
             f"{path}: no query can be evaluated: there is no pair, every pair is known already, or "
             "the training data has no pair of its queries"
         )
-    metrics = rank_relevant(
-        relevant,
-        known,
-        lambda rows: model.encode_queries({n: v[rows] for n, v in pairs.features.items()}),
-        searcher.vectors,
-        torch.tensor(facts["beta"]),
-        RankingMetrics(**{name: facts["metrics"][name] for name in _CUTS}),
-        QUERIES_PER_CHUNK,
-    )
+    with contextlib.ExitStack() as stack:
+        record, depth = None, 0
+        if run_file is not None:
+            depth = run_file.depth
+            record = stack.enter_context(run_file.recorder(pairs.names, searcher.names))
+        metrics = rank_relevant(
+            relevant,
+            known,
+            lambda rows: model.encode_queries({n: v[rows] for n, v in pairs.features.items()}),
+            searcher.vectors,
+            torch.tensor(facts["beta"]),
+            RankingMetrics(**{name: facts["metrics"].get(name, ()) for name in _CUTS}),
+            QUERIES_PER_CHUNK,
+            record,
+            depth,
+        )
     note = "" if seen is None else seen.note()
     return {**metrics, "num_rows": len(pairs.items), "num_bad": pairs.bad.total, "note": note}
 

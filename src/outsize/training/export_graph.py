@@ -35,7 +35,7 @@ from outsize.training.tasks import TASKS
 from outsize.training.tasks.links import LinkTask
 from outsize.training.tasks.nodes import NodeTask
 
-_CUTS = ("recall_at", "ndcg_at", "mrr_at", "hit_at")
+_CUTS = ("recall_at", "ndcg_at", "mrr_at", "hit_at", "map_at")
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from outsize.data import DATA, RetrievalData
+from outsize.data import DATA, RetrievalData, Texts, TokenData
 from outsize.data.click_data import SPLITS
 from outsize.errors import ConfigError
 from outsize.export import require_free, write_exported
@@ -18,11 +18,19 @@ from outsize.export.quantization import (
     Quantization,
     quantization_facts,
     quantize_click_model,
-    quantize_two_tower,
+    quantize_retrieval_model,
 )
 from outsize.export.quantize_folder import quantize_folder
 from outsize.export.retrieval import write_exported_retrieval
-from outsize.models import ClickModelConfig, RetrievalModelConfig, TwoTower
+from outsize.export.text_models import ItemTexts, write_exported_texts
+from outsize.models import (
+    MODELS,
+    ClickModelConfig,
+    RetrievalModel,
+    RetrievalModelConfig,
+    TextModel,
+    TextModelConfig,
+)
 from outsize.registries import name_of
 from outsize.suggestions import few
 from outsize.training.config import RunConfig
@@ -39,7 +47,7 @@ from outsize.training.run_weights import (
     ChosenCheckpoint,
     beta_of,
     load_click_model,
-    load_two_tower,
+    load_retrieval_model,
     open_run,
 )
 
@@ -140,11 +148,16 @@ def _export_retrieval(
 ) -> tuple[dict[str, Any], dict[str, Any], str]:
     assert isinstance(config.model, RetrievalModelConfig)
     assert config.retrieval is not None
-    model, data, chosen = load_two_tower(folder, config, step)
+    model, data, chosen = load_retrieval_model(folder, config, step)
     training, beta = _training(chosen), beta_of(config, chosen.folder)
+    if how is not None and not model.embeddings.features:
+        raise ConfigError(
+            f"{folder.path} holds a {name_of(MODELS, config.model)} model, which has no tables to "
+            "quantize: leave --quantize out"
+        )
     if how is not None:
         wanted = config.retrieval
-        quantized, changes = quantize_two_tower(model, config.model, how)
+        quantized, changes = quantize_retrieval_model(model, config.model, how)
         before, after = (
             measure_retrieval_model(one, data, beta, wanted) for one in (model, quantized)
         )
@@ -154,6 +167,15 @@ def _export_retrieval(
     names = data.items.names
     sizes = {f"{split}_pairs": data.num_pairs(split) for split in SPLITS}
     sizes |= {"queries": data.queries.num_rows, "items": data.items.num_rows}
+    facts = _data_facts(config, sizes, data.fingerprint)
+    if isinstance(model, TextModel):
+        assert isinstance(data, TokenData)
+        assert isinstance(config.model, TextModelConfig)
+        items = _item_texts(data.texts.items)
+        written = write_exported_texts(
+            out, model, config.model, vectors, items, training, data=facts
+        )
+        return written, training, chosen.note
     written = write_exported_retrieval(
         out,
         model,
@@ -162,14 +184,14 @@ def _export_retrieval(
         [str(row) for row in range(len(vectors))] if names is None else names.to_pylist(),
         training,
         encoder=data.queries.encoder,
-        data=_data_facts(config, sizes, data.fingerprint),
+        data=facts,
         pairs=pair_facts(config, beta),
         cold=cold_keys(data),
     )
     return written, training, chosen.note
 
 
-def encode_items(model: TwoTower, data: RetrievalData) -> Tensor:
+def encode_items(model: RetrievalModel, data: RetrievalData) -> Tensor:
     """The vectors of all items of a run."""
     return encode_corpus(
         lambda rows: model.encode_items(data.items.take(rows)),
@@ -177,6 +199,11 @@ def encode_items(model: TwoTower, data: RetrievalData) -> Tensor:
         ITEMS_PER_CHUNK,
         torch.device("cpu"),
     )
+
+
+def _item_texts(items: Texts) -> ItemTexts:
+    facts = {name: values.to_pylist() for name, values in items.facts.items()}
+    return ItemTexts(items.ids.to_pylist(), items.texts.to_pylist(), facts)
 
 
 def _data_facts(config: RunConfig, sizes: Mapping[str, int], fingerprint: str) -> dict[str, Any]:

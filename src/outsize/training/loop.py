@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch.optim import Optimizer
 from outsize.checkpoint import WriteFiles, load_checkpoint, save_checkpoint
 from outsize.contracts import ReclusterReport, RowStore
 from outsize.data.click_data import Split
+from outsize.data.prefetch import one_ahead
 from outsize.errors import CheckpointError, ConfigError
 from outsize.interrupts import StopRequested, also_stopping_when
 from outsize.ranks.collectives import any_rank
@@ -110,12 +112,20 @@ class Loop:
         if self.state.unfinished:
             self._end_step()
         while not self._is_over():
-            for batch in self.task.train_batches(self.state.epoch, self.state.batch):
+            for batch in self._batches():
                 self._train_step(batch)
                 self._end_step()
                 yield self.state.step
                 if self._is_over():
                     return
+
+    def _batches(self) -> Iterator[Any]:
+        """The rest of the epoch; each batch is prefetched one step ahead if the store reads so."""
+        batches = self.task.train_batches(self.state.epoch, self.state.batch)
+        if self._store is None or not self._store.reads_ahead:
+            return batches
+        left = self.total_steps - self.state.step
+        return one_ahead(islice(batches, left), self.task.prefetch)
 
     def _is_over(self) -> bool:
         return bool(self.state.stopped)
@@ -305,9 +315,15 @@ class Loop:
             helper=helper,
             weighted=self.config.embeddings.weighs_ids,
             state_numbers=state_numbers(self.config),
+            run_visits=self._visits_per_probe(step),
         )
         self._callbacks.log({"step": step, "split": "probe", **report.as_metrics()})
         return reports
+
+    def _visits_per_probe(self, step: int) -> float:
+        """Visits of the examples read so far that make all probes together as long as the run."""
+        num_seen = min(step, self.task.num_batches())
+        return self.total_steps / (len(self._recluster_steps) * num_seen)
 
     def _end_epoch(self) -> None:
         state = self.state

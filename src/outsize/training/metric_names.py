@@ -9,11 +9,11 @@ _LABELS = {
     "loss": "log loss", "auc": "AUC", "micro_f1": "micro-F1", "macro_f1": "macro-F1",
 }  # fmt: skip
 _QUALITY = ("auc", "accuracy", "micro_f1", "macro_f1")
-_RANKING = {"recall": "recall", "ndcg": "NDCG", "mrr": "MRR", "hit": "hit rate"}
+_RANKING = {"recall": "recall", "ndcg": "NDCG", "mrr": "MRR", "hit": "hit rate", "map": "MAP"}
 _OF_EVERY_TASK = (
     "step", "split", "epoch", "loss", "learning_rate", "embedding_learning_rate", "train_s",
     "examples_per_s", "gradient_norm", "hit_rate", "reads", "pushes", "evictions", "largest_lag",
-    "exchange_s",
+    "exchange_s", "wait_s",
 )  # fmt: skip
 _NOT_METRICS = (
     "step", "split", "train_s", "epochs", "calibration_predicted", "calibration_observed",

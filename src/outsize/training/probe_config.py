@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from outsize.bounds import MAX_RATE, require_at_least, require_between
@@ -12,6 +13,8 @@ from outsize.tables.block_clustering import MAX_BLOCKS
 BYTES_PER_FLOAT = 4
 _MAX_PASSES = 1_000
 _MOST_BLOCKS = 8
+_MOST_VISITS = 2.0
+TRIED_RATES = 4  # of a probe that chooses its rate, usually
 _IDS_PER_CODE = 64  # on MovieLens 47 gave a higher AUC of validation than 12
 
 
@@ -25,14 +28,16 @@ class ProbeConfig:
         passes: Passes over the training data that a block gets, of those examples that have an id
             of it.
         visits: Most visits of an example per pass, all blocks together; if ids of a block are in
-            more examples than that allows, a sample of them is read.
+            more examples than that allows, a sample of them is read. By default 2, but no more than
+            keep all probes of a run within as many examples as the run itself reads, see
+            `share_of`.
         rate: Learning rate of the rows; by default chosen by the loss of validation.
         helper: Whether tables have a helper after the last clustering.
     """
 
     blocks: int | None = None
     passes: int = 1
-    visits: float = 2.0
+    visits: float | None = None
     rate: float | None = None
     helper: bool = False
 
@@ -62,6 +67,19 @@ class ProbeConfig:
         fitting = (p for p in range(1, _MOST_BLOCKS) if 4 * _num_bytes(spec, p) < full)
         wanted = min(_MOST_BLOCKS, int(ids_per_code / _IDS_PER_CODE))
         return max(next(fitting, _MOST_BLOCKS), wanted)
+
+    def share_of(self, touched: Sequence[float], run_visits: float) -> float:
+        """The share of the examples with ids of a block that the block reads, 0 to 1.
+
+        Args:
+            touched: For each block, the share of the examples that have ids of it.
+            run_visits: Visits of an example that keep this probe within its part of the run's own.
+        """
+        visits = sum(touched)
+        if self.visits is not None:
+            return min(1.0, self.visits / visits)
+        trials = 0.0 if self.rate is not None else TRIED_RATES * touched[0]
+        return min(1.0, _MOST_VISITS / visits, run_visits / (self.passes * visits + trials))
 
     def num_bytes(self, spec: TableSpec, state_numbers: int) -> int:
         """The most memory of a probe of a table: rows of a block, their moments and indices."""

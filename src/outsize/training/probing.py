@@ -17,7 +17,8 @@ from outsize.errors import ReclusterError
 from outsize.hashing import derive_seed
 from outsize.ranks.collectives import rank, value_of_first
 from outsize.ranks.failures import failing_together
-from outsize.tables import CCETable, Probe, ProbeBlock
+from outsize.tables import Probe, ProbeBlock
+from outsize.tables.clustered_table import ClusteredTable
 from outsize.training.probe_config import ProbeConfig
 from outsize.training.tasks import Task
 
@@ -59,6 +60,7 @@ def recluster_probed(
     helper: bool,
     weighted: bool,
     state_numbers: int,
+    run_visits: float = math.inf,
 ) -> tuple[dict[str, ReclusterReport], ProbeReport]:
     """Probe the ids of all tables that can be probed, and recluster the tables.
 
@@ -72,6 +74,7 @@ def recluster_probed(
         helper: Whether tables have a helper afterwards.
         weighted: Whether ids weigh as often as they occur.
         state_numbers: Numbers that the optimizer stores per weight of a table.
+        run_visits: Visits of an example that keep this probe within its part of the run's own.
     """
     started = time.perf_counter()
     with failing_together(ReclusterError):
@@ -87,7 +90,7 @@ def recluster_probed(
         for name, table in tables.items()
     }
     probe = Probe(tables, weights, blocks=blocks, helper=helper)
-    share = min(1.0, config.visits / expected_visits(task, probe, counts))
+    share = config.share_of(touched_shares(task, probe, counts), run_visits)
     trained = _Trained(task, step, share)
     devices = [task.device] if task.device.type == "cuda" else []
     with torch.random.fork_rng(devices), task.frozen():
@@ -165,14 +168,16 @@ def choose_rate(probe: Probe, trained: _Trained) -> float:
     return min(losses, key=lambda rate: (losses[rate], rate))
 
 
-def tables_of(task: Task[Any]) -> dict[str, CCETable]:
+def tables_of(task: Task[Any]) -> dict[str, ClusteredTable]:
     """The tables of a task that can be probed."""
     tables = {} if task.embeddings.tables is None else dict(task.embeddings.tables.items())
-    return {name: table for name, table in tables.items() if isinstance(table, CCETable)}
+    return {name: table for name, table in tables.items() if isinstance(table, ClusteredTable)}
 
 
-def expected_visits(task: Task[Any], probe: Probe, counts: Mapping[str, Tensor]) -> float:
-    """How often all blocks together visit an example on average, if none is left out.
+def touched_shares(
+    task: Task[Any], probe: Probe, counts: Mapping[str, Tensor]
+) -> tuple[float, ...]:
+    """For each block, the share of the examples that have ids of it; their sum is > 0.
 
     An example is visited by a block if any of its ids is in the block; ids of different features
     are taken as independent. Where a task cannot tell, every block visits all examples.
@@ -182,8 +187,9 @@ def expected_visits(task: Task[Any], probe: Probe, counts: Mapping[str, Tensor])
         probe: The blocks.
         counts: How often each id of each table occurs; needed by the first rank only.
     """
+    everything = (1.0,) * probe.num_blocks
     if not task.finds_ids:
-        return float(probe.num_blocks)
+        return everything
     missed = torch.ones(probe.num_blocks, dtype=torch.float64)
     for feature in task.embeddings.features:
         if feature.table in counts and feature.table in tables_of(task):
@@ -191,5 +197,5 @@ def expected_visits(task: Task[Any], probe: Probe, counts: Mapping[str, Tensor])
             blocks = probe.block_of(feature.table).cpu()[seen > 0].long()
             found = torch.bincount(blocks, seen[seen > 0].double(), minlength=probe.num_blocks)
             missed *= 1 - found / found.sum()
-    visits: float = value_of_first(float((1 - missed).sum()))
-    return visits or float(probe.num_blocks)
+    shares: tuple[float, ...] = value_of_first(tuple((1 - missed).tolist()))
+    return shares if sum(shares) else everything

@@ -21,6 +21,7 @@ class RetrievalConfig:
         ndcg_at: Cut-offs of NDCG.
         mrr_at: Cut-offs of MRR.
         hit_at: Cut-offs of the hit rate.
+        map_at: Cut-offs of mean average precision.
         judge: The metric that chooses the best validation and decides early stopping.
     """
 
@@ -29,6 +30,7 @@ class RetrievalConfig:
     ndcg_at: tuple[int, ...] = (10,)
     mrr_at: tuple[int, ...] = (10,)
     hit_at: tuple[int, ...] = ()
+    map_at: tuple[int, ...] = ()
     judge: str = "ndcg@10"
 
     def __post_init__(self) -> None:
@@ -43,4 +45,6 @@ class RetrievalConfig:
 
     def metrics(self, device: str = "cpu") -> RankingMetrics:
         """Metrics that have seen nothing yet."""
-        return RankingMetrics(self.recall_at, self.ndcg_at, self.mrr_at, self.hit_at, device)
+        return RankingMetrics(
+            self.recall_at, self.ndcg_at, self.mrr_at, self.hit_at, device, map_at=self.map_at
+        )

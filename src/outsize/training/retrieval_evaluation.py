@@ -25,6 +25,8 @@ from outsize.ranks.collectives import (
 from outsize.training.metric_names import Metrics
 
 Encode = Callable[[Int64[Tensor, " n"]], Tensor]
+Record = Callable[[Int64[Tensor, " n"], Int64[Tensor, "n k"], Float32[Tensor, "n k"]], None]
+"""Told the rows of some queries, their best items, and the scores of these."""
 
 
 @torch.no_grad()
@@ -53,6 +55,8 @@ def evaluate_retrieval(
     beta: Float[Tensor, ""],
     metrics: RankingMetrics,
     chunk_size: int,
+    record: Record | None = None,
+    depth: int = 0,
 ) -> Metrics:
     """Rank all items for each query of a split that has relevant items; entered by all ranks.
 
@@ -66,9 +70,13 @@ def evaluate_retrieval(
         beta: Inverse temperature of the softmax.
         metrics: What to measure, without anything in it yet.
         chunk_size: Queries at a time.
+        record: As for `rank_relevant`, like `depth`.
+        depth: Items per query to find, if more than the metrics need.
     """
-    relevant, known = data.relevant(split), data.known(split)
-    return rank_relevant(relevant, known, encode_queries, items, beta, metrics, chunk_size)
+    return rank_relevant(
+        data.relevant(split), data.known(split), encode_queries, items, beta, metrics, chunk_size,
+        record, depth, data.grades(split),
+    )  # fmt: skip
 
 
 @torch.no_grad()
@@ -80,6 +88,9 @@ def rank_relevant(
     beta: Float[Tensor, ""],
     metrics: RankingMetrics,
     chunk_size: int,
+    record: Record | None = None,
+    depth: int = 0,
+    grades: Int64[Tensor, " pairs"] | None = None,
 ) -> Metrics:
     """Rank all items for each query that has relevant items; entered by all ranks.
 
@@ -94,7 +105,11 @@ def rank_relevant(
         beta: Inverse temperature of the softmax.
         metrics: What to measure, without anything in it yet.
         chunk_size: Queries at a time.
+        record: Told what was found for the queries of this rank.
+        depth: Items per query to find, if more than the metrics need.
+        grades: How relevant each item of `relevant.values` is; all alike by default.
     """
+    num_places = max(metrics.num_places, depth)
     asked = relevant.counts().nonzero().flatten()
     scored = ScoredItems(items, None, torch.zeros(items.shape[0], device=items.device))
     generator = torch.Generator(items.device)  # nothing is drawn
@@ -106,10 +121,15 @@ def rank_relevant(
         if not rows.shape[0]:
             continue
         seen, wanted = known.of(rows), relevant.of(rows)
-        ranked, _ = top_items(queries, scored, metrics.num_places, seen)
-        ranked = F.pad(ranked, (0, metrics.num_places - ranked.shape[1]), value=-1)
+        ranked, scores = top_items(queries, scored, num_places, seen)
+        if record is not None:
+            record(rows, ranked, scores)
         values, owner = wanted.values, wanted.lines()
-        metrics.add(ranked, values, wanted.offsets[:-1])
+        levels = None
+        if grades is not None:
+            shifts = relevant.offsets[rows] - wanted.offsets[:-1]
+            levels = grades[torch.arange(len(values), device=grades.device) + shifts[owner]]
+        metrics.add(ranked, values, wanted.offsets[:-1], levels)
         masked = seen.concatenate_lists(wanted)
         others = draw_from_softmax(queries * beta, scored, 0, generator, masked).log_partition
         own = beta * (queries[owner] * items[values]).sum(dim=1)

@@ -25,7 +25,8 @@ def add_counts(store: RowStore | None, known: Mapping[str, Any]) -> dict[str, An
     for other in gather_values(asdict(counts)):
         sent, lag = other.pop("sent_bytes"), other.pop("largest_lag")
         for name, number in {**other, **{f"sent_{k}": size for k, size in sent.items()}}.items():
-            total[name] = total.get(name, 0) + number
+            if number is not None:
+                total[name] = total.get(name, 0) + number
         if lag is not None:
             total["largest_lag"] = max(lag, total.get("largest_lag", lag))
     return total
@@ -35,7 +36,8 @@ def as_metrics(counts: Mapping[str, Any]) -> dict[str, Any]:
     """Counts as metrics of a log line; empty if nothing was counted.
 
     `sent_…` are bytes sent to other ranks, by kind; `hit_rate` is the share of rows of other ranks
-    that were read from a valid copy; `exchange_s` is summed over ranks.
+    that were read from a valid copy; `exchange_s` is summed over ranks, and so is `wait_s`, if
+    exchanges overlap with the computation.
     """
     if not counts:
         return {}
@@ -45,7 +47,9 @@ def as_metrics(counts: Mapping[str, Any]) -> dict[str, Any]:
     metrics["hit_rate"] = counts["hits"] / remote if remote else 0.0
     metrics |= {name: counts[name] for name in ("reads", "pushes", "evictions")}
     metrics["largest_lag"] = counts.get("largest_lag")
-    metrics["exchange_s"] = round(counts["exchange_s"], 4)
+    for name in ("exchange_s", "wait_s"):
+        if name in counts:
+            metrics[name] = round(counts[name], 4)
     return metrics
 
 

@@ -56,7 +56,9 @@ class RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise WriteError(f"cannot make {self.path}: {reason_of(error)}") from None
+            raise WriteError(
+                f"cannot make {self.path}: {reason_of(error)}; choose another folder with --out"
+            ) from None
         self._write_config(config)
 
     def holds_run(self) -> bool:
@@ -133,7 +135,13 @@ class RunFolder:
 
     def config(self) -> RunConfig:
         """The configuration the run was started with."""
-        return decode(RunConfig, read_toml(self.config_file), str(self.config_file))
+        saved = read_toml(self.config_file)
+        embeddings = saved.get("embeddings")
+        if not isinstance(embeddings, dict):
+            embeddings = {}
+        if embeddings.get("method") == "cce" and "max_bytes" in embeddings:
+            embeddings.setdefault("pointers", "plain")  # of runs before there were others
+        return decode(RunConfig, saved, str(self.config_file))
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Write the result of a run that has ended."""

@@ -12,7 +12,7 @@ from outsize.checkpoint import list_checkpoints, load_checkpoint, read_plain_sta
 from outsize.data import ClickData, RetrievalData
 from outsize.errors import CheckpointError, ConfigError
 from outsize.json_files import Each, OneOf, SchemaError, Whole, check
-from outsize.models import ClickModel, RetrievalModel, TwoTower
+from outsize.models import ClickModel, RetrievalModel, TextModel, TwoTower
 from outsize.stores.row_files import load_rows
 from outsize.suggestions import few
 from outsize.training.build import (
@@ -57,7 +57,10 @@ def open_run(run: str | Path) -> RunFolder:
     """The folder of a run; raises a `ConfigError` if there is none."""
     folder = RunFolder(Path(run))
     if not folder.holds_run():
-        raise ConfigError(f"{folder.path} holds no run: there is no config.toml in it")
+        raise ConfigError(
+            f"{folder.path} holds no run: there is no config.toml in it; "
+            "name a folder that outsize train has written"
+        )
     return folder
 
 
@@ -178,17 +181,17 @@ def load_click_model(folder: RunFolder, step: int | None = None) -> RunModel:
     return RunModel(model, config, data, chosen)
 
 
-def load_two_tower(
+def load_retrieval_model(
     folder: RunFolder, config: RunConfig, step: int | None = None
-) -> tuple[TwoTower, RetrievalData, ChosenCheckpoint]:
-    """The two-tower model of a run in evaluation mode, its data, and the checkpoint it is from."""
+) -> tuple[TwoTower | TextModel, RetrievalData, ChosenCheckpoint]:
+    """The retrieval model of a run in evaluation mode, its data, and the checkpoint it is from."""
     chosen = choose_checkpoint(folder, step)
     data = build_retrieval_data(config)
     model = build_retrieval_model(config, data)
-    if not isinstance(model, TwoTower):
+    if not isinstance(model, TwoTower | TextModel):
         raise ConfigError(
             f"{folder.path} holds a {type(model).__name__}, but of retrieval models only two "
-            "towers can be exported or evaluated on files"
+            "towers and text models can be exported"
         )
     load_weights(folder, config, model.eval(), chosen.folder)
     return model, data, chosen

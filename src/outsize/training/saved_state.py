@@ -16,7 +16,12 @@ from outsize.contracts.messages import BYTE_KINDS, RowCounts
 from outsize.errors import CheckpointError, OutsizeError
 from outsize.json_files import Absent, Each, OneOf, SchemaError, Whole, Word, check
 
-_COUNTED = {f.name for f in fields(RowCounts)} - {"sent_bytes", "largest_lag", "exchange_s"}
+_COUNTED = {f.name for f in fields(RowCounts)} - {
+    "sent_bytes",
+    "largest_lag",
+    "exchange_s",
+    "wait_s",
+}
 _COUNTS = dict.fromkeys([*sorted(_COUNTED), *(f"sent_{kind}" for kind in BYTE_KINDS)], Whole())
 _METRIC = OneOf(None, float)  # null if undefined, as the AUC of a single class
 _STAGE = Word("", "commit", "log", "validate", "keep", "recluster", "refill")
@@ -59,7 +64,8 @@ def require_state(state: Mapping[str, Any], judge: str, is_older: bool) -> None:
     later = {name: Absent(schema) if is_older else schema for name, schema in _LATER.items()}
     check(loop, later, "loop")
     if loop.get("row_counts"):
-        check(loop["row_counts"], _COUNTS | {"exchange_s": float}, "loop.row_counts")
+        seconds = {"exchange_s": float, "wait_s": Absent(float)}
+        check(loop["row_counts"], _COUNTS | seconds, "loop.row_counts")
     if loop["best"]:
         check(loop["best"], {"step": Whole(), "loss": float, judge: float}, "loop.best")
         check(loop["test"], {judge: _METRIC, "loss": float}, "loop.test")

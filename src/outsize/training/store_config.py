@@ -20,6 +20,7 @@ from outsize.stores import (
     WIRES,
     CachedStore,
     LocalStore,
+    OverlappedStore,
     ReplicatedStore,
     store_classes,
 )
@@ -85,6 +86,9 @@ class StoreConfig(EmbeddingsConfig):
         wire: How rows and gradients travel between ranks, a key of `outsize.WIRES`: "float32",
             "bfloat16" or "int8".
         cache: Copies of rows of other ranks, for `store = "sharded"` or "served".
+        overlap: Whether the rows of the next batch are exchanged while this one computes, for click
+            models with `store = "sharded"` on the CPU. A read then also misses the updates of the
+            step before it.
         init_std: Standard deviation of fresh values; by default 1 / sqrt(3 · dim).
         optimizer: How rows are trained.
     """
@@ -93,6 +97,7 @@ class StoreConfig(EmbeddingsConfig):
     store: str = "local"
     wire: str = "float32"
     cache: CacheConfig = field(default_factory=CacheConfig)
+    overlap: bool = False
     init_std: float | None = None
     optimizer: RowOptimizerConfig = field(default_factory=RowOptimizerConfig)
 
@@ -105,6 +110,17 @@ class StoreConfig(EmbeddingsConfig):
             raise ConfigError(
                 "a cache and a wire format are for rows of other ranks, but store = "
                 f"{self.store!r} keeps all rows on every rank: set store = 'sharded'"
+            )
+
+        if self.overlap and (self.is_asynchronous or not self.is_shared):
+            why = (
+                "lets ranks wait for no exchange"
+                if self.is_asynchronous
+                else "keeps all rows on every rank, and exchanges none"
+            )
+            raise ConfigError(
+                f"overlap is for exchanges between ranks, but store = {self.store!r} {why}: set "
+                "store = 'sharded', or leave overlap out"
             )
 
     @property
@@ -123,7 +139,7 @@ class StoreConfig(EmbeddingsConfig):
     def build_store(
         self, specs: Sequence[TableSpec], seed: int, ranks: RankGroup | None = None
     ) -> RowStore:
-        """The store, with the cache in front of it.
+        """The store, with the cache in front of it; exchanges overlap if asked to.
 
         Args:
             specs: The tables.
@@ -140,10 +156,11 @@ class StoreConfig(EmbeddingsConfig):
             num_rows = max(len(store.layout.groups), round(cache.share * store.layout.num_rows))
             bounds = (cache.read_staleness, cache.write_staleness)
             store = CachedStore(store, num_rows, *bounds, cache.eviction)
-        return store
+        return OverlappedStore(store) if self.overlap else store
 
     def build_row_optimizer(self, store: RowStore | None) -> RowOptimizer | None:  # noqa: D102
-        assert store is not None, "`build` has made one"
+        if store is None:  # a model with embeddings of its own
+            return None
         wanted = self.optimizer
         return ROW_OPTIMIZERS[wanted.kind](store, learning_rate=wanted.learning_rate)
 

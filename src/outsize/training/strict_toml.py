@@ -11,7 +11,9 @@ run comes near: what is beyond them is refused here, before any other code meets
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import difflib
 import json
 import math
 import re
@@ -61,6 +63,15 @@ def switch(kind: type) -> Any:
     return dataclasses.field(default=None, metadata={"switch": kind})
 
 
+def _near(path: Path) -> str:
+    """What a path that is not there may have meant."""
+    with contextlib.suppress(OSError):
+        stems = {each.stem: each for each in path.parent.glob("*.toml")}
+        if near := difflib.get_close_matches(path.stem, stems, n=1):
+            return f". Did you mean {str(stems[near[0]])!r}?"
+    return "; `outsize init DATA` writes a run file"
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """Parse a TOML file; any flaw is one clear line."""
     try:
@@ -70,7 +81,7 @@ def read_toml(path: Path) -> dict[str, Any]:
             raise ConfigError(f"{path} is larger than {_MAX_FILE_BYTES:,} bytes: no run file is")
         return parse_toml(content.decode("utf-8"))
     except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file") from None
+        raise ConfigError(f"{path}: no such file{_near(path)}") from None
     except IsADirectoryError:
         raise ConfigError(f"{path} is a folder; a run file is a TOML file") from None
     except ConfigError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from outsize.bounds import MAX_RATE, require_at_least, require_between
 from outsize.collection import EmbeddingCollection
@@ -82,6 +83,8 @@ class TablesConfig(EmbeddingsConfig):
         columns: Columns that a vector is concatenated from, for methods that have them.
         shared: Whether the columns of a CCE table share one pool of codes; by default they do
             where they are equally wide, and in the text they do not.
+        pointers: How a CCE table stores pointers: "plain", in whole bytes for every id, or
+            "packed" (see `PackedCCETable`); "auto" packs them if the cap is in bytes.
         papers_init: Draw initial values as in each method's paper, if it says how, instead of at
             the same scale for all methods.
         init_std: Standard deviation of fresh values; by default 1 / sqrt(3 · dim).
@@ -96,6 +99,7 @@ class TablesConfig(EmbeddingsConfig):
     max_bytes: int | None = None
     columns: int | None = None
     shared: bool | None = None
+    pointers: Literal["auto", "plain", "packed"] = "auto"
     papers_init: bool = False
     init_std: float | None = None
     learning_rate: float | None = None
@@ -132,6 +136,7 @@ class TablesConfig(EmbeddingsConfig):
         asked = {
             "columns": self.columns,
             "shared": self.shared,
+            "pointers": None if self.pointers == "auto" else self.pointers,
             "papers_init": self.papers_init or None,
         }
         known = options_of(self.method)

@@ -13,7 +13,7 @@ def test_the_quick_form_measures_every_engine(tmp_path):
         errors = [engine["mse"] for engine in row["engines"].values()]
         assert "Outsize, torch" in row["engines"]
         assert max(errors) < 1.1 * min(errors)
-    stem = results_stem("kmeans", results["environment"])
+    stem = results_stem("kmeans-fits", results["environment"])
     assert "Outsize, torch" in (tmp_path / f"{stem}.md").read_text()
     assert json.loads((tmp_path / f"{stem}.json").read_text()) == results
 

@@ -84,6 +84,13 @@ class Task(ABC, Generic[Batch]):
             part: Whose part of them; by default that of this rank.
         """
 
+    def prefetch(self, batch: Batch) -> None:
+        """Start to read the rows of a batch, which is trained one step later; by default nothing.
+
+        Called for every batch, in their order, if the store `reads_ahead`.
+        """
+        return
+
     @abstractmethod
     def num_examples(self, batch: Batch) -> int:
         """Examples in a batch over all ranks."""

@@ -78,6 +78,9 @@ class ClickTask(Task[ClickBatch]):
         part = part or RankPart.own()
         return self._batches("train", self._rank_batch_size * part.num_ranks, epoch, start, part)
 
+    def prefetch(self, batch: ClickBatch) -> None:  # noqa: D102
+        self.embeddings.prefetch(batch.ids)
+
     def num_examples(self, batch: ClickBatch) -> int:  # noqa: D102
         return batch.num_global
 

@@ -1,0 +1,110 @@
+"""What did not work for the CCE text (its Appendix A), each idea beside plain CCE.
+
+    python -m benchmarks.cce.appendix_a RUN.toml --budgets 2048,8192 --seeds 3
+
+Each variant is the run with its own table, with probed clusterings where that has a meaning.
+Seeding by product quantization first trains full tables for one epoch. Finished cells are kept in
+`--work`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from benchmarks.cce.cce_variants import (
+    HelpersTable,
+    LargeSketchTable,
+    ResidualHelperTable,
+    seeded_table,
+)
+from benchmarks.cce.grid import (
+    Cell,
+    Row,
+    Variant,
+    grid_parser,
+    train_grid,
+    train_variant,
+    variant_cells,
+    variant_table,
+    write_grid,
+)
+from benchmarks.cce.residual_quantization import ResidualQuantizedTable
+from outsize.contracts import EmbeddingTable
+from outsize.tables import TABLES
+from outsize.training import load_config, train
+
+_PROBE = "embeddings.recluster.probe=true"
+_PROBE_HELPER = "embeddings.recluster.probe={helper=true}"
+_NO_CLUSTERING = "embeddings.recluster.count=0"
+NOTE = (
+    "A cap is that after the first clustering where a variant has more parameters before it. "
+    "Seeding trains full tables for one epoch before, which is not counted."
+)
+
+
+VARIANTS: dict[str, Variant] = {
+    "CCE": Variant("cce"),
+    "2 helpers": Variant("cce-2-helpers"),
+    "hash embeddings": Variant("hash-embedding"),
+    "hash embeddings, residual quantization": Variant("residual-quantized"),
+    "seeded with PQ": Variant("seeded", (_NO_CLUSTERING,)),
+    "seeded with PQ, its codes kept": Variant("seeded-codes", (_NO_CLUSTERING,)),
+    "4 times the parameters before": Variant("cce-large-sketch"),
+    "helper starts at residuals": Variant("cce-residual-helper"),
+    "CCE, probed": Variant("cce", (_PROBE,)),
+    "CCE, probed, helper at the end": Variant("cce", (_PROBE_HELPER,)),
+    "2 helpers, probed": Variant("cce-2-helpers", (_PROBE_HELPER,)),
+    "seeded with PQ, its codes kept, then probed": Variant("seeded-codes", (_PROBE,)),
+    "4 times the parameters before, probed": Variant("cce-large-sketch", (_PROBE,)),
+}
+
+
+OWN_TABLES: dict[str, type[EmbeddingTable]] = {
+    "cce-2-helpers": HelpersTable,
+    "cce-large-sketch": LargeSketchTable,
+    "cce-residual-helper": ResidualHelperTable,
+    "residual-quantized": ResidualQuantizedTable,
+}
+
+
+def full_rows(run: str, settings: Sequence[str]) -> dict[str, Float[Tensor, "num_rows dim"]]:
+    """The rows of full tables after one epoch."""
+    own = ["embeddings.kind=tables", "embeddings.method=full", "train.epochs=1"]
+    model: Any = train(load_config(run, [*settings, *own]), quiet=True).model
+    return {
+        name: table.lookup(torch.arange(table.spec.num_rows)).detach()
+        for name, table in model.embeddings.tables.items()
+    }
+
+
+def one_cell(cell: Cell) -> Row:
+    """Train a variant at a budget with a seed."""
+    variant = VARIANTS[cell["variant"]]
+    if variant.method.startswith("seeded"):
+        rows = full_rows(cell["run"], [*cell["settings"], f"seed={cell['seed']}"])
+        TABLES[variant.method] = seeded_table(rows, keep_codes=variant.method == "seeded-codes")
+    return train_variant(variant, cell)
+
+
+def main() -> None:
+    """Train the grid and write its page."""
+    arguments = grid_parser(__doc__, "cce-appendix-a", "2048,8192").parse_args()
+    TABLES.update(OWN_TABLES)
+    rows = train_grid(variant_cells(arguments, VARIANTS), one_cell, arguments.work, arguments.part)
+    path = Path(arguments.run)
+    title = f"What did not work for the CCE text: {path.name}"
+    name = f"cce-appendix-a-{path.stem}"
+    write_grid(
+        arguments, name, title, "benchmarks.cce.appendix_a", rows, partial(variant_table, NOTE)
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""How good the runs are that `outsize init` suggests."""

@@ -1,0 +1,170 @@
+"""Reading corpora, queries and relevance judgements that are in files of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outsize.data.click_data import SPLITS, Split
+from outsize.data.encoding.bad_rows import BadRows
+from outsize.data.encoding.sources import Chunk
+from outsize.data.encoding.text_keys import Column
+from outsize.data.texts.assembling import Judgements, assemble
+from outsize.data.texts.text_column import (
+    as_strings,
+    distinct_texts,
+    good_rows,
+    joined,
+    rows_of,
+)
+from outsize.data.texts.text_pairs import TextPairs, Texts
+from outsize.errors import DataError
+from outsize.interrupts import check_stop
+from outsize.suggestions import shortened
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """How files without a header are written: columns between tabs."""
+
+    columns: tuple[str, ...]
+    delimiter: str = "\t"
+    quoted: bool = False
+
+
+def read_texts(
+    chunks: Iterable[tuple[Path, Chunk]],
+    columns: tuple[str, str],
+    what: str,
+    bad: BadRows,
+    title: str = "",
+) -> Texts:
+    """The texts of some files; those without an id or a word are left out and counted.
+
+    Args:
+        chunks: Chunks of columns, with their files.
+        columns: The column of the id and that of the text.
+        what: What they are: "query" or "item".
+        bad: Counts what is left out.
+        title: A column whose text is put before the other.
+    """
+    ids: list[Column] = []
+    texts: list[Column] = []
+    for path, chunk in chunks:
+        check_stop()
+        found = {name: as_strings(values) for name, values in chunk.columns.items()}
+        text = _titled(found[title], found[columns[1]]) if title else found[columns[1]]
+        checked = {f"{what} id": found[columns[0]], what: text}
+        good = good_rows(checked, bad, path, chunk.numbers)
+        ids.append(found[columns[0]].filter(good))
+        texts.append(text.filter(good))
+    return distinct_texts(joined(ids), joined(texts), what)[0]
+
+
+def _titled(titles: Column, texts: Column) -> Column:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    space = pa.scalar(" ", pa.large_string())
+    both = pc.binary_join_element_wise(pc.fill_null(titles, ""), pc.fill_null(texts, ""), space)
+    return pc.utf8_trim_whitespace(both)
+
+
+class JudgedPairs:
+    """Collects judgements of pairs by the ids of both, split by split.
+
+    Args:
+        queries: The queries.
+        items: The corpus.
+        bad: Counts judgements of queries or items that are not there, and grades that are no whole
+            numbers.
+    """
+
+    def __init__(self, queries: Texts, items: Texts, bad: BadRows) -> None:
+        self._queries, self._items, self._bad = queries, items, bad
+        self._found: list[Judgements] = []
+
+    def add(
+        self,
+        split: Split,
+        path: Path,
+        numbers: NDArray[np.int64],
+        columns: Mapping[str, Column],
+    ) -> None:
+        """Add the judgements of a chunk: columns "query", "item" and "grade", strings."""
+        self._bad.num_rows += len(numbers)
+        sides = (("query", self._queries), ("item", self._items))
+        rows = {name: rows_of(_without_nulls(columns[name]), known) for name, known in sides}
+        grades, is_number = _whole_numbers(columns["grade"])
+        good = np.ones(len(numbers), bool)
+        for kind, is_bad in (
+            ("a grade that is no whole number", ~is_number),
+            ("an item that is not in the corpus", rows["item"] < 0),
+            ("a query that has no text", rows["query"] < 0),
+        ):
+            # What is not relevant may be absent: many corpora are samples.
+            found = is_bad & good & (grades > 0)
+            if found.any():
+                place = int(np.flatnonzero(found)[0])
+                name = "item" if "corpus" in kind else "query"
+                value = shortened(str(columns[name][place].as_py()))
+                where = f"{path} line {int(numbers[place]):,}: {name} {value!r}"
+                self._bad.add(kind, int(found.sum()), where)
+            good &= ~is_bad
+        number = SPLITS.index(split)
+        self._found.append(
+            Judgements(
+                rows["query"][good],
+                rows["item"][good],
+                grades[good],
+                np.full(int(good.sum()), number, np.int8),
+            )
+        )
+
+    def assemble(
+        self,
+        source: str,
+        validation: float,
+        seed: int,
+        max_bad_rows: float,
+        others: Sequence[BadRows] = (),
+    ) -> TextPairs:
+        """The pairs of each split; refused if too many judgements or texts were left out.
+
+        Args:
+            source: Where they are from, for messages.
+            validation: Share of the training queries, where no validation set is judged.
+            seed: Seed of their choice.
+            max_bad_rows: The largest share that is left out, of judgements and of each of `others`.
+            others: What was left out of the texts.
+        """
+        notes = []
+        for bad in (*others, self._bad):
+            bad.require_share(max_bad_rows)
+            if bad.total:
+                notes.append(bad.describe())
+        if not self._found:
+            raise DataError(f"{source}: there are no judgements of pairs")
+        parts = [(j.queries, j.items, j.grades, j.splits) for j in self._found]
+        judged = Judgements(*(np.concatenate(values) for values in zip(*parts, strict=True)))
+        return assemble(self._queries, self._items, judged, source, validation, seed, tuple(notes))
+
+
+def _without_nulls(values: Column) -> Column:
+    import pyarrow.compute as pc
+
+    return pc.fill_null(as_strings(values), "")
+
+
+def _whole_numbers(values: Column) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Grades, and which of them are whole numbers; the others count as 1."""
+    import pyarrow.compute as pc
+
+    texts = pc.utf8_trim_whitespace(_without_nulls(values))
+    is_number = np.asarray(pc.match_substring_regex(texts, r"^[+-]?\d{1,9}(\.0+)?$"))
+    kept = pc.if_else(is_number, texts, "1")
+    return np.asarray(pc.cast(kept, "double")).astype(np.int64), is_number

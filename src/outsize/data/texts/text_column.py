@@ -1,0 +1,143 @@
+"""Columns of texts: checked row by row while they are read, and made distinct afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outsize.data.encoding.bad_rows import BadRows
+from outsize.data.encoding.text_keys import Column, text_keys
+from outsize.data.encoding.unreadable import UNREADABLE
+from outsize.data.texts.text_pairs import Texts
+from outsize.errors import DataError
+from outsize.suggestions import shortened
+
+NOT_UTF8 = "text that is not UTF-8"
+
+
+def as_strings(values: Column) -> Column:
+    """An array of strings, from strings, bytes, or numbers; bytes that are not UTF-8 are marked."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    try:
+        return values.cast(pa.large_string())
+    except pa.ArrowInvalid:
+        raw = values.cast(pa.large_binary()).to_pylist()
+        return pa.array([_readable(value) for value in raw], pa.large_string())
+
+
+def _readable(value: bytes | None) -> str | None:
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return UNREADABLE
+
+
+def joined(parts: Sequence[Column]) -> Column:
+    """Arrays of strings, one after the other."""
+    import pyarrow as pa
+
+    return pa.concat_arrays(parts) if parts else pa.array([], pa.large_string())
+
+
+def is_empty(values: Column) -> NDArray[np.bool_]:
+    """Which strings are null, or have nothing but white space."""
+    import pyarrow.compute as pc
+
+    return np.asarray(pc.fill_null(pc.equal(pc.utf8_trim_whitespace(values), ""), True))
+
+
+def is_unreadable(values: Column) -> NDArray[np.bool_]:
+    """Which strings hold the mark of bytes that are not UTF-8."""
+    import pyarrow.compute as pc
+
+    return np.asarray(pc.fill_null(pc.match_substring(values, UNREADABLE), False))
+
+
+def good_rows(
+    columns: Mapping[str, Column], bad: BadRows, path: Path, numbers: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Which rows have a text in every column; the others are counted.
+
+    Args:
+        columns: What a column holds, such as "query", with its strings.
+        bad: Counts the rows that lack one, for the first that they lack.
+        path: The file, for messages.
+        numbers: The line or row of each in the file.
+    """
+    good = np.ones(len(numbers), bool)
+    bad.num_rows += len(good)
+    for what, values in columns.items():
+        for kind, flaws in ((f"an empty {what}", is_empty), (NOT_UTF8, is_unreadable)):
+            found = flaws(values) & good
+            if found.any():
+                place = int(numbers[int(np.flatnonzero(found)[0])])
+                bad.add(kind, int(found.sum()), f"{path} line {place:,}")
+                good &= ~found
+    return good
+
+
+def distinct_texts(
+    ids: Column | None, texts: Column, what: str, facts: Mapping[str, Column] | None = None
+) -> tuple[Texts, NDArray[np.int64]]:
+    """Texts without repetitions in the order of their first occurrence, and the row of each.
+
+    Args:
+        ids: The id of each text; `None` to tell texts apart by themselves, and to number them.
+        texts: The texts.
+        what: What they are, for messages: "query" or "item".
+        facts: What else is known of each.
+
+    Raises:
+        DataError: Two texts have the same id.
+    """
+    import pyarrow as pa
+
+    keys = text_keys(texts if ids is None else ids)
+    _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    if ids is not None and len(first) < len(keys):
+        _require_same_texts(ids, texts, first[inverse], what)
+    order = np.argsort(first)
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    chosen = pa.array(first[order])
+    names = pa.array(np.arange(len(first))).cast(pa.large_string()) if ids is None else None
+    found = Texts(
+        ids.take(chosen) if names is None else names,  # type: ignore[union-attr]
+        texts.take(chosen),
+        {name: values.take(chosen) for name, values in (facts or {}).items()},
+    )
+    return found, rank[inverse]
+
+
+def _require_same_texts(ids: Column, texts: Column, first: NDArray[np.int64], what: str) -> None:
+    """Refuse ids that stand for different texts."""
+    import pyarrow as pa
+
+    repeated = np.flatnonzero(first != np.arange(len(first)))
+    own = text_keys(texts.take(pa.array(repeated)))
+    differs = own != text_keys(texts.take(pa.array(first[repeated])))
+    if differs.any():
+        name = shortened(ids[int(repeated[differs][0])].as_py())
+        raise DataError(
+            f"two different texts have the {what} id {name!r}, of {int(differs.sum()):,} such "
+            "texts: give each text an id of its own"
+        )
+
+
+def rows_of(ids: Column, known: Texts) -> NDArray[np.int64]:
+    """The row of each id among known texts; −1 where there is none."""
+    keys, asked = text_keys(known.ids), text_keys(ids)
+    if not len(keys):
+        return np.full(len(asked), -1)
+    order = np.argsort(keys)
+    place = np.searchsorted(keys, asked, sorter=order).clip(max=len(keys) - 1)
+    rows = order[place]
+    return np.where(keys[rows] == asked, rows, -1)

@@ -1,0 +1,52 @@
+"""Many texts as two tensors: the bytes of all of them, and the end of each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import torch
+from jaxtyping import Int64, UInt8
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+def as_bytes(texts: Sequence[str], name: str = "names", ends: str = "ends") -> dict[str, Tensor]:
+    """Texts as the bytes of all of them and the end of each, under the given names."""
+    encoded = [text.encode() for text in texts]
+    places = np.cumsum([len(text) for text in encoded], dtype=np.int64)
+    data = np.frombuffer(b"".join(encoded), np.uint8).copy()
+    return {name: torch.from_numpy(data), ends: torch.from_numpy(places)}
+
+
+def from_bytes(data: UInt8[Tensor, " bytes"], ends: Int64[Tensor, " n"]) -> list[str]:
+    """The inverse of `as_bytes`."""
+    text, places = data.numpy().tobytes(), [0, *ends.tolist()]
+    return [text[a:b].decode() for a, b in pairwise(places)]
+
+
+class TextBytes:
+    """Texts that are decoded one by one, when they are asked for.
+
+    Args:
+        data: The bytes of all texts.
+        ends: The end of each.
+
+    Raises:
+        ValueError: The ends are not those of texts in these bytes.
+    """
+
+    def __init__(self, data: UInt8[Tensor, " bytes"], ends: Int64[Tensor, " n"]) -> None:
+        self._data: NDArray[np.uint8] = data.numpy()
+        self._ends: NDArray[np.int64] = ends.numpy()
+        edges = np.concatenate(([0], self._ends))
+        if (np.diff(edges) < 0).any() or edges[-1] != len(self._data):
+            raise ValueError("the ends of texts do not fit their bytes")
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, row: int) -> str:
+        first = int(self._ends[row - 1]) if row else 0
+        return self._data[first : int(self._ends[row])].tobytes().decode("utf-8", "replace")

@@ -1,0 +1,224 @@
+"""Exported text models: the encoder, its tokenizer, and the vectors and texts of all items."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float32
+from torch import Tensor
+
+from outsize.errors import ConfigError, OutsizeError, one_line
+from outsize.export.format import CONFIG, ENCODER, TEXTS, TOKENIZER, WEIGHTS, unreadable
+from outsize.export.pairs import listed_items, unknown_items
+from outsize.export.retrieval import (
+    ITEMS,
+    FoundItems,
+    ItemSearcher,
+    best_items,
+    lists_of_rows,
+    other_length,
+)
+from outsize.export.tables import exported_tables
+from outsize.export.text_bytes import TextBytes, as_bytes
+from outsize.export.weights import opened
+from outsize.export.write import BATCH_SIZE, dense_state, table_state, write_folder
+from outsize.json_files import SchemaError
+from outsize.models import RETRIEVAL_MODELS, RetrievalModel, TextModel, TextModelConfig
+from outsize.registries import name_of
+from outsize.suggestions import few, shortened
+
+_TEXT, _ENDS = "text", "text_ends"
+
+
+@dataclass(frozen=True)
+class ItemTexts:
+    """The items of a text model.
+
+    Attributes:
+        names: Their ids.
+        texts: Their texts.
+        facts: What else is known of each, texts or whole numbers, such as "file" and "line".
+    """
+
+    names: Sequence[str] = field(repr=False)
+    texts: Sequence[str] = field(repr=False)
+    facts: Mapping[str, Sequence[str] | Sequence[int]] = field(default_factory=dict, repr=False)
+
+
+def write_exported_texts(
+    folder: str | Path,
+    model: TextModel,
+    config: TextModelConfig,
+    vectors: Float32[Tensor, "num_items dim"],
+    items: ItemTexts,
+    training: Mapping[str, Any] | None = None,
+    *,
+    data: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Write a text model with its items to a folder, atomically.
+
+    Args:
+        folder: The folder to write; it must be new or empty.
+        model: The model, with its tokenizer.
+        config: The configuration that the model was built from.
+        vectors: The vectors of all items.
+        items: The items.
+        training: As for `write_exported`.
+        data: Facts about the training data for the card, as plain values.
+    """
+    tables = exported_tables(model.embeddings)
+    assert model.tokenizer is not None
+    tokenizer, tensors = model.tokenizer.state()
+    settings: dict[str, Any] = dataclasses.asdict(config)  # type: ignore[call-overload]
+    if model.has_own_folder:
+        settings["path"] = ENCODER
+    content = {
+        "task": "retrieval",
+        "model": {"kind": name_of(RETRIEVAL_MODELS, config), **settings},
+        "towers": {
+            "query_features": list(model.query_features),
+            "item_features": list(model.item_features),
+            "numbers": [],
+        },
+        "features": [dataclasses.asdict(feature) for feature in model.embeddings.features],
+        "tables": [table.facts for table in tables],
+        "encoding": None,
+        "pairs": None,
+        "tokenizer": tokenizer,
+        "texts": {"facts": list(items.facts)},
+        "batch_size": BATCH_SIZE,
+        "training": dict(training or {}),
+    }
+    dense = {} if model.has_own_folder else dense_state(model)
+    texts = as_bytes(items.texts, _TEXT, _ENDS)
+    for name, values in items.facts.items():
+        texts |= _fact_tensors(name, values)
+    files = {
+        WEIGHTS: {**dense, **table_state(tables)},
+        ITEMS: {"vectors": vectors.cpu().contiguous(), **as_bytes(items.names)},
+        TEXTS: texts,
+        TOKENIZER: tensors,
+    }
+    save = model.save_encoder if model.has_own_folder else None
+    written = write_folder(Path(folder), content, files, tables, dense, dict(data or {}), save)
+    if save is not None:
+        written["num_parameters"] = sum(weight.numel() for weight in model.parameters())
+    return written
+
+
+def load_tokenizer(
+    model: TextModel,
+    kind: str,
+    settings: Mapping[str, Any],
+    folder: Path,
+    config: Mapping[str, Any],
+) -> None:
+    """Give an exported text model, of some kind and settings, its tokenizer."""
+    made = RETRIEVAL_MODELS[kind](**settings)
+    assert isinstance(made, TextModelConfig)
+    with opened(folder, TOKENIZER) as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    try:
+        model.use_tokenizer(made.load_tokenizer(config["tokenizer"], tensors))
+    except (SchemaError, OutsizeError, KeyError, TypeError, ValueError) as error:
+        raise unreadable(folder, f"the tokenizer in {CONFIG}: {one_line(error)}") from None
+
+
+class TextSearcher(ItemSearcher):
+    """Searches the items of an exported text model exactly, and shows their texts.
+
+    Args:
+        vectors: The vectors of all items.
+        names: Their ids.
+        texts: Their texts.
+        facts: What else is known of each.
+    """
+
+    def __init__(
+        self,
+        vectors: Float32[Tensor, "num_items dim"],
+        names: Sequence[str],
+        texts: TextBytes,
+        facts: Mapping[str, Any],
+    ) -> None:
+        super().__init__(vectors, names, None)
+        self.texts, self.facts = texts, facts
+
+    @classmethod
+    def of_folder(cls, folder: Path, config: Mapping[str, Any]) -> TextSearcher:
+        """The searcher of an exported model."""
+        found = ItemSearcher.of_folder(folder, config)
+        try:
+            with opened(folder, TEXTS) as file:
+                texts = TextBytes(file.get_tensor(_TEXT), file.get_tensor(_ENDS))
+                facts = {name: _fact_of(file, name) for name in config["texts"]["facts"]}
+        except (KeyError, TypeError, ValueError) as error:
+            raise unreadable(folder, f"{TEXTS}: {one_line(error)}") from None
+        for name, values in {"texts": texts, **facts}.items():
+            if len(values) != len(found.names):
+                raise unreadable(folder, f"{TEXTS} has {name} of {len(values):,} items, but "
+                                 f"{ITEMS} has {len(found.names):,}")  # fmt: skip
+        return cls(found.vectors, found.names, texts, facts)
+
+    def search(self, model: RetrievalModel, rows: Any, k: int, exclude: Any = None) -> FoundItems:
+        """The best items for texts; see `RetrievalModel.search`."""
+        import warnings
+
+        assert isinstance(model, TextModel)
+        if k < 1:
+            raise ConfigError(f"k must be >= 1, but got {k}")
+        texts = [rows] if isinstance(rows, str) else list(rows)
+        for text in texts:
+            if not isinstance(text, str):
+                raise ConfigError(
+                    f"this model searches for texts: give a list of them, not of "
+                    f"{type(text).__name__}"
+                )
+        lists = None
+        if exclude is not None:
+            lists, num_unknown, example = listed_items(exclude, self.items)
+            if num_unknown:
+                warnings.warn(unknown_items(num_unknown, example), stacklevel=3)
+            lists_of_rows(lists, 0, len(texts))
+            if lists.num_lines != len(texts):
+                raise other_length(lists.num_lines, len(texts))
+        found, scores = best_items(self.vectors, model.encode_query_texts(texts), k, lists)
+        items = [[self.names[row] for row in line if row >= 0] for line in found.tolist()]
+        return FoundItems(items, scores.numpy())
+
+    def row_of(self, name: str) -> int:
+        """The row of an item, by its id."""
+        import pyarrow as pa
+
+        row = int(self.items.rows_of(pa.array([name], pa.large_string()))[0])
+        if row < 0:
+            raise ConfigError(f"no item {shortened(name)!r}; there are {few(self.names, name)}")
+        return row
+
+    def item_text(self, name: str) -> str:
+        """The text of an item, by its id."""
+        return self.texts[self.row_of(name)]
+
+    def item_facts(self, name: str) -> dict[str, str | int]:
+        """What else is known of an item, by its id, such as its "file" and "line"."""
+        row = self.row_of(name)
+        return {fact: values[row] for fact, values in self.facts.items()}
+
+
+def _fact_tensors(name: str, values: Sequence[str] | Sequence[int]) -> dict[str, Tensor]:
+    if len(values) and isinstance(values[0], str):
+        return as_bytes(values, f"fact.{name}", f"fact_ends.{name}")  # type: ignore[arg-type]
+    return {f"fact.{name}": torch.from_numpy(np.array(values, np.int64))}
+
+
+def _fact_of(file: Any, name: str) -> Any:
+    values = file.get_tensor(f"fact.{name}")
+    if f"fact_ends.{name}" in file.keys():  # noqa: SIM118
+        return TextBytes(values, file.get_tensor(f"fact_ends.{name}"))
+    return values.tolist()

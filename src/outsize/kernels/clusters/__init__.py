@@ -1,0 +1,1 @@
+"""Nearest centroids of points, and sums of points per cluster."""

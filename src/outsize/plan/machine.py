@@ -1,0 +1,79 @@
+"""The machine that a run is planned for: its link and its speed beside that of this one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from outsize.plan.calibration import Calibration
+from outsize.plan.reference import dense_reference, median_s, rows_reference, torch_threads
+from outsize.plan.step_time import Link, calibrated_link
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What is known about the machines of a run, one per rank.
+
+    Attributes:
+        link: The link between them; `None` for processes of one machine.
+        calibration: Their speed; `None` if it is that of this machine now.
+    """
+
+    link: Link | None = None
+    calibration: Calibration | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the time of a step can be predicted."""
+        return self.link is not None or self.calibration is not None
+
+    def full_link(self) -> Link:
+        """The link, with what software adds to it where that was measured."""
+        if self.calibration is not None:
+            return calibrated_link(self.link, self.calibration)
+        assert self.link is not None
+        return self.link
+
+
+class Pace:
+    """How long work takes on the machine of a run, from how long it takes here.
+
+    The reference step is timed before and after the work, and beside the calibration's.
+
+    Args:
+        machine: The machine of the run.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self.dense, self.rows = 1.0, 1.0
+
+    @contextmanager
+    def of_dense(self) -> Iterator[None]:
+        """Time the dense reference around a block; sets `dense`."""
+        found: list[float] = []
+        with self._around(dense_reference, found):
+            yield
+        if self._machine.calibration is not None:
+            self.dense = self._machine.calibration.dense_s / (sum(found) / len(found))
+
+    @contextmanager
+    def of_rows(self) -> Iterator[None]:
+        """Time the rows reference around a block; sets `rows`."""
+        found: list[float] = []
+        with self._around(rows_reference, found):
+            yield
+        if self._machine.calibration is not None:
+            self.rows = self._machine.calibration.rows_s / (sum(found) / len(found))
+
+    @contextmanager
+    def _around(self, make: Callable[[], Callable[[], None]], found: list[float]) -> Iterator[None]:
+        if self._machine.calibration is None:
+            yield
+            return
+        step = make()
+        with torch_threads(self._machine.calibration.threads):
+            found.append(median_s(step))
+            yield
+            found.append(median_s(step))

@@ -1,0 +1,216 @@
+"""CCE by total bytes: pointers of as few bits as they need, and only for ids that earn them.
+
+A plain CCE table has a byte or two of pointers per id and column, which outweigh its codes. Here
+pointers are packed to ⌈log₂ k⌉ bits, and stored in slots. With fewer slots than ids, a clustering
+gives the most frequent ids slots of their own; the others, and ids that never occurred, share the
+last slots by a hash, each slot with the codes nearest to the mean of its ids. Until the first
+clustering, ids without a slot hash into the codes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int64, Integer
+from torch import Tensor
+
+from outsize.clustering import CHUNK_POINTS, nearest
+from outsize.errors import ConfigError
+from outsize.hashing import derive_seed, draw_hashes, hash_ids
+from outsize.spec import Budget, TableSpec
+from outsize.tables.bit_packing import bits_for, pack_bits, packed_bytes, read_bits
+from outsize.tables.byte_rule import Shape, largest_shape, num_shared_slots
+from outsize.tables.clustered_table import ClusteredTable
+from outsize.tables.id_slots import empty_map, find_slots, slot_map
+from outsize.tables.pointers import hashed_pointers, pack, pointer_type, unpack
+
+_RARE = 1e-6  # weight of an id that never occurs, beside counts
+
+
+class PackedCCETable(ClusteredTable):
+    """CCE with packed pointers in a limited number of slots; see the module docstring.
+
+    Args:
+        spec: The table.
+        num_buckets: Rows of codes and helper together, half each.
+        num_slots: Slots for pointers; with `spec.num_rows` or more, each id has its own. One of 16
+            is shared by the ids that have none.
+        columns: Columns per vector; 4 by default.
+        shared: Whether all columns choose from one pool of codes; by default if they are equally
+            wide.
+        papers_init: Draw codes and helper uniformly from ± dim^-½.
+        seed: Seed of the hashes, the initial codes and the clusterings.
+    """
+
+    pointer_buffers = ("pointers", "id_starts", "id_lows", "helper_hashes", "num_clusterings")
+
+    def __init__(
+        self,
+        spec: TableSpec,
+        *,
+        num_buckets: int,
+        num_slots: int,
+        columns: int | None = None,
+        shared: bool | None = None,
+        papers_init: bool = False,
+        seed: int = 0,
+    ) -> None:
+        if num_slots < min(2, spec.num_rows):
+            raise ConfigError(
+                f"table {spec.name!r}: packed pointers need 2 slots or more, one of them for the "
+                f"ids that have none, but got {num_slots}"
+            )
+        self.num_slots = min(num_slots, spec.num_rows)
+        self.num_own = self.num_slots - num_shared_slots(self.num_slots, spec.num_rows)
+        self._is_clustered = False
+        super().__init__(
+            spec,
+            num_buckets=num_buckets,
+            columns=columns,
+            shared=shared,
+            papers_init=papers_init,
+            seed=seed,
+        )
+
+    @classmethod
+    def within(  # noqa: D102
+        cls, spec: TableSpec, budget: Budget, *, seed: int = 0, **options: Any
+    ) -> PackedCCETable:
+        found: Shape = largest_shape(spec, budget, options.get("columns"), options.get("shared"))
+        own = {"columns": found.columns, "shared": found.pool > 1}
+        return cls(
+            spec,
+            num_buckets=found.num_buckets,
+            num_slots=found.num_slots,
+            seed=seed,
+            **{**options, **own},
+        )
+
+    def settings(self) -> dict[str, Any]:  # noqa: D102
+        return {**super().settings(), "num_slots": self.num_slots}
+
+    @property
+    def has_slots_for_all(self) -> bool:
+        """Whether every id has a slot of its own."""
+        return self.num_slots == self.spec.num_rows
+
+    @property
+    def pointer_bits(self) -> int:  # noqa: D102
+        return bits_for(sum(self._halves) * self._pool)
+
+    def _register_pointers(self) -> None:
+        num_rows = self.spec.num_rows
+        starts, lows = None, None
+        if self.has_slots_for_all:
+            first = draw_hashes(self.columns, derive_seed(self.seed, "first pointers"))
+            hashed = hashed_pointers(num_rows, first, self.num_codes)
+            pointers = pack_bits(unpack(hashed).flatten(), self.pointer_bits)
+        else:
+            starts, lows = empty_map(self.num_own, num_rows)
+            size = packed_bytes(self.num_slots * self.columns, self.pointer_bits)
+            pointers = torch.zeros(size, dtype=torch.uint8)
+        self.register_buffer("pointers", pointers)
+        self.register_buffer("id_starts", starts)
+        self.register_buffer("id_lows", lows)
+        self.id_starts: Tensor | None
+        self.id_lows: Tensor | None
+
+    def renew_version(self) -> None:
+        """Compute the version of the current pointers, and whether ids were clustered."""
+        if not self.num_clusterings.is_meta:
+            self._is_clustered = bool(self.num_clusterings)
+        super().renew_version()
+
+    def lookup(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "n dim"]:  # noqa: D102
+        return self.vectors_of(self._all_pointers_of(ids))
+
+    def pointers_of(self, ids: Int64[Tensor, " n"]) -> Int64[Tensor, "n columns"]:
+        """The codes that ids point to."""
+        if self._is_clustered or self.has_slots_for_all:
+            return self._pointers_in(dict(self.named_buffers()), ids)
+        return hash_ids(ids + self.spec.num_rows, self.helper_hashes, self.num_codes)
+
+    @property
+    def _code_type(self) -> torch.dtype:
+        return pointer_type(sum(self._halves) * self._pool)
+
+    def num_main_after(self, helper: bool) -> int:
+        """Rows of codes after a clustering with a helper, or without one."""
+        return self._halves[0] if helper else sum(self._halves)
+
+    def _blank_pointers(self) -> Integer[Tensor, "num_rows columns"]:
+        shape = (self.spec.num_rows, self.columns)
+        return torch.empty(shape, dtype=self._code_type, device=self.weight.device)
+
+    def _stored(
+        self,
+        pointers: Integer[Tensor, "num_rows columns"],
+        codes: Float[Tensor, "groups codes width"],
+        hashes: Int64[Tensor, "columns 9"],
+        counts: Int64[Tensor, " num_rows"] | None,
+    ) -> dict[str, Tensor]:
+        stored = {}
+        if not self.has_slots_for_all:
+            own = _most_frequent(counts, self.num_own).to(pointers.device)
+            stored["id_starts"], stored["id_lows"] = slot_map(own, self.spec.num_rows)
+            rest = self._shared_pointers(pointers, codes, hashes, counts, own)
+            pointers = torch.cat([pointers[own], pack(rest, pointers.dtype)])
+        return stored | {"pointers": pack_bits(unpack(pointers).flatten(), self.pointer_bits)}
+
+    def _shared_pointers(
+        self,
+        pointers: Integer[Tensor, "num_rows columns"],
+        codes: Float[Tensor, "groups codes width"],
+        hashes: Int64[Tensor, "columns 9"],
+        counts: Int64[Tensor, " num_rows"] | None,
+        own: Int64[Tensor, " n"],
+    ) -> Int64[Tensor, "slots columns"]:
+        """For each shared slot, the codes nearest to the weighted mean of its ids."""
+        num_shared = self.num_slots - self.num_own
+        weight = self._weight_of(codes, codes.shape[1] // self._pool)
+        sums = torch.zeros(num_shared, self.spec.dim + 1, dtype=torch.float64, device=codes.device)
+        is_own = torch.zeros(self.spec.num_rows, dtype=torch.bool, device=codes.device)
+        is_own[own] = True
+        for ids in (~is_own).nonzero().flatten().split(CHUNK_POINTS):
+            vectors = self._gather(weight, unpack(pointers[ids])).double()
+            mass = torch.ones_like(vectors[:, :1])
+            if counts is not None:
+                mass = counts[ids.cpu()].to(mass).unsqueeze(1) + _RARE
+            slots = self._shared_slots(ids, hashes)
+            sums.index_add_(0, slots, torch.cat([vectors * mass, mass], dim=1))
+        sums = torch.where(sums[:, -1:] > 0, sums, sums.sum(dim=0))
+        means = (sums[:, :-1] / sums[:, -1:]).float()
+        labels = nearest(self._pieces_of(means), codes).view(codes.shape[0], num_shared, -1)
+        return labels.transpose(0, 1).reshape(num_shared, self.columns)
+
+    def _shared_slots(
+        self, ids: Int64[Tensor, " n"], hashes: Int64[Tensor, "columns 9"]
+    ) -> Int64[Tensor, " n"]:
+        """Which of the shared slots ids without one of their own use."""
+        num_shared = self.num_slots - self.num_own
+        return hash_ids(ids + 2 * self.spec.num_rows, hashes[:1], num_shared).squeeze(1)
+
+    def _pointers_in(
+        self, buffers: Mapping[str, Tensor], ids: Int64[Tensor, " n"]
+    ) -> Int64[Tensor, "n columns"]:
+        slots = ids
+        if not self.has_slots_for_all:
+            found, is_own = find_slots(ids, buffers["id_starts"], buffers["id_lows"])
+            shared = self.num_own + self._shared_slots(ids, buffers["helper_hashes"])
+            slots = torch.where(is_own, found, shared)
+        places = slots.unsqueeze(1) * self.columns + torch.arange(self.columns, device=ids.device)
+        return read_bits(buffers["pointers"], places, self.pointer_bits)
+
+    def _distinct_pointers(self, buffers: Mapping[str, Tensor]) -> Integer[Tensor, "lines columns"]:
+        places = torch.arange(self.num_slots * self.columns, device=buffers["pointers"].device)
+        found = read_bits(buffers["pointers"], places, self.pointer_bits)
+        return pack(found, self._code_type).view(-1, self.columns)
+
+
+def _most_frequent(counts: Int64[Tensor, " num_rows"] | None, num: int) -> Int64[Tensor, " num"]:
+    """The most frequent ids, ascending; without counts, or at equal ones, the lowest."""
+    if counts is None:
+        return torch.arange(num)
+    return counts.cpu().argsort(descending=True, stable=True)[:num].sort().values

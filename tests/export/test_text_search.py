@@ -1,0 +1,232 @@
+"""Text models are searched from the command line, over HTTP, and with an index."""
+
+import http.client
+import io
+import json
+import threading
+
+import pytest
+import torch
+
+import outsize
+from outsize.cli import main
+from outsize.cli.search_command import excerpt, printable
+from outsize.errors import ConfigError
+from outsize.export import serving
+from outsize.export.http_requests import RequestError
+from outsize.export.search_serving import checked, parse_queries
+from outsize.export.text_search import TextSearch, model_version
+from outsize.search import ItemIndex
+from outsize.training.config import RunConfig
+from outsize.training.export_run import export_run
+from outsize.training.strict_toml import decode
+
+uvicorn = pytest.importorskip("uvicorn")
+PACKAGE = '''
+def merge(*iterables):
+    """Merge several sorted lists into one."""
+    return sorted(sum(iterables, []))
+
+
+def escape(text):
+    """Escape a text with <script>alert(1)</script> for a page."""
+    return "\\x1b[31m" + text
+'''
+
+
+def write_package(folder):
+    folder.mkdir()
+    (folder / "shelf.py").write_text(PACKAGE.replace("\\\\x1b", "\x1b"))
+    lines = []
+    for number in range(58):
+        lines.append(f"def take_{number}(word{number}):")
+        lines.append(f'    """Take the word{number} number {number} of all."""')
+        lines.append(f"    return word{number}")
+    (folder / "many.py").write_text("\n".join(lines))
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A folder with a run, its export, and the export of an earlier step; tests only read them."""
+    folder = tmp_path_factory.mktemp("functions")
+    write_package(folder / "packages")
+    tree = {
+        "data": {"kind": "pydocs", "folders": [str(folder / "packages")], "validation": 0.2,
+                 "test": 0.2},
+        "model": {"kind": "text", "dim": 64, "min_count": 1, "num_buckets": 500},
+        "embeddings": {"dim": 64},
+        "negatives": {"kind": "in-batch"},
+        "train": {"batch_size": 16, "epochs": 2, "steps": 4, "validate_every": 2,
+                  "early_stop": False, "device": "cpu"},
+        "checkpoint": {"every": 2},
+    }  # fmt: skip
+    result = outsize.train(decode(RunConfig, tree, "test"), folder / "run", quiet=True)
+    export_run(result.out, folder / "exported", step=4)
+    export_run(result.out, folder / "earlier", step=2)
+    return folder
+
+
+def run(capfd, *words):
+    with pytest.raises(SystemExit) as left:
+        main(["search", *map(str, words)])
+    shown = capfd.readouterr()
+    return left.value.code, shown.out, shown.err
+
+
+def test_answers_have_what_is_known_of_items(trained):
+    search = TextSearch(trained / "exported")
+    ((best, *_), _) = search.answers(["merge sorted lists", "take"], 3)
+    assert (best.rank, best.id) == (1, "shelf.merge")
+    assert best.facts == {"file": str(trained / "packages" / "shelf.py"), "line": 2}
+    assert best.text.startswith("def merge(*iterables):")
+    assert best.version == search.version == model_version(trained / "exported")
+    assert model_version(trained / "earlier") != search.version
+    with pytest.raises(ConfigError, match="an empty query finds nothing"):
+        search.answers(["  "])
+
+
+def test_the_command_shows_places_and_lines_that_a_terminal_can_show(trained, capfd):
+    code, out, _ = run(capfd, trained / "exported", "merge sorted lists", "escape text", "-k", "1")
+    assert code == 0
+    assert "  1. shelf.merge" in out
+    assert f"{trained / 'packages' / 'shelf.py'}:2" in out.replace("\n", "")
+    assert "def merge(*iterables):" in out
+    assert "\x1b" not in out
+    assert printable("a\x1b[31mb\u202e") == "a\ufffd[31mb\ufffd"
+    assert excerpt("\n".join("abcdefgh")) == [*"abcdef", "…"]
+
+
+def test_the_command_reads_queries_and_prints_one_json_object(trained, capfd, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("merge sorted lists\n\n take word7 \n"))
+    code, out, _ = run(capfd, trained / "exported", "-", "-k", "2", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert [line["query"] for line in found["queries"]] == ["merge sorted lists", "take word7"]
+    first = found["queries"][0]["answers"][0]
+    assert (first["id"], first["line"], first["rank"]) == ("shelf.merge", 2, 1)
+
+
+def test_a_run_is_searched_as_its_export_is(trained, capfd):
+    words = ("merge sorted lists", "-k", "3", "--json", "--step", "4")
+    run_answers = json.loads(run(capfd, trained / "run", *words)[1])
+    exported = json.loads(run(capfd, trained / "exported", *words[:-2])[1])
+    assert run_answers["version"] == exported["version"]
+    assert run_answers["queries"] == exported["queries"]
+
+
+def test_an_index_follows_the_model_by_its_budget(trained, tmp_path, capfd):
+    words = ["merge sorted lists", "-k", "3", "--index", tmp_path / "index", "--json"]
+    made = json.loads(run(capfd, trained / "earlier", *words)[1])
+    assert made["index"] == {
+        "folder": str(tmp_path / "index"), "num_encoded": 0, "num_items": 60, "num_stale": 0,
+    }  # fmt: skip
+    later = json.loads(run(capfd, trained / "exported", *words, "--refresh", "10")[1])
+    assert later["index"]["num_encoded"] == 10
+    assert later["index"]["num_stale"] == 50
+    versions = {answer["version"] for answer in later["queries"][0]["answers"]}
+    assert versions == {later["version"]}  # what was asked for was encoded first
+    last = json.loads(run(capfd, trained / "exported", *words, "--refresh", "60", "--repair")[1])
+    assert last["index"]["num_stale"] == 0
+    plain = json.loads(run(capfd, trained / "exported", *words[:3], "--json")[1])
+    assert [a["id"] for a in last["queries"][0]["answers"]] == [
+        a["id"] for a in plain["queries"][0]["answers"]
+    ]
+
+
+def test_items_that_a_model_lacks_leave_the_index_and_new_ones_join_it(trained, tmp_path):
+    search = TextSearch(trained / "exported")
+    with ItemIndex.create(tmp_path / "index", 64) as index:
+        index.write(["gone", "shelf.merge"], torch.zeros(2, 64), "old")
+    with search.open_index(tmp_path / "index") as index:
+        assert index.versions() == {"old": 1, search.version: 59}
+        assert "gone" not in index
+
+
+def test_what_cannot_be_searched_is_refused_in_one_line(trained, tmp_path, capfd):
+    for words, line in [
+        ((trained / "exported", "x", "-k", "0"), "-k must be >= 1"),
+        ((trained / "exported", "x", "--refresh", "3"), "name it with --index"),
+        ((trained / "exported", ""), "an empty query finds nothing"),
+        ((tmp_path, "x"), "holds no exported model"),
+    ]:
+        code, _, err = run(capfd, *words)
+        assert code == 2
+        assert line in err.replace("\n", " ")
+    with ItemIndex.create(tmp_path / "index", 3):
+        pass
+    code, _, err = run(capfd, trained / "exported", "x", "--index", tmp_path / "index")
+    assert code == 2
+    assert "an index of dim 3, but vectors have dim 64" in err.replace("\n", " ")
+
+
+@pytest.fixture(scope="module")
+def server(trained):
+    app = serving.make_app(trained / "exported", max_rows=3, max_bytes=1000)
+    made = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
+    thread = threading.Thread(target=made.run)
+    thread.start()
+    while not made.started:
+        assert thread.is_alive()
+    yield made.servers[0].sockets[0].getsockname()[1]
+    made.should_exit = True
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def ask(port, method, path, content=None):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    try:
+        connection.request(method, path, None if content is None else json.dumps(content))
+        response = connection.getresponse()
+        return response.status, response.read(), response.headers
+    finally:
+        connection.close()
+
+
+def test_the_server_answers_as_the_command_does(server, trained, capfd):
+    words = ("merge sorted lists", "-k", "2", "--json")
+    expected = json.loads(run(capfd, trained / "exported", *words)[1])["queries"]
+    status, body, _ = ask(server, "GET", "/search?q=merge+sorted+lists&k=2")
+    assert (status, json.loads(body)["queries"]) == (200, expected)
+    asked = {"queries": ["merge sorted lists"], "k": 2}
+    status, body, _ = ask(server, "POST", "/search", asked)
+    assert (status, json.loads(body)["queries"]) == (200, expected)
+    status, body, _ = ask(server, "GET", "/health")
+    assert json.loads(body)["items"] == 60
+
+
+def test_the_page_needs_nothing_from_elsewhere_and_may_run_nothing_else(server):
+    status, body, headers = ask(server, "GET", "/")
+    page = body.decode()
+    assert status == 200
+    assert "innerHTML" not in page
+    assert "http" not in page
+    policy = headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'; connect-src 'self'; style-src 'sha256-")
+    assert "unsafe" not in policy
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "line"),
+    [
+        ({"queries": "x"}, 422, "expected {"),
+        ({"queries": ["x", 1]}, 422, "a query must be a text"),
+        ({"queries": [" "]}, 422, "a query must be a text"),
+        ({"queries": ["x"], "k": 101}, 422, "k must be a whole number from 1 to 100"),
+        ({"queries": ["x"] * 4}, 413, "4 queries, but at most 3 per request"),
+        ({"queries": ["x" * 1200]}, 413, "more than 1,000 bytes"),
+    ],
+)
+def test_requests_that_cannot_be_answered_are_refused_in_one_line(server, content, status, line):
+    found, body, _ = ask(server, "POST", "/search", content)
+    assert found == status
+    assert line in json.loads(body)["error"]
+
+
+def test_other_numbers_and_bodies_are_refused():
+    assert checked(["a"], "7", 1) == (["a"], 7)
+    for k in (True, "0", "-1", "²", "9" * 30, 1.5, None):
+        with pytest.raises(RequestError, match="k must be"):
+            checked(["a"], k, 1)
+    with pytest.raises(RequestError, match="is no JSON"):
+        parse_queries(b"{", 1)
