@@ -155,3 +155,18 @@ def test_grades_of_1_are_binary_relevance_and_of_repeats_the_highest_counts():
     assert higher.result()["ndcg@3"] == pytest.approx(3 / math.log2(3) / (3 + 1 / math.log2(3)))
     with pytest.raises(ConfigError, match="gain must be"):
         RankingMetrics(gain="square")
+
+
+@pytest.mark.gpu
+def test_adding_a_batch_does_not_synchronize_the_device():
+    metrics = RankingMetrics((3,), (3,), (3,), (3,), "cuda", map_at=(3,))
+    values, offsets = flat([[5, 9, 5], [4]])
+    tensors = torch.tensor([[4, 5, 6]] * 2), values, offsets, torch.tensor([1, 2, 3, 0])
+    moved = [tensor.cuda() for tensor in tensors]
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        metrics.add(*moved[:3])
+        metrics.add(*moved)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert metrics.result()["num_queries"] == 3

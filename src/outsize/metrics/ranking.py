@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -99,10 +100,10 @@ class RankingMetrics:
                 f"rankings of {ranked.shape[1]} places cannot be evaluated at {self.num_places}: "
                 "rank more items, and pad with -1 if there are no more"
             )
-        pairs = _distinct_pairs(relevant_values, relevant_offsets, grades)
-        gains, num_relevant = _gains(ranked, pairs)
+        pairs = _JudgedPairs.of(relevant_values, relevant_offsets, grades)
+        gains, num_relevant = pairs.grades_of(ranked), pairs.num_relevant(len(ranked))
         counted = num_relevant > 0
-        ideal = _ideal(pairs, len(ranked), self.num_places) if grades is not None else None
+        ideal = pairs.ideal(len(ranked), self.num_places) if grades is not None else None
         values = self._values(gains, num_relevant.clamp(min=1), ideal)
         values = torch.where(counted.unsqueeze(1), values, 0.0)
         self._sums += torch.cat((counted.sum().double().view(1), values.sum(dim=0)))
@@ -156,57 +157,71 @@ def find_hits(
     relevant_offsets: Int64[Tensor, " batch"],
 ) -> tuple[Bool[Tensor, "batch places"], Int64[Tensor, " batch"]]:
     """Which ranks hold a relevant item, and the number of distinct relevant items per query."""
-    pairs = _distinct_pairs(relevant_values, relevant_offsets, None)
-    grades, num_relevant = _gains(ranked, pairs)
-    return grades > 0, num_relevant
+    pairs = _JudgedPairs.of(relevant_values, relevant_offsets, None)
+    return pairs.grades_of(ranked) > 0, pairs.num_relevant(ranked.shape[0])
 
 
-def _distinct_pairs(
-    values: Int64[Tensor, " n"], offsets: Int64[Tensor, " batch"], grades: Tensor | None
-) -> tuple[Int64[Tensor, " m"], Int64[Tensor, " m"]]:
-    """The distinct relevant (query, item) pairs as sorted numbers, and the highest grade of each.
+@dataclass(frozen=True)
+class _JudgedPairs:
+    """Judged (query, item) pairs, each as one number, so that a binary search finds it.
 
-    A pair is one number, so that a binary search finds it.
+    Repeats stay, with grade 0: to drop them would synchronize CUDA.
+
+    Attributes:
+        pairs: The pairs, ascending.
+        grades: The grade of each pair at its first place, and 0 at all others; 0 if irrelevant.
     """
-    positions = torch.arange(values.shape[0], device=values.device)
-    queries = torch.searchsorted(offsets, positions, right=True) - 1
-    pairs = (queries << _ITEM_BITS) | values
-    if grades is None:
-        distinct = torch.unique_consecutive(pairs.sort().values)
-        return distinct, torch.ones_like(distinct)
-    relevant = grades > 0
-    distinct, place = torch.unique(pairs[relevant], return_inverse=True)
-    best = torch.zeros_like(distinct)
-    return distinct, best.scatter_reduce_(0, place, grades[relevant].long(), "amax")
 
+    pairs: Int64[Tensor, " n"]
+    grades: Int64[Tensor, " n"]
 
-def _gains(
-    ranked: Int64[Tensor, "batch places"], pairs: tuple[Int64[Tensor, " m"], Int64[Tensor, " m"]]
-) -> tuple[Float[Tensor, "batch places"], Int64[Tensor, " batch"]]:
-    """The grade of the item at each rank, 0 if irrelevant, and relevant items per query."""
-    distinct, grades = pairs
-    device = ranked.device
-    num_relevant = torch.zeros(ranked.shape[0], dtype=torch.int64, device=device)
-    if not distinct.shape[0]:
-        return torch.zeros(ranked.shape, dtype=torch.float64, device=device), num_relevant
-    num_relevant.index_add_(0, distinct >> _ITEM_BITS, torch.ones_like(distinct))
-    asked = (torch.arange(ranked.shape[0], device=device).unsqueeze(1) << _ITEM_BITS) | ranked
-    place = torch.searchsorted(distinct, asked).clamp_(max=distinct.shape[0] - 1)
-    is_hit = (distinct[place] == asked) & (ranked >= 0)
-    return torch.where(is_hit, grades[place], 0).double(), num_relevant
+    @classmethod
+    def of(
+        cls, values: Int64[Tensor, " n"], offsets: Int64[Tensor, " batch"], grades: Tensor | None
+    ) -> _JudgedPairs:
+        """The pairs of all queries; of repeats, the highest grade counts."""
+        positions = torch.arange(values.shape[0], device=values.device)
+        queries = torch.searchsorted(offsets, positions, right=True) - 1
+        pairs = (queries << _ITEM_BITS) | values
+        if grades is None:
+            pairs, grades = pairs.sort().values, torch.ones_like(pairs)
+        else:
+            highest_first = grades.argsort(descending=True, stable=True)
+            pairs, order = pairs[highest_first].sort(stable=True)
+            grades = grades[highest_first][order].long().clamp(min=0)
+        is_new = torch.ones_like(pairs)
+        is_new[1:] = pairs[1:] != pairs[:-1]
+        return cls(pairs, grades * is_new)
 
+    @property
+    def queries(self) -> Int64[Tensor, " n"]:
+        """The query of each pair."""
+        return self.pairs >> _ITEM_BITS
 
-def _ideal(
-    pairs: tuple[Int64[Tensor, " m"], Int64[Tensor, " m"]], num_queries: int, num_places: int
-) -> Float[Tensor, "queries places"]:
-    """The highest grades of each query in decreasing order, padded with 0."""
-    distinct, grades = pairs
-    ideal = torch.zeros(num_queries, num_places, dtype=torch.float64, device=distinct.device)
-    order = grades.argsort(descending=True, stable=True)
-    order = order[(distinct[order] >> _ITEM_BITS).argsort(stable=True)]
-    queries = distinct[order] >> _ITEM_BITS
-    starts = torch.searchsorted(queries, torch.arange(num_queries, device=queries.device))
-    ranks = torch.arange(len(queries), device=queries.device) - starts[queries]
-    held = ranks < num_places
-    ideal[queries[held], ranks[held]] = grades[order][held].double()
-    return ideal
+    def num_relevant(self, num_queries: int) -> Int64[Tensor, " queries"]:
+        """Relevant items per query."""
+        counts = torch.zeros(num_queries, dtype=torch.int64, device=self.pairs.device)
+        return counts.index_add_(0, self.queries, (self.grades > 0).long())
+
+    def grades_of(self, ranked: Int64[Tensor, "batch places"]) -> Float[Tensor, "batch places"]:
+        """The grade of the item at each rank, 0 if it is irrelevant."""
+        device = ranked.device
+        if not self.pairs.shape[0]:
+            return torch.zeros(ranked.shape, dtype=torch.float64, device=device)
+        queries = torch.arange(ranked.shape[0], device=device).unsqueeze(1)
+        asked = (queries << _ITEM_BITS) | ranked
+        place = torch.searchsorted(self.pairs, asked).clamp_(max=self.pairs.shape[0] - 1)
+        is_hit = (self.pairs[place] == asked) & (ranked >= 0)
+        return torch.where(is_hit, self.grades[place], 0).double()
+
+    def ideal(self, num_queries: int, num_places: int) -> Float[Tensor, "queries places"]:
+        """The highest grades of each query in decreasing order, padded with 0."""
+        device = self.pairs.device
+        order = self.grades.argsort(descending=True, stable=True)
+        queries, by_query = self.queries[order].sort(stable=True)
+        starts = torch.searchsorted(queries, torch.arange(num_queries, device=device))
+        ranks = torch.arange(len(queries), device=device) - starts[queries]
+        # Ranks past the last share one more column, which is dropped.
+        found = torch.zeros(num_queries, num_places + 1, dtype=torch.float64, device=device)
+        found[queries, ranks.clamp(max=num_places)] = self.grades[order][by_query].double()
+        return found[:, :num_places]
