@@ -39,6 +39,7 @@ TARGETS = (
     "src/outsize/stores/cop*.py",
     "src/outsize/negatives/cache/*.py",
     "src/outsize/negatives/ways/cache*.py",
+    "src/outsize/tables/c*_table.py",
     "src/outsize/tables/cce.py",
     "src/outsize/tables/reclustering.py",
     "src/outsize/training/loop*.py",
