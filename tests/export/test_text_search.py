@@ -3,6 +3,7 @@
 import http.client
 import io
 import json
+import shutil
 import threading
 
 import pytest
@@ -112,6 +113,23 @@ def test_a_run_is_searched_as_its_export_is(trained, capfd):
     exported = json.loads(run(capfd, trained / "exported", *words[:-2])[1])
     assert run_answers["version"] == exported["version"]
     assert run_answers["queries"] == exported["queries"]
+
+
+def test_a_run_is_encoded_by_its_first_search_alone(trained, tmp_path, capfd):
+    shutil.copytree(trained / "run", tmp_path / "run", ignore=shutil.ignore_patterns("search"))
+    shutil.copytree(trained / "packages", tmp_path / "packages")
+    config = tmp_path / "run" / "config.toml"
+    config.write_text(config.read_text().replace(str(trained), str(tmp_path)))
+    words = (tmp_path / "run", "merge sorted lists", "--json")
+    first = run(capfd, *words, "--step", "2")[1]
+    (kept,) = (tmp_path / "run" / "search").iterdir()
+    assert kept.name.startswith("step-0000000002-")
+    (kept / "weights.safetensors").write_bytes(b"damaged")
+    assert run(capfd, *words, "--step", "2")[1] == first  # written again
+    shutil.rmtree(tmp_path / "packages")
+    assert run(capfd, *words, "--step", "2")[1] == first
+    code, _, err = run(capfd, *words, "--step", "4")
+    assert (code, "packages" in err) == (2, True)  # of another step, they must be encoded
 
 
 def test_an_index_follows_the_model_by_its_budget(trained, tmp_path, capfd):
