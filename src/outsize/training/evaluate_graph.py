@@ -16,7 +16,7 @@ from outsize.export.pairs import SeenItems
 from outsize.training.evaluate_links import evaluate_links, known_links
 from outsize.training.export_graph import load_graph_run
 from outsize.training.run_folder import RunFolder
-from outsize.training.run_weights import finite
+from outsize.training.run_weights import finite, measured_on_splits
 from outsize.training.tasks.links import LinkTask
 
 
@@ -34,16 +34,7 @@ def evaluate_graph_run(run: RunFolder, step: int | None = None) -> dict[str, Any
     task, chosen = loaded.task, loaded.chosen
     splits: tuple[Split, ...] = ("validation", "test")
     found = {split: finite(task.evaluate(split)) for split in splits}
-    return {
-        "model": str(run.path),
-        "file": None,
-        "step": chosen.step,
-        "metrics": found["test"],
-        "validation": found["validation"],
-        "num_rows": None,
-        "num_bad": 0,
-        "note": chosen.note,
-    }
+    return measured_on_splits(run, chosen, found)
 
 
 def evaluate_graph_file(

@@ -14,7 +14,12 @@ from outsize.training.quantization_loss import QUERIES_PER_CHUNK
 from outsize.training.retrieval_evaluation import evaluate_retrieval
 from outsize.training.run_files import RunFile
 from outsize.training.run_folder import RunFolder
-from outsize.training.run_weights import beta_of, finite, load_retrieval_model
+from outsize.training.run_weights import (
+    beta_of,
+    finite,
+    load_retrieval_model,
+    measured_on_splits,
+)
 
 
 def evaluate_text_run(
@@ -56,13 +61,4 @@ def evaluate_text_run(
                 depth,
             )
         found[split] = finite(metrics)
-    return {
-        "model": str(run.path),
-        "file": None,
-        "step": chosen.step,
-        "metrics": found["test"],
-        "validation": found["validation"],
-        "num_rows": None,
-        "num_bad": 0,
-        "note": chosen.note,
-    }
+    return measured_on_splits(run, chosen, found)

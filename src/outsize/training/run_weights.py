@@ -10,6 +10,7 @@ from typing import Any
 
 from outsize.checkpoint import list_checkpoints, load_checkpoint, read_plain_state, step_of
 from outsize.data import ClickData, RetrievalData
+from outsize.data.click_data import Split
 from outsize.errors import CheckpointError, ConfigError
 from outsize.json_files import Each, OneOf, SchemaError, Whole, check
 from outsize.models import ClickModel, RetrievalModel, TextModel, TwoTower
@@ -152,6 +153,22 @@ def _chosen(folder: RunFolder, checkpoint: Path, is_best: bool, note: str = "") 
 def finite(metrics: Mapping[str, float | None]) -> Metrics:
     """Metrics as JSON values: non-finite ones are null."""
     return {n: v if v is not None and math.isfinite(v) else None for n, v in metrics.items()}
+
+
+def measured_on_splits(
+    run: RunFolder, chosen: ChosenCheckpoint, found: Mapping[Split, Metrics]
+) -> dict[str, Any]:
+    """What `outsize evaluate` says of a run that is measured on the splits of its own data."""
+    return {
+        "model": str(run.path),
+        "file": None,
+        "step": chosen.step,
+        "metrics": found["test"],
+        "validation": found["validation"],
+        "num_rows": None,
+        "num_bad": 0,
+        "note": chosen.note,
+    }
 
 
 @dataclass(frozen=True)
