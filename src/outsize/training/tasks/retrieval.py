@@ -45,6 +45,7 @@ from outsize.training.build import (
 from outsize.training.config import RunConfig
 from outsize.training.metric_names import Metrics
 from outsize.training.probed_examples import matching_batches, touching
+from outsize.training.random_state import load_own_generators, own_generators
 from outsize.training.retrieval_evaluation import Encode, encode_corpus, evaluate_retrieval
 from outsize.training.saved_state import fitting, require_weights
 from outsize.training.tasks.base import RankPart, Task
@@ -97,6 +98,9 @@ class RetrievalTask(Task[PairBatch]):
         self._sums: dict[str, Tensor] = {}
         self._counts: dict[str, int] = {}
         self.model.train()
+        if rank() > 0:
+            # Encoders may drop out at random, and ranks must not do so alike.
+            torch.manual_seed(derive_seed(config.seed, "rank", rank()))
 
     def _build(self, config: RunConfig) -> RetrievalData:
         """Make the data, and `self.model` on its device."""
@@ -252,8 +256,9 @@ class RetrievalTask(Task[PairBatch]):
         return {} if self._cache is None else {"negative cache": self._cache.memory_use()}
 
     def write_files(self, folder: Path) -> Mapping[str, Mapping[str, Any]]:
-        """Write this rank's negatives."""
-        files = write_rank_file(folder, _own_file(), self._state_but_cache())
+        """Write this rank's negatives, and the states of its generators."""
+        state = self._state_but_cache() | own_generators()
+        files = write_rank_file(folder, _own_file(), state)
         if self._cache is not None:
             files |= write_cache(self._cache, folder)
         return files
@@ -265,6 +270,7 @@ class RetrievalTask(Task[PairBatch]):
             files = read_manifest(folder)
             if name in files:
                 state = read_tensors(verified_rank_file(folder, name, files))
+                load_own_generators(state)
                 with fitting(folder):
                     require_weights(state, self._state_but_cache())
                 self.negatives.load_state_dict(state, strict=False)  # the cache has its own file
