@@ -46,12 +46,16 @@ from outsize.training.config import RunConfig
 from outsize.training.metric_names import Metrics
 from outsize.training.probed_examples import matching_batches, touching
 from outsize.training.random_state import load_own_generators, own_generators
-from outsize.training.retrieval_evaluation import Encode, encode_corpus, evaluate_retrieval
+from outsize.training.retrieval_evaluation import (
+    Encode,
+    encode_corpus,
+    evaluate_retrieval,
+    items_at_once,
+)
 from outsize.training.saved_state import fitting, require_weights
 from outsize.training.tasks.base import RankPart, Task
 
 _QUERIES_PER_CHUNK = 1024
-_ITEMS_PER_CHUNK = 8192
 
 
 class RetrievalTask(Task[PairBatch]):
@@ -77,7 +81,9 @@ class RetrievalTask(Task[PairBatch]):
         self.higher_is_better = self.judge != "loss"
         self._wanted = config.retrieval
         self._rank_batch_size = config.train.batch_size
-        self._eval_queries = min(config.train.eval_batch_size, _QUERIES_PER_CHUNK)
+        self._num_at_once = items_at_once(config, self.data.items.num_rows)
+        most = min(_QUERIES_PER_CHUNK, self._num_at_once)
+        self._eval_queries = min(config.train.eval_batch_size, most)
         self._weighted = config.embeddings.weighs_ids
         self._require_possible(config)
         chunk_size = config.negatives.chunk_size
@@ -89,6 +95,7 @@ class RetrievalTask(Task[PairBatch]):
             features_of=lambda rows: {"item": rows},
             encode=self._encode,
             counts=self.data.item_counts,
+            num_at_once=self._num_at_once,
         )
         seed = derive_seed(config.seed, "negatives", rank())
         self.negatives: NegativesLoss = config.negatives.build(source, seed).to(self.device)
@@ -320,7 +327,7 @@ class RetrievalTask(Task[PairBatch]):
         items = encode_corpus(
             lambda rows: self._encode({"item": rows}),
             self.data.items.num_rows,
-            _ITEMS_PER_CHUNK,
+            self._num_at_once,
             self.device,
         )
         return encode, items
