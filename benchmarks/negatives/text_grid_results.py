@@ -11,9 +11,10 @@ _MIB = 1 << 20
 def table(results: dict[str, Any]) -> str:
     """The results as Markdown."""
     rates, betas = results["rates"], results["betas"]
+    encoder = results["encoder"][0].upper() + results["encoder"][1:]
     items = "" if results["items"] is None else f" on {results['items']:,} pairs"
     lines = [
-        f"{results['encoder'].capitalize()}{items}. Each method had {len(rates) * len(betas)} "
+        f"{encoder}{items}. Each method had {len(rates) * len(betas)} "
         f"trials (rates × {_listed(rates)}, β {_listed(betas)}), and the best validation MRR@10 "
         f"chose; then {results['seeds']} seeds were trained and tested where their validation was "
         "best. Mean (range) over seeds; all items are ranked. Seconds are of training steps "
