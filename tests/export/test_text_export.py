@@ -52,7 +52,7 @@ def trained(tmp_path_factory):
     write_package(folder / "packages")
     tree = {
         "data": {"kind": "pydocs", "folders": [str(folder / "packages")], "validation": 0.2,
-                 "test": 0.2},
+                 "test": 0.2, "cache": str(folder / "cache")},
         "model": {"kind": "text", "dim": 64, "min_count": 1, "num_buckets": 500},
         "embeddings": {"dim": 64},
         "negatives": {"kind": "in-batch"},

@@ -5,6 +5,7 @@ import io
 import json
 import shutil
 import threading
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -53,7 +54,7 @@ def trained(tmp_path_factory):
     write_package(folder / "packages")
     tree = {
         "data": {"kind": "pydocs", "folders": [str(folder / "packages")], "validation": 0.2,
-                 "test": 0.2},
+                 "test": 0.2, "cache": str(folder / "cache")},
         "model": {"kind": "text", "dim": 64, "min_count": 1, "num_buckets": 500},
         "embeddings": {"dim": 64},
         "negatives": {"kind": "in-batch"},
@@ -177,18 +178,27 @@ def test_what_cannot_be_searched_is_refused_in_one_line(trained, tmp_path, capfd
     assert "an index of dim 3, but vectors have dim 64" in err.replace("\n", " ")
 
 
-@pytest.fixture(scope="module")
-def server(trained):
-    app = serving.make_app(trained / "exported", max_rows=3, max_bytes=1000)
+@contextmanager
+def served(folder, **settings):
+    """A server on a port of its own, which is yielded."""
+    app = serving.make_app(folder, max_rows=3, max_bytes=1000, **settings)
     made = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
     thread = threading.Thread(target=made.run)
     thread.start()
     while not made.started:
         assert thread.is_alive()
-    yield made.servers[0].sockets[0].getsockname()[1]
-    made.should_exit = True
-    thread.join(20)
+    try:
+        yield made.servers[0].sockets[0].getsockname()[1]
+    finally:
+        made.should_exit = True
+        thread.join(20)
     assert not thread.is_alive()
+
+
+@pytest.fixture(scope="module")
+def server(trained):
+    with served(trained / "exported") as port:
+        yield port
 
 
 def ask(port, method, path, content=None):
@@ -248,3 +258,59 @@ def test_other_numbers_and_bodies_are_refused():
             checked(["a"], k, 1)
     with pytest.raises(RequestError, match="is no JSON"):
         parse_queries(b"{", 1)
+
+
+def test_a_server_sees_what_a_writer_writes_to_an_index(trained, tmp_path):
+    old, new = (TextSearch(trained / name) for name in ("earlier", "exported"))
+    query = "merge sorted lists"
+
+    def asked(port):
+        status, body, _ = ask(port, "GET", "/search?q=merge+sorted+lists&k=3")
+        assert status == 200
+        found = json.loads(body)
+        return found["index"], found["queries"][0]["answers"]
+
+    with (
+        old.open_index(tmp_path / "index") as index,
+        served(trained / "exported", index=tmp_path / "index") as port,
+    ):
+        facts, answers = asked(port)
+        assert facts == {"num_items": 60, "num_stale": 60}
+        assert {answer["version"] for answer in answers} == {old.version}
+        index.refresh(new.encode, new.version, 60)
+        facts, answers = asked(port)
+        assert facts == {"num_items": 60, "num_stale": 0}
+        (expected,) = new.answers([query], 3)
+        assert [answer["id"] for answer in answers] == [one.id for one in expected]
+        assert [answer["score"] for answer in answers] == pytest.approx(
+            [one.score for one in expected], abs=1e-5
+        )
+        vector = 2 * new.model.encode_query_texts([query])
+        index.write(["an item of tomorrow"], vector, new.version)
+        _, answers = asked(port)
+        assert (answers[0]["id"], answers[0]["text"]) == ("an item of tomorrow", "")
+        assert json.loads(ask(port, "GET", "/health")[1])["items"] == 61
+        assert index.asked(["an item of tomorrow"]) == [0]
+        manifest = tmp_path / "index" / "manifest.json"
+        whole = manifest.read_bytes()
+        manifest.write_bytes(whole[:-9])
+        facts, again = asked(port)
+        assert "manifest.json is damaged" in facts["problem"]
+        assert again == answers
+        manifest.write_bytes(whole)
+        index.delete(["an item of tomorrow"])
+        assert asked(port)[0] == {"num_items": 60, "num_stale": 0}
+
+
+def test_an_index_that_cannot_be_served_is_refused_in_one_line(trained, tmp_path, capfd):
+    with ItemIndex.create(tmp_path / "index", 3):
+        pass
+    for words, line in [
+        ((tmp_path / "index",), "an item index has vectors, and no model to encode queries"),
+        ((trained / "exported", "--index", tmp_path / "index"), "an index of dim 3, but vectors"),
+        ((trained / "exported", "--index", tmp_path), "holds no item index"),
+    ]:
+        with pytest.raises(SystemExit) as left:
+            main(["serve", "--port", "0", *map(str, words)])
+        assert left.value.code == 2
+        assert line in capfd.readouterr().err.replace("\n", " ")

@@ -1,3 +1,4 @@
+import shutil
 import threading
 
 import numpy as np
@@ -157,3 +158,25 @@ def test_an_index_is_opened_by_another_process_without_a_lock(index):
     )
     done = processes.run("-c", code, index.path)
     assert done.stdout.strip() == "[['ß']]", done.stderr
+
+
+def test_a_reader_reads_only_new_files_and_refuses_another_index(tmp_path):
+    vectors = torch.eye(3)
+    with ItemIndex.create(tmp_path / "index", 3) as index:
+        index.write([f"many {i}" for i in range(99)], torch.zeros(99, 3), "v1")
+        reader = ItemIndex.open(tmp_path / "index")
+        (first,) = (tmp_path / "index").glob("rows-*")
+        with first.open("r+b") as file:  # it was verified when it was opened
+            file.seek(-1, 2)
+            file.write(b"x")
+        index.write(["c"], vectors[2:], "v1")
+        reader.reload()
+        assert reader.search(vectors[2:], 1).keys == [["c"]]
+        with pytest.raises(ItemIndexError, match="its checksum is not the one written"):
+            ItemIndex.open(tmp_path / "index")
+    shutil.rmtree(tmp_path / "index")
+    with ItemIndex.create(tmp_path / "index", 2):
+        pass
+    with pytest.raises(ItemIndexError, match="was replaced by one of dim 2 in float32"):
+        reader.reload()
+    assert reader.dim == 3

@@ -18,14 +18,12 @@ from outsize.models import TwoTower
 from outsize.negatives import contract
 from outsize.training.run_folder import RunFolder
 from outsize.training.strict_toml import encode, to_toml
-from outsize.training.tasks import retrieval
 
 
 @pytest.fixture
 def short_pieces(monkeypatch):
     """Long work in short pieces, and no figures."""
-    monkeypatch.setattr(contract, "ENCODED_AT_ONCE", 3)
-    monkeypatch.setattr(retrieval, "_ITEMS_PER_CHUNK", 20)
+    monkeypatch.setattr(contract, "ENCODED_AT_ONCE", 6)
     monkeypatch.setattr(outsize.training.report, "write_report", lambda *given: None)
 
 
@@ -94,9 +92,8 @@ import sys, time
 import outsize.cli
 from outsize.models import TwoTower
 from outsize.negatives import contract
-from outsize.training.tasks import retrieval
 
-contract.ENCODED_AT_ONCE = retrieval._ITEMS_PER_CHUNK = 1
+contract.ENCODED_AT_ONCE = 1
 encode_items = TwoTower.encode_items
 
 def slowly(model, features):

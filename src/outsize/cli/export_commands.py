@@ -231,6 +231,10 @@ def serve(
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 8000,
     max_rows: Annotated[int, typer.Option(help="Rows or queries per request.")] = 10_000,
     max_bytes: Annotated[int, typer.Option(help="Bytes per request.")] = 10_000_000,
+    index: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Search an item index in this folder, as it is written."),
+    ] = None,
     imports: Imports = [],  # noqa: B006
     as_json: AsJson = False,
 ) -> dict[str, Any]:
@@ -242,5 +246,6 @@ def serve(
     def tell(url: str) -> None:
         say(f"serving {model} on {url}  (Ctrl-C stops)")
 
-    serve_model(model, host, port, max_rows=max_rows, max_bytes=max_bytes, listening=tell)
+    limits = {"max_rows": max_rows, "max_bytes": max_bytes}
+    serve_model(model, host, port, **limits, index=index, listening=tell)
     return {"model": str(model), "stopped": True}

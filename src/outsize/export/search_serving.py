@@ -2,7 +2,7 @@
 
 `GET /` is the page. `GET /search?q=TEXT&k=10` and `POST /search` with `{"queries": [TEXT, …],
 "k": 10}` answer as `outsize search --json` does. `GET /health` tells that the model is loaded.
-Errors are as in `outsize.export.serving`.
+Errors are as in `outsize.export.serving`. With an item index, each request sees its newest state.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from outsize.errors import ConfigError
 from outsize.export.http_requests import RequestError, answer_errors, body_of, require_limits
-from outsize.export.text_search import TextSearch
+from outsize.export.index_reader import IndexReader
+from outsize.export.text_search import Answer, TextSearch
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -30,7 +31,12 @@ _MOST_ANSWERS, _LONGEST_QUERY = 100, 10_000
 
 
 def make_search_app(
-    folder: str | Path, *, max_queries: int, max_bytes: int, max_waiting: int
+    folder: str | Path,
+    *,
+    max_queries: int,
+    max_bytes: int,
+    max_waiting: int,
+    index: str | Path | None = None,
 ) -> Starlette:
     """The ASGI application that searches with an exported text model.
 
@@ -39,6 +45,8 @@ def make_search_app(
         max_queries: Queries per request.
         max_bytes: Bytes per request; reading stops there.
         max_waiting: Requests that may wait for the model; more are refused.
+        index: The folder of an item index to search, instead of the vectors of the export. It is
+            opened read-only; each request sees what a writer has written before.
     """
     from starlette.applications import Starlette
     from starlette.responses import HTMLResponse, JSONResponse
@@ -46,6 +54,8 @@ def make_search_app(
 
     require_limits(max_queries, max_bytes, max_waiting)
     engine = TextSearch(folder)
+    dim = engine.items.vectors.shape[1]
+    reader = None if index is None else IndexReader(index, dim, engine.version)
     name = Path(folder).resolve().name
     page = _PAGE.read_text("utf-8")
     headers = {
@@ -56,6 +66,19 @@ def make_search_app(
     worker = ThreadPoolExecutor(1)  # one search at a time
     waiting = 0
 
+    def search(queries: list[str], k: int) -> tuple[list[list[Answer]], dict[str, Any]]:
+        """The answers, and what they were searched in."""
+        if reader is None:
+            return engine.answers(queries, k), {}
+        found = engine.answers(queries, k, reader.newest(), count=False)
+        return found, {"index": reader.facts().as_json()}
+
+    def facts() -> dict[str, Any]:
+        if reader is None:
+            return {"items": len(engine.items.names)}
+        reader.newest()
+        return {"items": reader.facts().num_items, "index": reader.facts().as_json()}
+
     async def answer(queries: list[str], k: int) -> JSONResponse:
         nonlocal waiting
         if waiting >= max_waiting:
@@ -63,7 +86,7 @@ def make_search_app(
         waiting += 1
         try:
             loop = asyncio.get_running_loop()
-            found = await loop.run_in_executor(worker, engine.answers, queries, k)
+            found, searched = await loop.run_in_executor(worker, search, queries, k)
         except ConfigError as error:
             raise RequestError(422, str(error)) from None
         finally:
@@ -71,7 +94,8 @@ def make_search_app(
         lists = [[one.as_json() for one in line] for line in found]
         pairs = zip(queries, lists, strict=True)
         shown = [{"query": query, "answers": line} for query, line in pairs]
-        return JSONResponse({"model": name, "version": engine.version, "queries": shown})
+        known = {"model": name, "version": engine.version, **searched}
+        return JSONResponse({**known, "queries": shown})
 
     async def ask(request: Request) -> JSONResponse:
         query = request.query_params.get("q", "")
@@ -85,14 +109,9 @@ def make_search_app(
         return HTMLResponse(page, headers=headers)
 
     async def health(request: Request) -> JSONResponse:
-        return JSONResponse(
-            {
-                "status": "ok",
-                "model": name,
-                "version": engine.version,
-                "items": len(engine.items.names),
-            }
-        )
+        found = await asyncio.get_running_loop().run_in_executor(worker, facts)
+        known = {"status": "ok", "model": name, "version": engine.version}
+        return JSONResponse({**known, **found})
 
     routes = [
         Route("/", show, methods=["GET"]),

@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING, Any
 
 from outsize.errors import ConfigError, DataError, one_line
 from outsize.export.batching import BatchingScorer, FullError, Row
-from outsize.export.format import read_config
+from outsize.export.format import holds_export, read_config
 from outsize.export.http_requests import RequestError, answer_errors, body_of, require_limits
 from outsize.export.load import load_exported
 from outsize.export.predicting import RowScorer, serving_recipe
 from outsize.export.search_serving import make_search_app
 from outsize.models import ClickModel
+from outsize.search.manifest import MANIFEST
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -48,6 +49,7 @@ def make_app(
     max_rows: int = 10_000,
     max_bytes: int = 10_000_000,
     max_waiting: int = 64,
+    index: str | Path | None = None,
 ) -> Starlette:
     """The ASGI application that scores raw rows with a click model, or searches with a text model.
 
@@ -56,6 +58,8 @@ def make_app(
         max_rows: Rows per request, and per batch of requests that wait together; or queries.
         max_bytes: Bytes per request; reading stops there.
         max_waiting: Requests that may wait for the model; more are refused.
+        index: Of a text model, the folder of an item index to search instead of the vectors of the
+            export; opened read-only, and read again when it changes.
     """
     require_server()
     from starlette.applications import Starlette
@@ -65,10 +69,17 @@ def make_app(
     from outsize.data.encoding.rows import wanted_columns
 
     require_limits(max_rows, max_bytes, max_waiting)
+    _require_no_index(Path(folder))
     if read_config(Path(folder)).get("texts") is not None:
         return make_search_app(
-            folder, max_queries=max_rows, max_bytes=max_bytes, max_waiting=max_waiting
+            folder,
+            max_queries=max_rows,
+            max_bytes=max_bytes,
+            max_waiting=max_waiting,
+            index=index,
         )
+    if index is not None:
+        raise ConfigError(f"an item index is searched with texts, but {folder} is no text model")
     model = load_exported(folder)
     if not isinstance(model, ClickModel) or not isinstance(model.predictor, RowScorer):
         raise ConfigError(
@@ -104,6 +115,15 @@ def make_app(
     return Starlette(routes=routes, exception_handlers=answer_errors(), lifespan=lifespan)
 
 
+def _require_no_index(folder: Path) -> None:
+    """Tell the folder of an item index from that of an export."""
+    if (folder / MANIFEST).is_file() and not holds_export(folder):
+        raise ConfigError(
+            f"{folder} is no export; an item index has vectors, and no model to encode queries: "
+            "serve the export of its model, with --index for the index"
+        )
+
+
 def serve(
     folder: str | Path,
     host: str = "127.0.0.1",
@@ -111,6 +131,7 @@ def serve(
     *,
     max_rows: int = 10_000,
     max_bytes: int = 10_000_000,
+    index: str | Path | None = None,
     listening: Callable[[str], None] | None = None,
 ) -> None:
     """Serve an exported model until SIGINT or SIGTERM; requests under way are answered.
@@ -121,6 +142,7 @@ def serve(
         port: The port to listen on; 0 takes a free one.
         max_rows: Rows per request.
         max_bytes: Bytes per request.
+        index: As for `make_app`.
         listening: Told the URL once clients can connect.
     """
     require_server()
@@ -139,7 +161,7 @@ def serve(
                     signal.signal(stop, handler)
 
     with _listen(host, port) as listener:
-        app = make_app(folder, max_rows=max_rows, max_bytes=max_bytes)
+        app = make_app(folder, max_rows=max_rows, max_bytes=max_bytes, index=index)
         config = uvicorn.Config(
             app, log_level="warning", timeout_graceful_shutdown=10, access_log=False
         )

@@ -62,10 +62,11 @@ class TextSearch:
             )
         self.model, self.items = model, model.searcher
         self.version = model_version(self.folder)
+        self._names = frozenset(self.items.names)
 
     def answers(
         self, queries: Sequence[str], k: int = 10, index: ItemIndex | None = None, *,
-        repair: bool = False,
+        repair: bool = False, count: bool = True,
     ) -> list[list[Answer]]:  # fmt: skip
         """The best items of each query, best first.
 
@@ -73,8 +74,9 @@ class TextSearch:
             queries: Texts.
             k: Items per query.
             index: An index of the items, as `open_index` returns it, instead of the vectors that
-                the model was exported with.
+                the model was exported with. Items that the export does not have are without text.
             repair: Encode candidates again that older versions wrote to the index.
+            count: Count the answers in the index, for its `refresh`.
         """
         for query in queries:
             if not query.strip():
@@ -85,18 +87,25 @@ class TextSearch:
             versions = [[self.version] * len(line) for line in names]
         else:
             mended = Repair(self.encode, self.version) if repair else None
-            rows = index.search(self.model.encode_query_texts(list(queries)), k, repair=mended)
+            vectors = self.model.encode_query_texts(list(queries))
+            rows = index.search(vectors, k, repair=mended, count=count)
             names, scores, versions = rows.keys, rows.scores, rows.versions
         return [
             [
                 Answer(
-                    place + 1, float(line_scores[place]), name, self.model.item_text(name),
-                    self.model.item_facts(name), line_versions[place],
+                    place + 1, float(line_scores[place]), name, *self._known_of(name),
+                    line_versions[place],
                 )
                 for place, name in enumerate(line)
             ]
             for line, line_scores, line_versions in zip(names, scores, versions, strict=True)
         ]  # fmt: skip
+
+    def _known_of(self, name: str) -> tuple[str, dict[str, str | int]]:
+        """The text of an item and what else is known of it."""
+        if name not in self._names:
+            return "", {}
+        return self.model.item_text(name), self.model.item_facts(name)
 
     def encode(self, names: list[str]) -> Any:
         """The vectors of items by this model, encoded from their texts."""

@@ -27,6 +27,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from outsize.user_folders import user_cache
+
 _CHOICE = "OUTSIZE_KERNELS"
 _FOLDER = Path(__file__).parent
 _lock = threading.RLock()
@@ -126,7 +128,7 @@ def cache_folder() -> Path | None:
     if chosen := os.environ.get("NUMBA_CACHE_DIR"):
         places = [Path(chosen)]
     else:
-        places = [_user_cache(), _FOLDER / "__pycache__"]
+        places = [user_cache(), _FOLDER / "__pycache__"]
     for place in places:
         folder = place / f"kernels-{_digest()}"
         try:
@@ -231,14 +233,6 @@ def _digest() -> str:
     for path in sorted(_FOLDER.rglob("*_numba.py")):
         sources.update(path.name.encode() + b"\0" + path.read_bytes())
     return sources.hexdigest()[:16]
-
-
-def _user_cache() -> Path:
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "outsize"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home()) / "outsize" / "Cache"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "outsize"
 
 
 def _first_line(error: Exception) -> str:

@@ -22,7 +22,20 @@ from outsize.negatives.temperature import Temperature
 from outsize.ranks.collectives import check_stop_together
 
 EncodeItems = Callable[[Mapping[str, Tensor]], Tensor]
-ENCODED_AT_ONCE = 8192  # items per chunk without gradients; a stop is honoured between chunks
+ENCODED_AT_ONCE = 8192  # items per chunk without gradients, at most; stops are between chunks
+_FEWEST_AT_ONCE = 256
+
+
+def encoded_at_once(num_with_gradients: int) -> int:
+    """How many items to encode at a time without gradients.
+
+    As many as a step encodes with gradients, which takes more memory per item; but at least 256,
+    since a call has a price of its own, and at most `ENCODED_AT_ONCE`.
+
+    Args:
+        num_with_gradients: Items that a training step encodes at a time.
+    """
+    return min(ENCODED_AT_ONCE, max(_FEWEST_AT_ONCE, num_with_gradients))
 
 
 @dataclass(frozen=True)
@@ -46,6 +59,8 @@ class ItemSource:
         features_of: Keys `(n,)` → the encoder's inputs for these items, `(n, …)` by name.
         encode: Such features → embeddings `(n, dim)`.
         counts: How often each item is a positive in training, if known.
+        num_at_once: Items that are encoded at a time without gradients; `ENCODED_AT_ONCE` by
+            default. The same on all ranks.
     """
 
     num_items: int
@@ -53,6 +68,7 @@ class ItemSource:
     features_of: Callable[[Tensor], Mapping[str, Tensor]]
     encode: EncodeItems
     counts: Int64[Tensor, " num_items"] | None = None
+    num_at_once: int | None = None
 
     def require_counts(self) -> Int64[Tensor, " num_items"]:
         """The counts, which the logQ correction needs; raises if there are none."""
@@ -71,12 +87,12 @@ class ItemSource:
 
         Args:
             keys: Keys of the items.
-            chunk_size: Items per chunk; `ENCODED_AT_ONCE` by default.
+            chunk_size: Items per chunk; `num_at_once` by default.
             most: The largest number of items that any rank encodes in this call; `len(keys)` by
                 default. All ranks encode the same number of chunks, empty ones included, because
                 `encode` is collective where rows live on several ranks.
         """
-        size = chunk_size or ENCODED_AT_ONCE
+        size = chunk_size or self.num_at_once or ENCODED_AT_ONCE
         parts: list[Tensor] = []
         with evaluation_mode(self.encode):
             for start in range(0, max(1, len(keys), most or 0), size):

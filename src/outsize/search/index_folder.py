@@ -49,19 +49,22 @@ class IndexFolder:
                 ) from error
             yield
 
-    def read(self, verify: bool) -> tuple[Manifest, list[Segment]]:
+    def read(
+        self, verify: bool, verified: Manifest | None = None
+    ) -> tuple[Manifest, list[Segment]]:
         """The current state.
 
         A writer may replace it while it is opened; then the newer one is read.
 
         Args:
             verify: Compare the checksums of all files, which reads them once.
+            verified: An earlier state whose files need not be read again.
         """
         while True:
             manifest = Manifest.read(self.path)
             try:
                 if verify:
-                    manifest.require_whole(self.path)
+                    manifest.require_whole(self.path, verified)
                 return manifest, open_segments(self.path, manifest)
             except ItemIndexError:
                 if Manifest.read(self.path).generation == manifest.generation:

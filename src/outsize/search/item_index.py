@@ -304,9 +304,16 @@ class ItemIndex:
 
     def reload(self) -> None:
         """Read the newest state that another process has written; a writer has it already."""
-        newest = Manifest.read(self._folder.path).generation
-        if not self.is_writable and newest != self._state.manifest.generation:
-            self._state = IndexState(*self._folder.read(verify=True))
+        before = self._state.manifest
+        if self.is_writable or Manifest.read(self._folder.path) == before:
+            return
+        manifest, segments = self._folder.read(verify=True, verified=before)
+        if (manifest.dim, manifest.precision) != (before.dim, before.precision):
+            raise ItemIndexError(
+                f"the index in {self.path} was replaced by one of dim {manifest.dim} in "
+                f"{manifest.precision}: open it again"
+            )
+        self._state = IndexState(manifest, segments)
 
     def _found(self, rows: Tensor, scores: Tensor, count: bool) -> FoundRows:
         is_found = rows >= 0

@@ -189,14 +189,16 @@ def _load_retrieval(run: RunFolder, config: RunConfig, step: int | None) -> _Loa
     facts = pair_facts(config, beta_of(config, chosen.folder))
     if facts is None or data.queries.encoder is None:
         raise _no_raw_values(run)
-    model.searcher = _searcher(model, data, facts)
+    model.searcher = _searcher(model, data, facts, config)
     return _Loaded(model, chosen.step, chosen.note, facts, seen_in_run(data))
 
 
-def _searcher(model: TwoTower, data: RetrievalData, facts: dict[str, Any]) -> ItemSearcher:
+def _searcher(
+    model: TwoTower, data: RetrievalData, facts: dict[str, Any], config: RunConfig
+) -> ItemSearcher:
     assert data.queries.encoder is not None
     return ItemSearcher(
-        encode_items(model, data),
+        encode_items(model, data, config),
         data.items.names.to_pylist(),
         data.queries.encoder.only(model.query_features),
         PairFiles.from_facts(facts),

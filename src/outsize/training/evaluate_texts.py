@@ -39,7 +39,7 @@ def evaluate_text_run(
     assert config.retrieval is not None
     model, data, chosen = load_retrieval_model(run, config, step)
     assert isinstance(data, TokenData)
-    items = encode_items(model, data)
+    items = encode_items(model, data, config)
     beta = torch.tensor(beta_of(config, chosen.folder))
     found = {}
     for split in SPLITS[1:]:

@@ -37,11 +37,10 @@ from outsize.training.config import RunConfig
 from outsize.training.evaluate_pairs import cold_keys, pair_facts
 from outsize.training.export_graph import export_graph
 from outsize.training.quantization_loss import (
-    ITEMS_PER_CHUNK,
     measure_click_models,
     measure_retrieval_model,
 )
-from outsize.training.retrieval_evaluation import encode_corpus
+from outsize.training.retrieval_evaluation import encode_corpus, items_at_once
 from outsize.training.run_folder import RunFolder
 from outsize.training.run_weights import (
     ChosenCheckpoint,
@@ -156,14 +155,13 @@ def _export_retrieval(
             "quantize: leave --quantize out"
         )
     if how is not None:
-        wanted = config.retrieval
         quantized, changes = quantize_retrieval_model(model, config.model, how)
         before, after = (
-            measure_retrieval_model(one, data, beta, wanted) for one in (model, quantized)
+            measure_retrieval_model(one, data, beta, config) for one in (model, quantized)
         )
         facts = quantization_facts(how, changes, before)
         model, training = quantized, {**training, "metrics": after, "quantization": facts}
-    vectors = encode_items(model, data)
+    vectors = encode_items(model, data, config)
     names = data.items.names
     sizes = {f"{split}_pairs": data.num_pairs(split) for split in SPLITS}
     sizes |= {"queries": data.queries.num_rows, "items": data.items.num_rows}
@@ -191,12 +189,12 @@ def _export_retrieval(
     return written, training, chosen.note
 
 
-def encode_items(model: RetrievalModel, data: RetrievalData) -> Tensor:
+def encode_items(model: RetrievalModel, data: RetrievalData, config: RunConfig) -> Tensor:
     """The vectors of all items of a run."""
     return encode_corpus(
         lambda rows: model.encode_items(data.items.take(rows)),
         data.items.num_rows,
-        ITEMS_PER_CHUNK,
+        items_at_once(config, data.items.num_rows),
         torch.device("cpu"),
     )
 

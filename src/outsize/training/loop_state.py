@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -15,6 +14,7 @@ from outsize.contracts import RowStore
 from outsize.errors import ConfigError
 from outsize.ranks.collectives import world_size
 from outsize.training.metric_names import Metrics
+from outsize.training.random_state import load_random_state, random_state
 from outsize.training.tasks import Task
 
 
@@ -157,19 +157,6 @@ def require_same_run(saved: Mapping[str, Any], task: Task[Any], batch_size: int)
             "the data has changed since this run was saved, and so have its batches: bring the "
             "old data back, or start a new run with --out"
         )
-
-
-def random_state() -> dict[str, Any]:
-    """The states of torch's generators."""
-    devices = list(torch.cuda.get_rng_state_all()) if torch.cuda.is_available() else []
-    return {"cpu": torch.get_rng_state(), "cuda": devices}
-
-
-def load_random_state(state: Mapping[str, Any]) -> None:
-    """Load what `random_state` returned."""
-    torch.set_rng_state(state["cpu"])
-    if torch.cuda.is_available() and state["cuda"]:
-        torch.cuda.set_rng_state_all(state["cuda"])
 
 
 def _count(num_ranks: int) -> str:

@@ -13,12 +13,16 @@ from outsize.data.click_data import SPLITS, Split
 from outsize.metrics import ClickMetrics
 from outsize.models import ClickModel, RetrievalModel
 from outsize.reporting.quantities import format_bytes
+from outsize.training.config import RunConfig
 from outsize.training.metric_names import Metrics, number_of, quality_names
-from outsize.training.retrieval_config import RetrievalConfig
-from outsize.training.retrieval_evaluation import encode_corpus, evaluate_retrieval
+from outsize.training.retrieval_evaluation import (
+    encode_corpus,
+    evaluate_retrieval,
+    items_at_once,
+)
 from outsize.training.run_weights import finite
 
-ITEMS_PER_CHUNK, QUERIES_PER_CHUNK = 8192, 1024  # as in evaluation
+QUERIES_PER_CHUNK = 1024  # as in evaluation
 MetricsBySplit = dict[str, Metrics]
 
 
@@ -46,13 +50,14 @@ def measure_click_models(
 
 @torch.no_grad()
 def measure_retrieval_model(
-    model: RetrievalModel, data: RetrievalData, beta: float, wanted: RetrievalConfig
+    model: RetrievalModel, data: RetrievalData, beta: float, config: RunConfig
 ) -> MetricsBySplit:
     """The metrics of a retrieval model on the validation and the test split."""
+    assert config.retrieval is not None
     items = encode_corpus(
         lambda rows: model.encode_items(data.items.take(rows)),
         data.items.num_rows,
-        ITEMS_PER_CHUNK,
+        items_at_once(config, data.items.num_rows),
         torch.device("cpu"),
     )
     found: MetricsBySplit = {}
@@ -63,7 +68,7 @@ def measure_retrieval_model(
             lambda rows: model.encode_queries(data.queries.take(rows)),
             items,
             torch.tensor(beta),
-            wanted.metrics(),
+            config.retrieval.metrics(),
             QUERIES_PER_CHUNK,
         )
         found[split] = finite(metrics)

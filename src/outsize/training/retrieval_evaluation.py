@@ -15,6 +15,7 @@ from outsize.data.item_lists import ItemLists
 from outsize.kernels.softmax.best_items import top_items
 from outsize.kernels.softmax.draws import ScoredItems, draw_from_softmax
 from outsize.metrics import RankingMetrics
+from outsize.negatives.contract import encoded_at_once
 from outsize.ranks.collectives import (
     check_stop_together,
     gather_rows,
@@ -22,11 +23,20 @@ from outsize.ranks.collectives import (
     sum_over_ranks,
     world_size,
 )
+from outsize.training.config import RunConfig
 from outsize.training.metric_names import Metrics
 
 Encode = Callable[[Int64[Tensor, " n"]], Tensor]
 Record = Callable[[Int64[Tensor, " n"], Int64[Tensor, "n k"], Float32[Tensor, "n k"]], None]
 """Told the rows of some queries, their best items, and the scores of these."""
+
+
+def items_at_once(config: RunConfig, num_items: int) -> int:
+    """How many items of a run are encoded at a time without gradients: see `encoded_at_once`."""
+    assert config.negatives is not None
+    batch = config.train.batch_size
+    num_drawn = config.negatives.items_per_step(batch, num_items)
+    return encoded_at_once(config.negatives.chunk_size or batch + num_drawn)
 
 
 @torch.no_grad()

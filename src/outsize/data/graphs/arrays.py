@@ -122,11 +122,6 @@ def map_array(path: Path, dtype: str, shape: Sequence[int]) -> NDArray[Any]:
     return np.frombuffer(content, dtype, math.prod(shape)).reshape(shape)
 
 
-def file_facts(folder: Path) -> dict[str, dict[str, Any]]:
-    """The size and SHA-256 of each file of a folder, after syncing it to disk."""
-    return {path.name: _facts_of(path) for path in sorted(folder.iterdir())}
-
-
 def digest_of(array: NDArray[Any]) -> str:
     """The SHA-256 that the file of an array has."""
     digest = hashlib.sha256()
@@ -143,16 +138,6 @@ def fingerprint(structure: str, digests: Mapping[str, str]) -> str:
     for name, value in sorted(digests.items()):
         digest.update(f"{name} {value}\n".encode())
     return digest.hexdigest()
-
-
-def _facts_of(path: Path) -> dict[str, Any]:
-    digest = hashlib.sha256()
-    with path.open("rb+", buffering=0) as file:
-        os.fsync(file.fileno())
-        while block := file.read(_BLOCK_BYTES):
-            check_stop()
-            digest.update(block)
-    return {"bytes": path.stat().st_size, "sha256": digest.hexdigest()}
 
 
 def _reserve(file: int, num_bytes: int) -> None:

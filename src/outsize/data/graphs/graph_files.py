@@ -18,12 +18,13 @@ from typing import Any
 
 from outsize.data.encoding.encoded_folder import CACHE_FOLDER, ensure_folder, replace_folder
 from outsize.data.encoding.encoding_progress import say
+from outsize.data.encoding.file_facts import file_facts
 from outsize.data.encoding.manifest import MANIFEST
 from outsize.data.encoding.sealed import read_sealed, sealed
 from outsize.data.encoding.sources import source_facts
 from outsize.data.encoding.verification import VerifiedFolder
 from outsize.data.graphs import stored
-from outsize.data.graphs.arrays import ArrayFiles, file_facts
+from outsize.data.graphs.arrays import ArrayFiles
 from outsize.data.graphs.assemble import RawGraph, assemble, with_bags
 from outsize.data.graphs.csr import Duplicates, EdgeRules, SelfLoops
 from outsize.data.graphs.graph import GraphData, GraphDataConfig

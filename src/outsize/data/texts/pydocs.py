@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
-import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from outsize.bounds import require_at_least, require_text
-from outsize.data.encoding.encoding_progress import encoding_progress
+from outsize.data.encoding.encoding_progress import encoding_progress, say
 from outsize.data.encoding.splits.base import cut, require_shares
 from outsize.data.encoding.text_keys import text_keys
 from outsize.data.texts.assembling import Judgements, assemble
 from outsize.data.texts.config import TextDataConfig
-from outsize.data.texts.python_functions import PythonFunction, functions_of, module_name
+from outsize.data.texts.function_folder import FunctionFolder, Table
+from outsize.data.texts.python_files import STANDARD_LIBRARY, PackageFiles, facts_of
+from outsize.data.texts.python_functions import PythonFunction, functions_of
 from outsize.data.texts.text_pairs import TextPairs, Texts
-from outsize.errors import ConfigError, DataError
+from outsize.errors import ConfigError, DataError, WriteError
 from outsize.hashing import derive_seed, mix_bits, uniform_at
 from outsize.interrupts import check_stop
-from outsize.suggestions import closest, few
+from outsize.suggestions import few
+from outsize.user_folders import user_cache
 
-STANDARD_LIBRARY = "stdlib"
-_SKIPPED = frozenset(("test", "tests", "testing", "idle_test", "site-packages", "__pycache__"))
-_MAX_FILE_BYTES = 1 << 20  # larger files are generated
+_COLUMNS = ("name", "summary", "source", "file", "line")
+_FORMAT = 1  # of the folder of functions; part of its name
 _MIN_WORDS = 3
 
 
@@ -47,6 +50,10 @@ class PydocsConfig(TextDataConfig):
         max_chars: Characters per function at most; longer ones are cut.
         validation: Share of the functions in the validation set, by a hash of their names.
         test: Share in the test set.
+        cache: Folder that keeps the parsed functions, so that they are parsed once; by default the
+            user's cache folder, `~/.cache/outsize`.
+        verify: Verify the checksum of the kept functions whenever they are opened, not only if
+            their file has changed since it was last verified.
         shuffle: Whether training pairs come in a different order each epoch.
         seed: Seed of the shuffling, and of the split.
     """
@@ -57,11 +64,15 @@ class PydocsConfig(TextDataConfig):
     max_chars: int = 4000
     validation: float = 0.05
     test: float = 0.05
+    cache: str = ""
+    verify: bool = False
     shuffle: bool = True
     seed: int = 0
 
     def __post_init__(self) -> None:
         require_text(self, "packages", "folders")
+        if "\0" in self.cache:
+            raise ConfigError(f"cache must be the name of a folder, but got {self.cache!r}")
         require_at_least(self, 0, "max_functions")
         require_at_least(self, 1, "max_chars")
         require_shares(self.validation, self.test)
@@ -72,102 +83,87 @@ class PydocsConfig(TextDataConfig):
             )
 
     def read(self) -> TextPairs:  # noqa: D102
+        functions = self._functions()
+        ids, summaries, sources, file, line = (column.combine_chunks() for column in functions)
+        queries = Texts(ids, summaries)
+        items = Texts(ids, sources, {"file": file, "line": line})
+        rows = np.arange(len(ids))
+        judged = Judgements(rows, rows, np.ones_like(rows), self._splits(ids))
+        return assemble(queries, items, judged, "pydocs", self.validation, self.seed)
+
+    def _functions(self) -> Table:
+        """The functions, from the folder that keeps them; parsed first if need be."""
+        found = PackageFiles(self.packages, self.folders)
+        files = found.find()
+        facts, recipe = facts_of(files), self._digest(found.roots())
+        root = self._cache_folder()
+        if root is None:
+            return self._parse(files)
+        folder = FunctionFolder(root / f"pydocs-{recipe[:16]}", facts, recipe)
+        try:
+            folder.ensure(lambda: self._parse(files), lambda: facts_of(found.find()), self.verify)
+        except WriteError as error:
+            if self.cache:
+                raise
+            say(f"parsed functions are not kept: {error}")
+            return self._parse(files)
+        return folder.load()
+
+    def _cache_folder(self) -> Path | None:
+        try:
+            return Path(self.cache) if self.cache else user_cache()
+        except RuntimeError:  # a user without a home
+            return None
+
+    def _digest(self, roots: list[Path]) -> str:
+        """A digest of what the functions depend on, beside the files: settings and the grammar."""
+        wanted = (self.packages, self.max_functions, self.max_chars, [str(root) for root in roots])
+        content = f"{_FORMAT} {sys.version_info[:2]} {wanted}"
+        return hashlib.sha256(content.encode()).hexdigest()
+
+    def _parse(self, files: list[tuple[str, Path]]) -> Table:
+        """Parse files: one row per function, of which each name, docstring and body is new."""
         import pyarrow as pa
 
-        names, summaries, sources, files, lines = [], [], [], [], []
+        columns: dict[str, list[Any]] = {name: [] for name in _COLUMNS}
         seen: set[str] = set()
-        for path, function in self._functions():
+        for path, function in _functions_of(files):
             own = {function.name, f"summary {function.summary}", f"source {function.source}"}
             if own & seen:
                 continue
             seen |= own
-            names.append(function.name)
-            summaries.append(function.summary)
-            sources.append(function.source[: self.max_chars])
-            files.append(str(path))
-            lines.append(function.line)
-            if len(names) == self.max_functions:
+            source = function.source[: self.max_chars]
+            row = (function.name, function.summary, source, str(path), function.line)
+            for column, value in zip(columns.values(), row, strict=True):
+                column.append(value)
+            if len(columns["name"]) == self.max_functions:
                 break
-        if not names:
+        if not columns["name"]:
+            roots = PackageFiles(self.packages, self.folders).roots()
             raise DataError(
-                f"no function with a docstring was found in {few(map(str, self._roots()))}: name "
-                "other packages or folders"
+                f"no function with a docstring was found in {few(map(str, roots))}: name other "
+                "packages or folders"
             )
-        ids, kind = pa.array(names, pa.large_string()), pa.large_string()
-        facts = {"file": pa.array(files, kind), "line": pa.array(lines, pa.int64())}
-        queries = Texts(ids, pa.array(summaries, kind))
-        items = Texts(ids, pa.array(sources, kind), facts)
-        rows = np.arange(len(names))
-        judged = Judgements(rows, rows, np.ones_like(rows), self._splits(ids))
-        return assemble(queries, items, judged, "pydocs", self.validation, self.seed)
+        kinds = {name: pa.large_string() for name in _COLUMNS} | {"line": pa.int64()}
+        return pa.table({name: pa.array(columns[name], kinds[name]) for name in _COLUMNS})
 
     def _splits(self, ids: object) -> NDArray[np.int8]:
         keys = torch.from_numpy(text_keys(ids).view(np.int64)) + derive_seed(self.seed, "split")
         drawn = uniform_at(mix_bits(keys), torch.float64).numpy()
         return cut(drawn, (1 - self.validation - self.test, 1 - self.test))
 
-    def _functions(self) -> Iterator[tuple[Path, PythonFunction]]:
-        """The functions of all files, in the order of their modules, with their files."""
-        files = sorted(
-            (module_name(path, root), path) for root in self._roots() for path in self._files(root)
-        )
-        self._require_found({name.partition(".")[0] for name, _ in files})
-        with encoding_progress(sum(path.stat().st_size for _, path in files), "parse") as advance:
-            for module, path in files:
-                check_stop()
-                advance("parse", path.stat().st_size)
-                try:
-                    content = path.read_bytes()
-                except OSError:
-                    continue  # of another user, or gone since
-                for function in functions_of(content, module):
-                    if len(function.summary.split()) >= _MIN_WORDS:
-                        yield path, function
 
-    def _roots(self) -> list[Path]:
-        """The folders that hold packages, each once."""
-        if self.folders:
-            roots = [Path(folder).resolve() for folder in self.folders]
-            for root in roots:
-                if not root.is_dir():
-                    raise DataError(f"{root}: no such folder; name folders that hold packages")
-            return roots
-        standard = Path(sysconfig.get_path("stdlib")).resolve()
-        found = dict.fromkeys(Path(entry).resolve() for entry in sys.path if entry)
-        installed = [path for path in found if path.name in ("site-packages", "dist-packages")]
-        names = {STANDARD_LIBRARY, *sys.stdlib_module_names}
-        wants_standard = not self.packages or not names.isdisjoint(self.packages)
-        return [*installed, *([standard] if wants_standard else [])]
-
-    def _files(self, root: Path) -> Iterator[Path]:
-        """The Python files below a folder that are read."""
-        is_standard = root == Path(sysconfig.get_path("stdlib")).resolve()
-        wanted = set(self.packages)
-        takes_all = not wanted or (is_standard and STANDARD_LIBRARY in wanted)
-        for entry in sorted(root.iterdir()):
-            name = entry.stem if entry.suffix == ".py" else entry.name
-            if not takes_all and name not in wanted:
-                continue
-            if entry.is_dir() and name.isidentifier() and name not in _SKIPPED:
-                yield from (path for path in entry.rglob("*.py") if _is_read(path, entry))
-            elif entry.suffix == ".py" and _is_read(entry, root):
-                yield entry
-
-    def _require_found(self, packages: set[str]) -> None:
-        for name in self.packages:
-            if name != STANDARD_LIBRARY and name not in packages:
-                there = sorted({entry.stem for root in self._roots() for entry in root.iterdir()})
-                raise DataError(
-                    f"packages names {name!r}, but no Python file of such a package is there."
-                    f"{closest(name, there)}"
-                )
-
-
-def _is_read(path: Path, root: Path) -> bool:
-    parts = path.relative_to(root).parts
-    if _SKIPPED.intersection(parts[:-1]) or parts[-1].startswith("test_"):
-        return False
-    try:
-        return path.is_file() and path.stat().st_size <= _MAX_FILE_BYTES
-    except OSError:
-        return False
+def _functions_of(files: list[tuple[str, Path]]) -> Iterator[tuple[Path, PythonFunction]]:
+    """The functions of files, each with its file."""
+    sizes = [facts_of([file])[0]["bytes"] for file in files]
+    with encoding_progress(sum(sizes), "parse") as advance:
+        for (module, path), size in zip(files, sizes, strict=True):
+            check_stop()
+            advance("parse", size)
+            try:
+                content = path.read_bytes()
+            except OSError:
+                continue  # of another user, or gone since
+            for function in functions_of(content, module):
+                if len(function.summary.split()) >= _MIN_WORDS:
+                    yield path, function

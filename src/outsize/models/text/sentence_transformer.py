@@ -19,6 +19,8 @@ from outsize.models.text.groups import in_groups
 from outsize.models.text.no_embeddings import NoEmbeddings
 from outsize.models.text.text_model import ITEM_TOKENS, QUERY_TOKENS, TextModel, TextModelConfig
 from outsize.models.text.tokenizer import Tokenizer, TokenMatrix, padded
+from outsize.ranks.collectives import world_size
+from outsize.suggestions import few
 
 _UNUSED = ".pooler."  # a head of BERT that no pooling of tokens reads, and DDP would wait for
 
@@ -70,7 +72,10 @@ class SentenceTransformerConfig(TextModelConfig):
         seed: int,
         numbers: Sequence[str] = (),
     ) -> SentenceTransformerModel:
-        return SentenceTransformerModel(load_sentence_transformer(self.path), self.normalize)
+        model = SentenceTransformerModel(load_sentence_transformer(self.path), self.normalize)
+        if world_size() > 1:
+            model.require_all_used()
+        return model
 
 
 def load_sentence_transformer(path: str) -> Any:
@@ -167,6 +172,21 @@ class SentenceTransformerModel(TextModel):
         for name, weight in model.named_parameters():
             if _UNUSED in name:
                 weight.requires_grad_(False)
+
+    def require_all_used(self) -> None:
+        """Raise a `ConfigError` if a text leaves weights without a gradient.
+
+        Ranks would wait for these gradients in vain. In one process they do no harm.
+        """
+        encoded = self._encode_batch(torch.zeros(1, 1, dtype=torch.int64))
+        weights = {n: w for n, w in self.encoder.named_parameters() if w.requires_grad}
+        found = torch.autograd.grad(encoded.sum(), list(weights.values()), allow_unused=True)
+        unused = [name for name, grad in zip(weights, found, strict=True) if grad is None]
+        if unused:
+            raise ConfigError(
+                f"no text reaches {len(unused)} weights of the model ({few(unused)}), so ranks "
+                "cannot average their gradients: train in one process"
+            )
 
     def encode_queries(self, inputs: Mapping[str, FeatureInput]) -> Float[Tensor, "batch dim"]:
         """The vectors of queries, given their tokens."""

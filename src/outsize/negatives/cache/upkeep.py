@@ -30,11 +30,14 @@ class Upkeep:
         warmup_steps: Steps with in-batch negatives only, while embeddings still change too fast for
             a cache to be useful. The commit of the last one fills the cache from its feed, or
             re-encodes the positives it holds.
+        num_at_once: Items that a refresh encodes at a time; `ENCODED_AT_ONCE` by default. The same
+            on all ranks.
     """
 
     feed: Feed = field(default_factory=PositivesFeed)
     refresh: float = 0.0
     warmup_steps: int = 0
+    num_at_once: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.refresh <= 1:
@@ -135,12 +138,13 @@ class CacheUpdater:
                 because the encoder may be collective.
         """
         due, cache = self._cache.oldest(num), self._cache
+        size = self._upkeep.num_at_once or contract.ENCODED_AT_ONCE
         parts = [torch.empty(0, cache.dim, device=cache.device)]
         with failing_in_group(cache.ranks, cache.device), evaluation_mode(self._encode):
-            for start in range(0, most, contract.ENCODED_AT_ONCE):
+            for start in range(0, most, size):
                 if start:
                     check_stop_together(cache.device)
-                place = slice(start, start + contract.ENCODED_AT_ONCE)
+                place = slice(start, start + size)
                 if start < num or cache.shard.count > 1:
                     features = {name: values[place] for name, values in due.features.items()}
                     parts.append(self._encode(features).float())

@@ -85,7 +85,7 @@ class NegativeCacheConfig(NegativesConfig):
             Temperature(self.beta, self.learn_beta),
             self.num_negatives,
             Comparison(self.estimator, self.in_batch, self.symmetric),
-            Upkeep(feed, self.refresh, self.warmup_steps),
+            Upkeep(feed, self.refresh, self.warmup_steps, source.num_at_once),
         )
 
     def items_per_step(self, batch_size: int, num_items: int) -> int:  # noqa: D102

@@ -45,12 +45,17 @@ from outsize.training.build import (
 from outsize.training.config import RunConfig
 from outsize.training.metric_names import Metrics
 from outsize.training.probed_examples import matching_batches, touching
-from outsize.training.retrieval_evaluation import Encode, encode_corpus, evaluate_retrieval
+from outsize.training.random_state import load_own_generators, own_generators
+from outsize.training.retrieval_evaluation import (
+    Encode,
+    encode_corpus,
+    evaluate_retrieval,
+    items_at_once,
+)
 from outsize.training.saved_state import fitting, require_weights
 from outsize.training.tasks.base import RankPart, Task
 
 _QUERIES_PER_CHUNK = 1024
-_ITEMS_PER_CHUNK = 8192
 
 
 class RetrievalTask(Task[PairBatch]):
@@ -76,7 +81,9 @@ class RetrievalTask(Task[PairBatch]):
         self.higher_is_better = self.judge != "loss"
         self._wanted = config.retrieval
         self._rank_batch_size = config.train.batch_size
-        self._eval_queries = min(config.train.eval_batch_size, _QUERIES_PER_CHUNK)
+        self._num_at_once = items_at_once(config, self.data.items.num_rows)
+        most = min(_QUERIES_PER_CHUNK, self._num_at_once)
+        self._eval_queries = min(config.train.eval_batch_size, most)
         self._weighted = config.embeddings.weighs_ids
         self._require_possible(config)
         chunk_size = config.negatives.chunk_size
@@ -88,6 +95,7 @@ class RetrievalTask(Task[PairBatch]):
             features_of=lambda rows: {"item": rows},
             encode=self._encode,
             counts=self.data.item_counts,
+            num_at_once=self._num_at_once,
         )
         seed = derive_seed(config.seed, "negatives", rank())
         self.negatives: NegativesLoss = config.negatives.build(source, seed).to(self.device)
@@ -97,6 +105,9 @@ class RetrievalTask(Task[PairBatch]):
         self._sums: dict[str, Tensor] = {}
         self._counts: dict[str, int] = {}
         self.model.train()
+        if rank() > 0:
+            # Encoders may drop out at random, and ranks must not do so alike.
+            torch.manual_seed(derive_seed(config.seed, "rank", rank()))
 
     def _build(self, config: RunConfig) -> RetrievalData:
         """Make the data, and `self.model` on its device."""
@@ -252,8 +263,9 @@ class RetrievalTask(Task[PairBatch]):
         return {} if self._cache is None else {"negative cache": self._cache.memory_use()}
 
     def write_files(self, folder: Path) -> Mapping[str, Mapping[str, Any]]:
-        """Write this rank's negatives."""
-        files = write_rank_file(folder, _own_file(), self._state_but_cache())
+        """Write this rank's negatives, and the states of its generators."""
+        state = self._state_but_cache() | own_generators()
+        files = write_rank_file(folder, _own_file(), state)
         if self._cache is not None:
             files |= write_cache(self._cache, folder)
         return files
@@ -265,6 +277,7 @@ class RetrievalTask(Task[PairBatch]):
             files = read_manifest(folder)
             if name in files:
                 state = read_tensors(verified_rank_file(folder, name, files))
+                load_own_generators(state)
                 with fitting(folder):
                     require_weights(state, self._state_but_cache())
                 self.negatives.load_state_dict(state, strict=False)  # the cache has its own file
@@ -314,7 +327,7 @@ class RetrievalTask(Task[PairBatch]):
         items = encode_corpus(
             lambda rows: self._encode({"item": rows}),
             self.data.items.num_rows,
-            _ITEMS_PER_CHUNK,
+            self._num_at_once,
             self.device,
         )
         return encode, items
