@@ -19,6 +19,8 @@ CASES = [
     ("cce", {"columns": 4, "shared": False}, 16),
     ("cce", {"columns": 3, "shared": False}, 7),
     ("circular", {"columns": 2}, 6),
+    ("hash", {}, 16),
+    ("hash", {}, 7),
     ("robe", {"columns": 4}, 16),
     ("robe", {"columns": 3, "signs": True}, 7),
 ]

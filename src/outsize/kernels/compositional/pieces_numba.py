@@ -15,6 +15,9 @@ from numpy import float32, int64, uint64
 
 from outsize.kernels.compiled import kernel
 from outsize.kernels.compositional.starts_numba import find_starts
+from outsize.kernels.memory_numba import prefetch
+
+_LARGE = 1 << 17  # numbers; smaller arrays stay in the second cache
 
 
 @numba.njit(forceinline=True)
@@ -165,13 +168,26 @@ def _equal_width(edges):
 
 @numba.njit
 @no_type_check
+def _fetch(array, starts, num):
+    """Prefetch the pieces of a block of ids, if the array is too large for the nearest caches."""
+    if len(array) >= _LARGE:
+        for line in starts:
+            for i in range(num):
+                prefetch(array, int64(max(line[i], ~line[i])))
+
+
+@numba.njit
+@no_type_check
 def _write_block(array, starts, edges, out):
     """`_write`, compiled for widths that are frequent."""
+    _fetch(array, starts, len(out))
     equal = _equal_width(edges)
     if equal == 4:
         _write(array, starts, edges, uint64(4), out)
     elif equal == 8:
         _write(array, starts, edges, uint64(8), out)
+    elif equal == 16:
+        _write(array, starts, edges, uint64(16), out)
     else:
         _write(array, starts, edges, uint64(equal), out)
 
@@ -180,11 +196,14 @@ def _write_block(array, starts, edges, out):
 @no_type_check
 def _sum_block(gradients, starts, edges, total):
     """`_sum`, compiled for widths that are frequent."""
+    _fetch(total, starts, len(gradients))
     equal = _equal_width(edges)
     if equal == 4:
         _sum(gradients, starts, edges, uint64(4), total)
     elif equal == 8:
         _sum(gradients, starts, edges, uint64(8), total)
+    elif equal == 16:
+        _sum(gradients, starts, edges, uint64(16), total)
     else:
         _sum(gradients, starts, edges, uint64(equal), total)
 
