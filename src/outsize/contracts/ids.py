@@ -81,17 +81,27 @@ class IdGuard:
     def _check(self, ids: Int64[Tensor, "n columns"]) -> Int64[Tensor, "n columns"]:
         if ids.is_meta:
             return ids
+        if ids.device.type == "cpu" and self._are_inside(ids):
+            return ids
         bad = (ids < 0) | (ids >= self.prepare(ids.device))
         if ids.device.type == "cpu":
-            if bool(bad.any()):
-                column = int(bad.any(dim=0).nonzero()[0])
-                self._raise(column, int(ids[bad[:, column], column][0]))
-            return ids
+            column = int(bad.any(dim=0).nonzero()[0])
+            self._raise(column, int(ids[bad[:, column], column][0]))
         if ids.shape[0]:
             assert self._worst is not None
             worst = torch.where(bad, ids, _NONE).amax(dim=0)
             torch.maximum(self._worst, worst, out=self._worst)
         return ids.masked_fill(bad, 0)
+
+    def _are_inside(self, ids: Int64[Tensor, "n columns"]) -> bool:
+        """Whether all ids are in range, in one pass."""
+        if not ids.numel():
+            return True
+        if len(self._limits) == 1:
+            least, greatest = ids.aminmax()
+            return int(least) >= 0 and int(greatest) < self._limits[0]
+        least, greatest = ids.aminmax(dim=0)
+        return bool((least >= 0).all()) and bool((greatest < self.prepare(ids.device)).all())
 
     def _check_exported(self, ids: Int64[Tensor, "n columns"]) -> Int64[Tensor, "n columns"]:
         for column, (name, limit) in enumerate(zip(self._names, self._limits, strict=True)):

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float32, UInt8
 from torch import Tensor
 
-from outsize.kernels.wire.scaled_bytes import SCALE_BYTES, decode_rows, encode_rows
+from outsize.kernels.wire.scaled_bytes import SCALE_BYTES, decode_rows, encode_rows, round_rows
 from outsize.registries import require_known
 
 
@@ -103,6 +103,9 @@ class ScaledWire(Wire):
         self, content: UInt8[Tensor, "n bytes"], dim: int
     ) -> Float32[Tensor, "n dim"]:
         return decode_rows(content, dim, self._dtype)
+
+    def rounded(self, vectors: Float32[Tensor, "n dim"]) -> Float32[Tensor, "n dim"]:  # noqa: D102
+        return round_rows(vectors, self._dtype)
 
     @property
     def finer(self) -> Wire:

@@ -12,7 +12,9 @@ from torch import Tensor
 
 from outsize.contracts import EmbeddingTable
 from outsize.hashing import draw_hashes, hash_ids
+from outsize.kernels.compositional.pieces import HashedPointers
 from outsize.spec import Budget, TableSpec
+from outsize.tables.columns import composed_columns
 from outsize.tables.sizing import Cost, hash_bytes, largest_size
 from outsize.tables.weights import fresh_weight
 
@@ -52,5 +54,9 @@ class HashTable(EmbeddingTable):
         return {"num_buckets": self.num_buckets}
 
     def lookup(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "n dim"]:  # noqa: D102
+        hashed = HashedPointers(self.hashes, self.num_buckets)
+        vectors = composed_columns(self.weight, ids, [hashed], [0])
+        if vectors is not None:
+            return vectors
         buckets = hash_ids(ids, self.hashes, self.num_buckets).squeeze(1)
         return self.weight.index_select(0, buckets)

@@ -74,8 +74,7 @@ class RobeTable(EmbeddingTable):
 
     def lookup(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "n dim"]:  # noqa: D102
         source = Source(HashedPointers(self.hashes, self.size), 1, [0] * len(self.widths))
-        signs = self.hashes if self.signs else None
-        vectors = composed(self.weight, ids, self.widths, [source], signs)
+        vectors = composed(self.weight, ids, self.widths, [source], signed=self.signs)
         if vectors is not None:
             return vectors
         starts = hash_ids(ids, self.hashes, self.size)

@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import outsize
 from outsize.kernels.compositional import pieces
@@ -17,6 +19,8 @@ CASES = [
     ("cce", {"columns": 4, "shared": False}, 16),
     ("cce", {"columns": 3, "shared": False}, 7),
     ("circular", {"columns": 2}, 6),
+    ("hash", {}, 16),
+    ("hash", {}, 7),
     ("robe", {"columns": 4}, 16),
     ("robe", {"columns": 3, "signs": True}, 7),
 ]
@@ -45,6 +49,36 @@ def test_a_compiled_look_up_equals_torchs(monkeypatch, method, options, dim, max
         torch.testing.assert_close(found_gradient, gradient, rtol=1e-4, atol=1e-4)
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    method=st.sampled_from(["ce-concat", "ce-hybrid", "cce", "circular", "robe"]),
+    dim=st.integers(2, 19),
+    columns=st.integers(2, 8),
+    num_rows=st.integers(1, 40),
+    num_ids=st.sampled_from([0, 1, 2, 255, 256, 257, 600, 2049]),
+    is_one_id=st.booleans(),
+    seed=st.integers(0, 1000),
+)
+def test_any_shape_equals_torchs(method, dim, columns, num_rows, num_ids, is_one_id, seed):
+    """Also where the last block of ids is short, and pieces wrap around or are wide."""
+    draw = torch.Generator().manual_seed(seed)
+    options = {"columns": min(columns, dim)} | (
+        {"signs": seed % 2 == 1} if method == "robe" else {}
+    )
+    spec = outsize.TableSpec("ad", NUM_IDS, dim)
+    cap = (num_rows + 2) * dim
+    table = outsize.build_table(method, spec, max_params=cap, seed=seed, **options)
+    ids = torch.randint(0, 1 if is_one_id else NUM_IDS, (num_ids,), generator=draw)
+    weights = torch.randn(num_ids, dim, generator=draw)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OUTSIZE_KERNELS", "torch")
+        expected, gradient = step(table, ids, weights)
+        patch.setenv("OUTSIZE_KERNELS", "numba")
+        found, found_gradient = step(table, ids, weights)
+    assert torch.equal(found, expected)
+    torch.testing.assert_close(found_gradient, gradient, rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.parametrize("num_codes", [100, 300, 70_000])
 def test_pointers_of_every_width_are_read(monkeypatch, num_codes):
     spec = outsize.TableSpec("ad", 300_000, 4)
@@ -62,10 +96,13 @@ def test_gradients_do_not_depend_on_the_number_of_threads(monkeypatch):
     monkeypatch.setenv("OUTSIZE_KERNELS", "numba")
     table = outsize.build_table("cce", outsize.TableSpec("ad", 5000, 16), max_params=640)
     ids, weights = torch.randint(0, 5000, (3000,)), torch.randn(3000, 16)
-    gradients = []
+    vectors, gradients = [], []
     for parts in (1, 3):
         monkeypatch.setattr(pieces, "num_parts", lambda *_, parts=parts: parts)
-        gradients.append(step(table, ids, weights)[1])
+        some, gradient = step(table, ids, weights)
+        vectors.append(some)
+        gradients.append(gradient)
+    assert torch.equal(*vectors)
     assert torch.equal(*gradients)
 
 

@@ -4,6 +4,7 @@ import warnings
 from contextlib import contextmanager
 from functools import partial
 
+import pytest
 import torch
 from scipy.stats import chi2
 
@@ -55,6 +56,17 @@ def held_keys(num_rows, num_recent=20, seed=0):
     held[changed] += 150 * is_other
     keys, order = torch.sort(held[changed], stable=True)
     return held, (long, SortedKeys(keys, changed[order]))
+
+
+def by_numba(function):
+    """The same function by compiled kernels, which small work does not use by itself."""
+
+    def compiled(*arguments):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("OUTSIZE_KERNELS", "numba")
+            return function(*arguments)
+
+    return compiled
 
 
 def on_cuda(function):

@@ -6,6 +6,7 @@ from draw_checks import (
     DTYPES,
     assert_drawn_from,
     assert_independent,
+    by_numba,
     exact_logits,
     no_waiting,
     normal,
@@ -25,11 +26,13 @@ gpu = pytest.mark.gpu
 PATHS = [
     pytest.param(draw_by_gumbel_max, id="reference"),
     pytest.param(draw_from_softmax, id="cpu"),
+    pytest.param(by_numba(draw_from_softmax), id="numba"),
     pytest.param(on_cuda(draw_from_softmax), id="cuda", marks=gpu),
     pytest.param(on_cuda(draw_by_chunks), id="cuda without triton", marks=gpu),
 ]
 PUBLIC = [
     pytest.param(draw_from_softmax, id="cpu"),
+    pytest.param(by_numba(draw_from_softmax), id="numba"),
     pytest.param(on_cuda(draw_from_softmax), id="cuda", marks=gpu),
 ]
 
@@ -47,7 +50,9 @@ def mean_with_draws(draw):
 
 MEANS = [
     pytest.param(softmax_mean, id="cpu"),
+    pytest.param(by_numba(softmax_mean), id="numba"),
     pytest.param(mean_with_draws(draw_from_softmax), id="cpu, with the draws"),
+    pytest.param(mean_with_draws(by_numba(draw_from_softmax)), id="numba, with the draws"),
     pytest.param(on_cuda(softmax_mean), id="cuda", marks=gpu),
     pytest.param(mean_with_draws(on_cuda(draw_from_softmax)), id="cuda, with draws", marks=gpu),
 ]

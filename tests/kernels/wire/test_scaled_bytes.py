@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outsize.kernels.wire.scaled_bytes import SCALE_BYTES, decode_rows, encode_rows
+from outsize.kernels.wire.scaled_bytes import SCALE_BYTES, decode_rows, encode_rows, round_rows
 
 pytest.importorskip("numba")
 
@@ -25,7 +25,17 @@ def test_compiled_bytes_are_those_of_torch(seed, num, dim, dtype, magnitude):
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("OUTSIZE_KERNELS", engine)
             content = encode_rows(vectors, dtype)
-            found.append((content, decode_rows(content, dim, dtype)))
+            decoded = decode_rows(content, dim, dtype)
+            found.append((content, decoded))
+            assert torch.equal(round_rows(vectors, dtype), decoded)
     assert found[0][0].shape == (num, SCALE_BYTES + dtype.itemsize * dim)
     for compiled, plain in zip(*found, strict=True):
         assert torch.equal(compiled, plain)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_vector_that_is_not_finite_has_such_a_scale(monkeypatch, bad):
+    monkeypatch.setenv("OUTSIZE_KERNELS", "numba")
+    content = encode_rows(torch.tensor([[1.0, bad, 2.0], [1.0, -bad, 2.0]]), torch.int8)
+    scales = content[:, :SCALE_BYTES].reshape(-1).view(torch.float32)
+    assert not scales.isfinite().any()

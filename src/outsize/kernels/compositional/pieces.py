@@ -13,16 +13,18 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float, Int64, Integer
+from jaxtyping import Float, Int32, Int64, Integer
 from torch import Tensor
 
-from outsize.kernels.arrays import array, empty, is_plain, is_plain_float
+from outsize.kernels.arrays import array, empty, is_plain, is_plain_float, scratch
 from outsize.kernels.compiled import compiled, is_worthwhile
 from outsize.kernels.threads import num_parts, run_parts
 
 _LEAST_IDS = 4096
-_LEAST_PER_THREAD = 2048
+_LEAST_PER_THREAD = 8192
 _MOST_BUCKETS = 1 << 24
+_WORDS_PER_HASH = 9
+_BLOCK = 256  # vectors whose pieces are found before they are read
 _CHUNKS = 8  # of a batch, whose gradients are summed apart
 
 
@@ -79,7 +81,7 @@ def composed(
     ids: Int64[Tensor, " n"],
     widths: Sequence[int],
     sources: Sequence[Source],
-    signs: Int64[Tensor, "columns 9"] | None = None,
+    signed: bool = False,
 ) -> Float[Tensor, "n dim"] | None:
     """The vectors of ids from an array of pieces; `None` if the caller must use torch.
 
@@ -88,7 +90,7 @@ def composed(
         ids: The ids, or the lines of their stored pointers.
         widths: The width of each column.
         sources: One or two sources, whose pieces are added.
-        signs: Hash functions of the sign of each piece, for one source.
+        signed: Multiply each piece by the sign that its hash function gives; for one source.
     """
     if not (
         is_plain(ids, *(_tensor(source) for source in sources))  # first: a trace has no fixed sizes
@@ -98,51 +100,76 @@ def composed(
         and all(_is_narrow(source) for source in sources)
     ):
         return None
-    kernels = compiled("compositional.pieces_numba")
-    if kernels is None:
+    if compiled("compositional.pieces_numba") is None:
         return None
-    found = [_find(kernels, ids, source) for source in sources]
-    none = torch.empty(0, len(widths), dtype=torch.int32)
-    second = found[1] if len(found) > 1 else none
-    turned = none if signs is None else _find_signs(kernels, ids, signs)
-    edges = torch.tensor([0, *accumulate(widths)])
-    vectors: Tensor = _Compose.apply(weight, Pieces(found[0], second, turned, edges))
+    num_pieces = len(sources) * len(widths)
+    num_blocks = -(-ids.shape[0] // _BLOCK)
+    starts = torch.empty(num_blocks, num_pieces, _BLOCK, dtype=torch.int32)
+    pieces = Pieces(ids.shape[0], starts, torch.tensor([0, *accumulate(widths)]))
+    vectors: Tensor = _Compose.apply(weight, pieces, _Ids(ids.contiguous(), sources, signed))
     return vectors
 
 
 @dataclass(frozen=True)
 class Pieces:
-    """Where the pieces of each vector begin, their signs, and the edges of columns."""
+    """Where the pieces of each vector begin.
 
-    first: Tensor
-    second: Tensor
-    signs: Tensor
-    edges: Tensor
+    Attributes:
+        num: The number of vectors.
+        starts: Per block of vectors, source and column, where the pieces begin; the complement of
+            that for a sign of −1.
+        edges: The edges of the columns of a vector.
+    """
 
-    def arrays(self) -> tuple[Any, ...]:
-        """All of it as arrays."""
-        return array(self.first), array(self.second), array(self.signs), array(self.edges)
+    num: int
+    starts: Int32[Tensor, "blocks pieces block"]
+    edges: Int64[Tensor, " edges"]
+
+    def arrays(self) -> tuple[Any, Any]:
+        """Both as arrays."""
+        return array(self.starts), array(self.edges)
 
     def num_parts(self) -> int:
         """Number of threads to use."""
-        return num_parts(self.first.shape[0], _LEAST_PER_THREAD)
+        return num_parts(self.num, _LEAST_PER_THREAD)
+
+
+class _Ids(NamedTuple):
+    """Ids, and how their pieces are found."""
+
+    ids: Int64[Tensor, " n"]
+    sources: Sequence[Source]
+    signed: bool
+
+    def arrays(self) -> tuple[Any, ...]:
+        """The arguments of the kernel `find_and_compose` from `ids` to `signed`."""
+        layouts = torch.tensor([_layout(source) for source in self.sources])
+        packed, words = zip(*(_packed_and_words(source) for source in self.sources), strict=True)
+        all_words = array(words[0] if len(words) == 1 else torch.cat(words))
+        return array(self.ids), packed[0], packed[-1], all_words, array(layouts), self.signed
 
 
 class _Compose(torch.autograd.Function):
     """Vectors from pieces; its gradient is `_Decompose`, whose gradient is `_Compose` again."""
 
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, pieces: Pieces) -> Tensor:
+    def forward(ctx: Any, weight: Tensor, pieces: Pieces, ids: _Ids | None) -> Tensor:
+        """With `ids`, the same pass finds their pieces."""
         ctx.pieces, ctx.shape = pieces, weight.shape
         kernels = compiled("compositional.pieces_numba")
-        out = torch.empty(pieces.first.shape[0], int(pieces.edges[-1]))
-        flat = array(weight).reshape(-1)
-        run_parts(kernels.compose, pieces.num_parts(), flat, *pieces.arrays(), array(out))
+        starts, edges = pieces.arrays()
+        out = torch.empty(pieces.num, int(edges[-1]))
+        flat, parts = array(weight).reshape(-1), pieces.num_parts()
+        if ids is None:
+            run_parts(kernels.compose, parts, flat, starts, edges, array(out))
+        else:
+            found = (*ids.arrays(), edges, starts, array(out))
+            run_parts(kernels.find_and_compose, parts, flat, *found)
         return out
 
     @staticmethod
     def backward(ctx: Any, gradients: Tensor) -> Any:
-        return _Decompose.apply(gradients.contiguous(), ctx.pieces, ctx.shape), None
+        return _Decompose.apply(gradients.contiguous(), ctx.pieces, ctx.shape), None, None
 
 
 class _Decompose(torch.autograd.Function):
@@ -155,45 +182,36 @@ class _Decompose(torch.autograd.Function):
         size = shape.numel()
         # More sums than one only where they are small beside the batch.
         num_chunks = max(1, min(_CHUNKS, gradients.numel() // max(size, 1)))
-        totals = torch.empty(num_chunks, size)
+        out = torch.empty(size)
+        totals = out if num_chunks == 1 else scratch("composed_totals", num_chunks * size)
+        totals = totals.view(num_chunks, size)
         parts = min(num_chunks, pieces.num_parts())
         run_parts(kernels.add_pieces, parts, array(gradients), *pieces.arrays(), array(totals))
-        if num_chunks == 1:
-            return totals.view(shape)
-        out = torch.empty(size)
-        run_parts(kernels.sum_chunks, num_parts(size, 1 << 14), array(totals), array(out))
+        if num_chunks > 1:
+            run_parts(kernels.sum_chunks, num_parts(size, 1 << 14), array(totals), array(out))
         return out.view(shape)
 
     @staticmethod
     def backward(ctx: Any, weight: Tensor) -> Any:
-        return _Compose.apply(weight.contiguous(), ctx.pieces), None, None
+        return _Compose.apply(weight.contiguous(), ctx.pieces, None), None, None
 
 
-def _find(kernels: Any, ids: Tensor, source: Source) -> Tensor:
-    pointers, lines = source.pointers, array(ids.contiguous())
-    starts = torch.empty(ids.shape[0], len(source.starts), dtype=torch.int32)
-    parts = num_parts(ids.shape[0], _LEAST_PER_THREAD)
-    places = (array(torch.tensor(source.starts)), source.stride, array(starts))
+def _layout(source: Source) -> list[int]:
+    """How the kernel finds the pieces of a source; see `find_and_compose`."""
+    pointers = source.pointers
     if isinstance(pointers, HashedPointers):
-        words = array(pointers.hashes.contiguous())
-        run_parts(kernels.find_hashed, parts, lines, words, pointers.num_buckets, *places)
-    else:
-        num_bytes = pointers.pointers.element_size()
-        views = {1: "uint8", 2: "uint16", 4: "uint32", 8: "int64"}
-        packed = array(pointers.pointers.contiguous()).view(views[num_bytes])
-        none = {size: empty(0, 1, dtype=torch.int64).astype(kind) for size, kind in views.items()}
-        arrays = [packed if size == num_bytes else none[size] for size in views]
-        stored = (num_bytes, *arrays, pointers.first)
-        run_parts(kernels.find_stored, parts, lines, *stored, *places)
-    return starts
+        return [0, 0, 0, pointers.num_buckets, source.stride, *source.starts]
+    num_bytes, width = pointers.pointers.element_size(), pointers.pointers.shape[1]
+    return [num_bytes, width, pointers.first, 0, source.stride, *source.starts]
 
 
-def _find_signs(kernels: Any, ids: Tensor, hashes: Tensor) -> Tensor:
-    signs = torch.empty(ids.shape[0], hashes.shape[0], dtype=torch.int32)
-    parts = num_parts(ids.shape[0], _LEAST_PER_THREAD)
-    words = array(hashes.contiguous())
-    run_parts(kernels.find_signs, parts, array(ids.contiguous()), words, array(signs))
-    return signs
+def _packed_and_words(source: Source) -> tuple[Any, Tensor]:
+    """Stored pointers as bytes, and hash functions; what a source does not have is blank."""
+    pointers = source.pointers
+    if isinstance(pointers, HashedPointers):
+        return empty(0, dtype=torch.uint8), pointers.hashes.contiguous()
+    packed = array(pointers.pointers.contiguous()).reshape(-1).view("uint8")
+    return packed, torch.zeros(len(source.starts), _WORDS_PER_HASH, dtype=torch.int64)
 
 
 def _tensor(source: Source) -> Tensor:

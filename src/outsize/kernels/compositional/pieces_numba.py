@@ -1,7 +1,8 @@
 """Vectors that are concatenated from pieces of an array, or sums of pieces.
 
 A *source* gives every column of a vector one piece: a pointer that is stored, or a hash of the id.
-The pieces of all sources of a column are added.
+The pieces of all sources of a column are added. Where pieces begin is found in blocks of ids, so
+that it is still in the first cache when the pieces are read.
 """
 
 from __future__ import annotations
@@ -9,109 +10,14 @@ from __future__ import annotations
 from typing import no_type_check
 
 import numba
+import numpy as np
 from numpy import float32, int64, uint64
 
 from outsize.kernels.compiled import kernel
+from outsize.kernels.compositional.starts_numba import find_starts
 from outsize.kernels.memory_numba import prefetch
 
-_AHEAD = 16  # pointers that are prefetched
-
-
-@numba.njit(forceinline=True)
-@no_type_check
-def _mix(word):
-    """`outsize.hashing.mix_bits`."""
-    word = (word ^ (word >> uint64(30))) * uint64(0xBF58476D1CE4E5B9)
-    word = (word ^ (word >> uint64(27))) * uint64(0x94D049BB133111EB)
-    return word ^ (word >> uint64(31))
-
-
-@numba.njit(forceinline=True)
-@no_type_check
-def _hash(mixed, words, column, first):
-    """32 bits of a multiply-shift hash of an id that is mixed already."""
-    low = mixed & uint64(0xFFFFFFFF)
-    high = mixed >> uint64(32)
-    a = uint64(words[column, first])
-    b = uint64(words[column, first + uint64(1)])
-    c = uint64(words[column, first + uint64(2)])
-    return (a * low + b * high + c) >> uint64(32)
-
-
-@kernel("void(int64, int64, int64[::1], int64[:, ::1], int64, int64[::1], int64, int32[:, ::1])")
-@no_type_check
-def find_hashed(part, parts, ids, words, num_buckets, column_starts, stride, starts):
-    """Where pieces begin: `starts[i, j]` = h_j(ids[i]) · stride + column_starts[j].
-
-    Buckets number at most 2²⁴.
-    """
-    n = starts.shape[0]
-    columns = uint64(starts.shape[1])
-    buckets = uint64(num_buckets)
-    for i in range(n * part // parts, n * (part + 1) // parts):
-        mixed = _mix(uint64(ids[uint64(i)]))
-        for j in range(columns):
-            pointer = int64((_hash(mixed, words, j, uint64(0)) * buckets) >> uint64(32))
-            starts[uint64(i), j] = pointer * stride + column_starts[j]
-
-
-@numba.njit(forceinline=True)
-@no_type_check
-def _point(part, parts, lines, pointers, first, column_starts, stride, starts):
-    n = starts.shape[0]
-    columns = uint64(starts.shape[1])
-    offset = uint64(first)
-    width = pointers.shape[1]
-    stop = n * (part + 1) // parts
-    for i in range(n * part // parts, stop):
-        if i + _AHEAD < stop:
-            prefetch(pointers, lines[uint64(i + _AHEAD)] * width + first)
-        line = uint64(lines[uint64(i)])
-        for j in range(columns):
-            pointer = int64(pointers[line, offset + j])
-            starts[uint64(i), j] = pointer * stride + column_starts[j]
-
-
-@kernel(
-    "void(int64, int64, int64[::1], int64, uint8[:, ::1], uint16[:, ::1], uint32[:, ::1],"
-    " int64[:, ::1], int64, int64[::1], int64, int32[:, ::1])"
-)
-@no_type_check
-def find_stored(
-    part,
-    parts,
-    lines,
-    num_bytes,
-    pointers_8,
-    pointers_16,
-    pointers_32,
-    pointers_64,
-    first,
-    column_starts,
-    stride,
-    starts,
-):
-    """Where pieces begin, by stored pointers of 1, 2, 4 or 8 bytes, at `lines`."""
-    if num_bytes == 1:
-        _point(part, parts, lines, pointers_8, first, column_starts, stride, starts)
-    elif num_bytes == 2:
-        _point(part, parts, lines, pointers_16, first, column_starts, stride, starts)
-    elif num_bytes == 4:
-        _point(part, parts, lines, pointers_32, first, column_starts, stride, starts)
-    else:
-        _point(part, parts, lines, pointers_64, first, column_starts, stride, starts)
-
-
-@kernel("void(int64, int64, int64[::1], int64[:, ::1], int32[:, ::1])")
-@no_type_check
-def find_signs(part, parts, ids, words, signs):
-    """`outsize.hashing.hash_signs`."""
-    n = signs.shape[0]
-    for i in range(n * part // parts, n * (part + 1) // parts):
-        mixed = _mix(uint64(ids[i]))
-        for j in range(signs.shape[1]):
-            sign = _hash(mixed, words, uint64(j), uint64(6)) >> uint64(31)
-            signs[i, j] = 1 - 2 * int64(sign)
+_LARGE = 1 << 17  # numbers; smaller arrays stay in the second cache
 
 
 @numba.njit(forceinline=True)
@@ -174,78 +80,203 @@ def _add(array, start, out, place, width):
         k += uint64(1)
 
 
-@kernel(
-    "void(int64, int64, float32[::1], int32[:, ::1], int32[:, ::1], int32[:, ::1], int64[::1],"
-    " float32[:, ::1])"
-)
+@numba.njit
 @no_type_check
-def compose(part, parts, array, first, second, signs, edges, out):
-    """Column j of line i is the piece at first[i, j], plus that at second[i, j] if there is any.
+def _copy_circular(array, start, out, place, width):
+    """Copy a piece of a circular array; that of a complement is multiplied by −1."""
+    sign = float32(1.0)
+    if start < 0:
+        start, sign = ~start, float32(-1.0)
+    for k in range(width):
+        while start >= len(array):
+            start -= len(array)
+        out[place + k] = sign * array[start]
+        start += 1
 
-    Pieces wrap around at the end of the array. With signs, they are multiplied.
-    """
-    n = out.shape[0]
-    size = len(array)
-    columns = first.shape[1]
-    is_sum = len(second) > 0
-    is_signed = len(signs) > 0
-    dim = uint64(out.shape[1])
-    lines = out.reshape(-1)
-    for i in range(n * part // parts, n * (part + 1) // parts):
-        line = uint64(i) * dim
+
+@numba.njit
+@no_type_check
+def _add_circular(array, place, out, start, width):
+    """Add to a piece of a circular array; to that of a complement, multiplied by −1."""
+    sign = float32(1.0)
+    if start < 0:
+        start, sign = ~start, float32(-1.0)
+    for k in range(width):
+        while start >= len(out):
+            start -= len(out)
+        out[start] += sign * array[place + k]
+        start += 1
+
+
+@numba.njit(forceinline=True)
+@no_type_check
+def _write(array, starts, edges, equal, out):
+    """Write the vectors of a block; `equal` is the width of all columns, or 0 if they differ."""
+    columns, block = uint64(len(edges) - 1), uint64(starts.shape[1])
+    is_sum = uint64(len(starts)) > columns
+    found, lines = starts.reshape(-1), out.reshape(-1)
+    line = uint64(0)
+    for i in range(uint64(len(out))):
+        place = i
         for j in range(columns):
-            begin = uint64(edges[j])
-            width = uint64(edges[j + 1]) - begin
-            start = uint64(first[uint64(i), uint64(j)])
+            width = equal if equal else uint64(edges[j + uint64(1)] - edges[j])
+            start = int64(found[place])
             if is_sum:
-                other = uint64(second[uint64(i), uint64(j)])
-                _copy_sum(array, start, other, lines, line + begin, width)
-            elif int64(start + width) <= size:
-                _copy(array, start, lines, line + begin, width)
+                other = uint64(found[place + columns * block])
+                _copy_sum(array, uint64(start), other, lines, line, width)
+            elif 0 <= start <= len(array) - int64(width):
+                _copy(array, uint64(start), lines, line, width)
             else:
-                for k in range(width):
-                    lines[line + begin + k] = array[(start + k) % uint64(size)]
-            if is_signed and signs[uint64(i), uint64(j)] < 0:
-                for k in range(width):
-                    lines[line + begin + k] = -lines[line + begin + k]
+                _copy_circular(array, start, lines, int64(line), int64(width))
+            line += width
+            place += block
+
+
+@numba.njit(forceinline=True)
+@no_type_check
+def _sum(gradients, starts, edges, equal, total):
+    """Add the gradients of a block; `equal` as in `_write`."""
+    columns, block = uint64(len(edges) - 1), uint64(starts.shape[1])
+    is_sum = uint64(len(starts)) > columns
+    found, lines = starts.reshape(-1), gradients.reshape(-1)
+    line = uint64(0)
+    for i in range(uint64(len(gradients))):
+        place = i
+        for j in range(columns):
+            width = equal if equal else uint64(edges[j + uint64(1)] - edges[j])
+            start = int64(found[place])
+            if is_sum:
+                _add(lines, line, total, uint64(start), width)
+                _add(lines, line, total, uint64(found[place + columns * block]), width)
+            elif 0 <= start <= len(total) - int64(width):
+                _add(lines, line, total, uint64(start), width)
+            else:
+                _add_circular(lines, int64(line), total, start, int64(width))
+            line += width
+            place += block
+
+
+@numba.njit(forceinline=True)
+@no_type_check
+def _equal_width(edges):
+    width = edges[1]
+    for j in range(1, len(edges) - 1):
+        if edges[j + 1] - edges[j] != width:
+            return 0
+    return width
+
+
+@numba.njit
+@no_type_check
+def _fetch(array, starts, num):
+    """Prefetch the pieces of a block of ids, if the array is too large for the nearest caches."""
+    if len(array) >= _LARGE:
+        for line in starts:
+            for i in range(num):
+                prefetch(array, int64(max(line[i], ~line[i])))
+
+
+@numba.njit
+@no_type_check
+def _write_block(array, starts, edges, out):
+    """`_write`, compiled for widths that are frequent."""
+    _fetch(array, starts, len(out))
+    equal = _equal_width(edges)
+    if equal == 4:
+        _write(array, starts, edges, uint64(4), out)
+    elif equal == 8:
+        _write(array, starts, edges, uint64(8), out)
+    elif equal == 16:
+        _write(array, starts, edges, uint64(16), out)
+    else:
+        _write(array, starts, edges, uint64(equal), out)
+
+
+@numba.njit
+@no_type_check
+def _sum_block(gradients, starts, edges, total):
+    """`_sum`, compiled for widths that are frequent."""
+    _fetch(total, starts, len(gradients))
+    equal = _equal_width(edges)
+    if equal == 4:
+        _sum(gradients, starts, edges, uint64(4), total)
+    elif equal == 8:
+        _sum(gradients, starts, edges, uint64(8), total)
+    elif equal == 16:
+        _sum(gradients, starts, edges, uint64(16), total)
+    else:
+        _sum(gradients, starts, edges, uint64(equal), total)
+
+
+@kernel("void(int64, int64, float32[::1], int32[:, :, ::1], int64[::1], float32[:, ::1])")
+@no_type_check
+def compose(part, parts, array, starts, edges, out):
+    """Column j of a vector is the piece at its start j, plus that of the second source, if any.
+
+    Pieces wrap around at the end of the array. A start that is a complement stands for minus one
+    times its piece.
+    """
+    num_blocks, _, block = starts.shape
+    for b in range(num_blocks * part // parts, num_blocks * (part + 1) // parts):
+        _write_block(array, starts[b], edges, out[b * block : (b + 1) * block])
 
 
 @kernel(
-    "void(int64, int64, float32[:, ::1], int32[:, ::1], int32[:, ::1], int32[:, ::1], int64[::1],"
-    " float32[:, ::1])"
+    "void(int64, int64, float32[::1], int64[::1], uint8[::1], uint8[::1], int64[:, ::1],"
+    " int64[:, ::1], boolean, int64[::1], int32[:, :, ::1], float32[:, ::1])"
 )
 @no_type_check
-def add_pieces(part, parts, gradients, first, second, signs, edges, totals):
+def find_and_compose(
+    part, parts, array, ids, packed, packed_2, words, layouts, signed, edges, starts, out
+):
+    """Find where the pieces of ids begin, and put them together.
+
+    Args:
+        part: Which part of the blocks to do.
+        parts: Number of parts.
+        array: The array of all pieces.
+        ids: The ids.
+        packed: Stored pointers of the first source.
+        packed_2: Stored pointers of the second.
+        words: Hash functions of all columns, source after source.
+        layouts: Per source: bytes per stored pointer (0 if hashed), pointers per line, the first
+            to use, hash buckets, stride, and the start of each column.
+        signed: Whether hashes give signs as well.
+        edges: Edges of the columns of a vector.
+        starts: Per block, source and column: where the piece of each id begins (output).
+        out: The vectors (output).
+    """
+    num_blocks, _, block = starts.shape
+    columns = len(edges) - 1
+    last = min(len(ids), num_blocks * (part + 1) // parts * block)
+    mixed = np.empty(block, uint64)
+    for b in range(num_blocks * part // parts, num_blocks * (part + 1) // parts):
+        begin, stop = b * block, min((b + 1) * block, last)
+        found = starts[b]
+        find_starts(ids, begin, stop, last, packed, words, layouts[0], signed, mixed, found)
+        if len(layouts) > 1:
+            layout, rest = layouts[1], found[columns:]
+            find_starts(
+                ids, begin, stop, last, packed_2, words[columns:], layout, False, mixed, rest
+            )
+        _write_block(array, found, edges, out[begin:stop])
+
+
+@kernel("void(int64, int64, float32[:, ::1], int32[:, :, ::1], int64[::1], float32[:, ::1])")
+@no_type_check
+def add_pieces(part, parts, gradients, starts, edges, totals):
     """Add gradients to the pieces that made a vector.
 
-    The vectors are cut into as many chunks as `totals` has lines, each with a sum of its own, so
+    The blocks are cut into as many chunks as `totals` has lines, each with a sum of its own, so
     that the result does not depend on the number of threads.
     """
-    n = gradients.shape[0]
-    num_chunks, size = totals.shape
-    columns = first.shape[1]
-    is_sum = len(second) > 0
-    is_signed = len(signs) > 0
-    dim = uint64(gradients.shape[1])
-    lines = gradients.reshape(-1)
+    num_blocks, _, block = starts.shape
+    num_chunks = len(totals)
     for chunk in range(part, num_chunks, parts):
-        for k in range(size):
-            totals[chunk, k] = 0.0
         total = totals[chunk]
-        for i in range(n * chunk // num_chunks, n * (chunk + 1) // num_chunks):
-            line = uint64(i) * dim
-            for j in range(columns):
-                begin = uint64(edges[j])
-                width = uint64(edges[j + 1]) - begin
-                start = uint64(first[uint64(i), uint64(j)])
-                if is_signed or int64(start + width) > size:
-                    sign = float32(signs[i, j]) if is_signed else float32(1.0)
-                    for k in range(width):
-                        total[(start + k) % uint64(size)] += sign * lines[line + begin + k]
-                else:
-                    _add(lines, line + begin, total, start, width)
-                if is_sum:
-                    _add(lines, line + begin, total, uint64(second[uint64(i), uint64(j)]), width)
+        total[:] = float32(0.0)
+        for b in range(num_blocks * chunk // num_chunks, num_blocks * (chunk + 1) // num_chunks):
+            _sum_block(gradients[b * block : (b + 1) * block], starts[b], edges, total)
 
 
 @kernel("void(int64, int64, float32[:, ::1], float32[::1])")

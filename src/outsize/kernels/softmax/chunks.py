@@ -1,4 +1,4 @@
-"""Exact draws from a softmax in one pass over chunks of items, in torch, for any device.
+"""Exact draws from a softmax in one pass over chunks of items, for any device.
 
 The pass stores, per query, one log-sum-exp for each block of items. A draw then descends a tree: it
 picks a group of blocks, a block and an item of the block, each in proportion to its mass. This is
@@ -9,7 +9,6 @@ logits of a drawn block are recomputed, not stored. All draws share the one pass
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
@@ -22,9 +21,9 @@ from outsize.kernels.softmax.logit_tiles import (
     multiply_to_float32,
 )
 from outsize.kernels.softmax.scored_items import Excluded, ScoredItems, SoftmaxDraws, as_lists
+from outsize.kernels.softmax.tile_passes import BLOCK, BlockMasses
+from outsize.kernels.softmax.windows import window_products
 
-# Shorter blocks make draws cheaper but need more log-sum-exps; below 32 the pass slows down.
-_BLOCK = 32
 _BLOCKS_PER_GROUP = 64
 _MAX_GATHERED = 1 << 20
 
@@ -79,16 +78,16 @@ class _RunningMean:
         self,
         tile: LogitTile,
         items: ScoredItems,
-        weights: Float32[Tensor, "tile_queries blocks block"],
-        peaks: Float32[Tensor, "tile_queries blocks 1"],
+        weights: Float32[Tensor, "tile_queries parts items"],
+        peaks: Float32[Tensor, "tile_queries parts 1"],
     ) -> None:
         """Add the items of a tile.
 
         Args:
             tile: The queries and items of the tile, with their logits.
             items: All items, with their scales.
-            weights: exp(logit − its block's peak); overwritten.
-            peaks: The largest logit of each block.
+            weights: exp(logit − the peak of its part); overwritten.
+            peaks: The peak of each part.
         """
         before = self._peaks[tile.queries]
         peak = torch.maximum(before, peaks.amax(dim=1))
@@ -116,24 +115,13 @@ def _block_masses(
     running: _RunningMean | None,
 ) -> Float32[Tensor, "num_queries groups blocks"]:
     """The log-sum-exp of every block, grouped; blocks past the last item are −inf."""
-    num_groups = -(-items.num_items // (_BLOCK * _BLOCKS_PER_GROUP))
-    masses = queries.new_full((len(queries), num_groups * _BLOCKS_PER_GROUP), -torch.inf)
-    lowest = torch.finfo(torch.float32).min
+    num_groups = -(-items.num_items // (BLOCK * _BLOCKS_PER_GROUP))
+    masses = BlockMasses(queries, items.num_items, num_groups * _BLOCKS_PER_GROUP)
     for tile in logit_tiles(queries, items, excluded):
-        logits = tile.logits
-        num_missing = -logits.shape[1] % _BLOCK
-        if num_missing:
-            logits = F.pad(logits, (0, num_missing), value=-torch.inf)
-        logits = logits.view(len(logits), -1, _BLOCK)
-        # In place, this takes two thirds of the time of torch.logsumexp. If all logits are −inf, a
-        # finite peak gives −inf instead of NaN.
-        peak = logits.amax(dim=2, keepdim=True).clamp_(min=lowest)
-        sums = logits.sub_(peak).exp_().sum(dim=2)
-        first = tile.items.start // _BLOCK
-        masses[tile.queries, first : first + sums.shape[1]] = sums.log_().add_(peak.squeeze(2))
+        weights, peaks = masses.add(tile)
         if running is not None:
-            running.add(tile, items, logits, peak)
-    return masses.view(len(queries), num_groups, _BLOCKS_PER_GROUP)
+            running.add(tile, items, weights, peaks)
+    return masses.finish().view(len(queries), num_groups, _BLOCKS_PER_GROUP)
 
 
 def _draw_inside_blocks(
@@ -146,10 +134,9 @@ def _draw_inside_blocks(
 ) -> tuple[Int64[Tensor, " pairs"], Float32[Tensor, " pairs"]]:
     """Draw an item and its logit for each pair of a query and a block; −1 and −inf for block −1."""
     queries = items.round_queries(queries)
-    width = min(_BLOCK, items.num_items)
+    width = min(BLOCK, items.num_items)
     # The window of a short last block overlaps the previous block, whose items are masked.
-    starts = (blocks.clamp(min=0) * _BLOCK).clamp(max=items.num_items - width)
-    windows = items.vectors.unfold(0, width, 1).transpose(1, 2)
+    starts = (blocks.clamp(min=0) * BLOCK).clamp(max=items.num_items - width)
     offsets = torch.arange(width, device=queries.device)
     num_pairs = max(1, _MAX_GATHERED // max(width * queries.shape[1], 1))
     rows, drawn = torch.empty_like(blocks), queries.new_empty(len(blocks))
@@ -159,14 +146,13 @@ def _draw_inside_blocks(
         excluded_pairs = torch.unique_consecutive(excluded.pairs(items.num_items))
     for first in range(0, len(blocks), num_pairs):
         pairs = slice(first, first + num_pairs)
-        start, their_queries = starts[pairs], queries[lines[pairs]]
-        vectors = windows.index_select(0, start).float()
-        logits = vectors.mul_(their_queries.unsqueeze(1)).sum(dim=2)
+        start = starts[pairs]
+        logits = window_products(queries, lines[pairs], items.vectors, start, width)
         places = start.unsqueeze(1) + offsets
         if items.scales is not None:
             logits.mul_(items.scales[places])
         logits.add_(items.log_weights[places])
-        logits.masked_fill_(places < blocks[pairs].unsqueeze(1) * _BLOCK, -torch.inf)
+        logits.masked_fill_(places < blocks[pairs].unsqueeze(1) * BLOCK, -torch.inf)
         if excluded_pairs is not None:
             first_pair = lines[pairs] * (items.num_items + 2) + start + 1
             _mask_block(logits, excluded_pairs, first_pair)

@@ -1,8 +1,9 @@
 """Exact draws from a softmax over many items, in one pass without a B × N matrix in memory.
 
-On the CPU the pass is torch over chunks that fit the cache; on CUDA it is a Triton kernel that
-writes only the log-sum-exps of blocks. Both draw exactly from the softmax and return its
-log-partition. The reference is Gumbel-Max, which the negative cache of Lindgren et al. uses.
+On the CPU the pass is over chunks that fit the cache, by torch and a kernel that numba compiles; on
+CUDA it is a Triton kernel that writes only the log-sum-exps of blocks. Both draw exactly from the
+softmax and return its log-partition. The reference is Gumbel-Max, which the negative cache of
+Lindgren et al. uses.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from outsize.kernels.softmax.scored_items import (
     as_lists,
     check_queries,
 )
+from outsize.kernels.softmax.tile_passes import exponentiate
 
 __all__ = ["ScoredItems", "SoftmaxDraws", "draw_from_softmax", "softmax_mean"]
 
@@ -115,9 +117,9 @@ def softmax_mean(
         return mean_by_triton(queries, items, log_partition, excluded)
     mean = torch.zeros_like(queries)
     # exp(logit − inf) is 0, also if the logit is −inf.
-    subtracted = log_partition.masked_fill(log_partition == -torch.inf, torch.inf).unsqueeze(1)
+    subtracted = log_partition.masked_fill(log_partition == -torch.inf, torch.inf)
     for tile in logit_tiles(queries, items, excluded):
-        shares = tile.logits.sub_(subtracted[tile.queries]).exp_()
+        shares = exponentiate(tile.logits, subtracted[tile.queries])
         if items.scales is not None:
             shares.mul_(items.scales[tile.items])
         mean[tile.queries] += multiply_to_float32(shares, tile.vectors)

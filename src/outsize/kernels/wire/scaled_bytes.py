@@ -53,6 +53,17 @@ def decode_rows(
     return unscale_rows(content[:, SCALE_BYTES:].view(dtype), scales)
 
 
+def round_rows(vectors: Float32[Tensor, "n dim"], dtype: torch.dtype) -> Float32[Tensor, "n dim"]:
+    """Vectors as `decode_rows` returns them for what `encode_rows` wrote."""
+    vectors = vectors.contiguous()
+    kernels = _kernels(vectors.numel())
+    if kernels is not None and is_plain_float(vectors):
+        out = torch.empty_like(vectors)
+        kernels.round_trip(array(vectors), float(torch.iinfo(dtype).max), array(out))
+        return out
+    return unscale_rows(*scale_rows(vectors, dtype))
+
+
 def _kernels(num_numbers: int) -> Any:
     if not is_worthwhile(num_numbers, _LEAST_NUMBERS):
         return None

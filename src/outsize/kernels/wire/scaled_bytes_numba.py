@@ -4,10 +4,32 @@ from __future__ import annotations
 
 from typing import no_type_check
 
+import numba
 import numpy as np
-from numpy import float32, int8, int16, rint, uint8, uint16, uint32
+from numpy import float32, int8, int16, int32, rint, uint8, uint16, uint32
 
 from outsize.kernels.compiled import kernel
+
+_SMALLEST = float32(1.1754943508222875e-38)
+
+
+@numba.njit(forceinline=True)
+@no_type_check
+def _scale(vector, largest):
+    """The largest magnitude over the largest number; NaN if there is one.
+
+    Magnitudes have the order of their bits, whose maximum is found by vector instructions.
+    """
+    peak = int32(0)
+    for j in range(len(vector)):
+        peak = max(peak, int32(float32(vector[j]).view(int32) & 0x7FFFFFFF))
+    return int32(peak).view(float32) / largest
+
+
+@numba.njit(forceinline=True)
+@no_type_check
+def _rounded(value, divisor, largest):
+    return min(max(rint(value / divisor), -largest), largest)
 
 
 @kernel("void(float32[:, ::1], int64, float32, uint8[:, ::1])")
@@ -15,27 +37,19 @@ from outsize.kernels.compiled import kernel
 def encode(vectors, width, largest, content):
     """Write a scale and rounded numbers of `width` bytes for each vector."""
     num, dim = vectors.shape
-    smallest = float32(1.1754943508222875e-38)
-    scales = np.empty(1, float32)  # one, whose bits can be read
-    bits = scales.view(uint32)
     for i in range(num):
-        peak = float32(0.0)
-        for j in range(dim):
-            peak = max(peak, abs(vectors[i, j]))
-        scale = peak / largest
-        scales[0] = scale
-        word = bits[0]
+        vector = vectors[i]
+        scale = _scale(vector, largest)
+        word = float32(scale).view(uint32)
         for k in range(4):
             content[i, k] = uint8((word >> uint32(8 * k)) & uint32(0xFF))
-        divisor = max(scale, smallest)
+        divisor = max(scale, _SMALLEST)
         if width == 1:
             for j in range(dim):
-                number = rint(vectors[i, j] / divisor)
-                content[i, 4 + j] = uint8(int8(min(max(number, -largest), largest)))
+                content[i, 4 + j] = uint8(int8(_rounded(vector[j], divisor, largest)))
         else:
             for j in range(dim):
-                number = rint(vectors[i, j] / divisor)
-                value = uint16(int16(min(max(number, -largest), largest)))
+                value = uint16(int16(_rounded(vector[j], divisor, largest)))
                 content[i, 4 + 2 * j] = uint8(value & uint16(0xFF))
                 content[i, 5 + 2 * j] = uint8(value >> uint16(8))
 
@@ -60,3 +74,16 @@ def decode(content, width, vectors):
             for j in range(dim):
                 upper = uint16(content[i, 5 + 2 * j]) << uint16(8)
                 vectors[i, j] = float32(int16(upper | uint16(content[i, 4 + 2 * j]))) * scale
+
+
+@kernel("void(float32[:, ::1], float32, float32[:, ::1])")
+@no_type_check
+def round_trip(vectors, largest, out):
+    """What `decode` returns for what `encode` wrote, without the bytes between."""
+    num, dim = vectors.shape
+    for i in range(num):
+        vector = vectors[i]
+        scale = _scale(vector, largest)
+        divisor = max(scale, _SMALLEST)
+        for j in range(dim):
+            out[i, j] = float32(int32(_rounded(vector[j], divisor, largest))) * scale
