@@ -1,11 +1,14 @@
 """Probed clusterings in a run: when they come, what they read, and that they resume exactly."""
 
+import math
 import threading
 from pathlib import Path
 
 import pytest
 import retrieval_runs
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from processes import run_ranks
 from test_loop import Recorder, _Writes, assert_same_tree, final_weights, make_config, make_loop
 
@@ -15,6 +18,7 @@ from outsize.contracts import Bag
 from outsize.errors import ConfigError, NonFiniteError
 from outsize.tables import Probe
 from outsize.training.probe_config import ProbeConfig
+from outsize.training.probe_rate import choose_rate, tried_ids
 from outsize.training.probed_examples import matching_batches, touching
 from outsize.training.probing import recluster_probed, tables_of, touched_shares
 from outsize.training.run import _determinism
@@ -168,7 +172,7 @@ def test_all_probes_of_a_short_run_visit_no_more_examples_than_the_run_itself():
         (ProbeConfig(rate=0.1), 100.0, 2.0 / 3),
         (ProbeConfig(rate=0.1), 1.5, 0.5),
         (ProbeConfig(rate=0.1, passes=2), 1.5, 0.25),
-        (ProbeConfig(), 1.5, 1.5 / 7),  # four rates are tried on the first block
+        (ProbeConfig(), 1.5, 1.5 / 7),  # four rates are tried, each on all examples
         (ProbeConfig(visits=6.0), 0.1, 1.0),
     ],
 )
@@ -176,6 +180,36 @@ def test_the_share_of_examples_keeps_within_two_visits_and_within_the_run(
     config, run_visits, expected
 ):
     assert config.share_of((1.0, 1.0, 1.0), run_visits) == pytest.approx(expected)
+
+
+@settings(max_examples=20)
+@given(seed=st.integers(0, 1000), num_rows=st.integers(1, 2_000))
+def test_rates_are_tried_on_ids_that_few_examples_have(seed, num_rows):
+    table = outsize.build_table("cce", outsize.TableSpec("ad", num_rows, 8), max_params=64)
+    draws = torch.rand(10_000, generator=torch.Generator().manual_seed(seed))
+    counts = (draws**3 * num_rows).long().bincount(minlength=num_rows)
+    probe = Probe({"ad": table}, {"ad": counts}, blocks=3)
+    ids = tried_ids(probe, {"ad": counts}, seed)["ad"]
+    assert (ids.diff() > 0).all()
+    assert (probe.block_of("ad")[ids] == 0).all()
+    if counts[ids].max() <= 10_000 / 32 / 4:
+        assert 0 < counts[ids].sum() <= 10_000 / 32
+    else:  # every id of the first block is frequent
+        first = counts[probe.block_of("ad") == 0]
+        assert (first > 10_000 / 32 / 4).all()
+        assert ids.numel() == -(-first.numel() // 4)
+
+
+def test_the_rate_with_the_lowest_loss_is_chosen():
+    table = outsize.build_table("cce", outsize.TableSpec("ad", 40, 8), max_params=64)
+    probe, tried = Probe({"ad": table}), []
+
+    def loss_after(block):
+        tried.append(block.rate)
+        return math.nan if block.rate > 0.1 else abs(math.log(block.rate / 0.012))
+
+    assert choose_rate(probe, {"ad": torch.arange(40)}, loss_after) == 0.01
+    assert tried == [0.1, 0.3, 0.03, 0.01, 0.003]
 
 
 def test_nan_in_a_probe_ends_the_run_in_words_and_nothing_has_changed(monkeypatch):

@@ -20,11 +20,8 @@ from outsize.ranks.failures import failing_together
 from outsize.tables import Probe, ProbeBlock
 from outsize.tables.clustered_table import ClusteredTable
 from outsize.training.probe_config import ProbeConfig
+from outsize.training.probe_rate import choose_rate, tried_ids
 from outsize.training.tasks import Task
-
-_RATES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
-_FIRST = 3
-_TRIED_IDS = 4
 
 
 @dataclass(frozen=True)
@@ -90,12 +87,16 @@ def recluster_probed(
         for name, table in tables.items()
     }
     probe = Probe(tables, weights, blocks=blocks, helper=helper)
-    share = config.share_of(touched_shares(task, probe, counts), run_visits)
+    seed = derive_seed(step, "probe")
+    tried = tried_ids(probe, counts, seed) if config.rate is None else {}
+    share = config.share_of(
+        touched_shares(task, probe, counts), run_visits, _touched_share(task, tried, counts)
+    )
     trained = _Trained(task, step, share)
     devices = [task.device] if task.device.type == "cuda" else []
     with torch.random.fork_rng(devices), task.frozen():
-        _seed(task.device, derive_seed(step, "probe"))
-        probe.rate = config.rate or choose_rate(probe, trained)
+        _seed(task.device, seed)
+        probe.rate = config.rate or choose_rate(probe, tried, trained.loss_after)
         for number in range(probe.num_blocks):
             with probe.block(number) as block:
                 for _ in range(config.passes):
@@ -141,31 +142,12 @@ class _Trained:
             self.visits += self.task.num_examples(batch)
             self.steps += 1
 
-
-def choose_rate(probe: Probe, trained: _Trained) -> float:
-    """The learning rate that gives the lowest loss of validation, tried on a few ids.
-
-    A quarter of the ids of the first block get rows, trained for one pass with the default rate,
-    then with rates above it, or below it, by factors of about 3 until the loss rises.
-    """
-    losses: dict[float, float] = {}
-
-    def loss_of(rate: float) -> float:
-        with probe.trial(rate, _TRIED_IDS) as block:
-            trained.train(block)
-            loss = trained.task.evaluate("validation")["loss"]
-        trained.task.model.eval()  # an evaluation ends in training mode
-        losses[rate] = math.inf if loss is None or math.isnan(loss) else loss
-        return losses[rate]
-
-    best = loss_of(_RATES[_FIRST])
-    for direction in (1, -1):
-        place = _FIRST
-        while 0 <= (place := place + direction) < len(_RATES) and loss_of(_RATES[place]) < best:
-            best = losses[_RATES[place]]
-        if len(losses) > 2:  # a higher rate was better than the default
-            break
-    return min(losses, key=lambda rate: (losses[rate], rate))
+    def loss_after(self, block: ProbeBlock) -> float:
+        """Read the data once; the loss of validation, NaN if it is not defined."""
+        self.train(block)
+        loss = self.task.evaluate("validation")["loss"]
+        self.task.model.eval()  # an evaluation ends in training mode
+        return math.nan if loss is None else loss
 
 
 def tables_of(task: Task[Any]) -> dict[str, ClusteredTable]:
@@ -199,3 +181,19 @@ def touched_shares(
             missed *= 1 - found / found.sum()
     shares: tuple[float, ...] = value_of_first(tuple((1 - missed).tolist()))
     return shares if sum(shares) else everything
+
+
+def _touched_share(
+    task: Task[Any], ids: Mapping[str, Tensor], counts: Mapping[str, Tensor]
+) -> float:
+    """The share of the examples that have one of these ids; as `touched_shares`."""
+    if not task.finds_ids:
+        return 1.0
+    missed = 1.0
+    for feature in task.embeddings.features:
+        if feature.table in counts and feature.table in ids:
+            seen = counts[feature.table]
+            found = seen[ids[feature.table].cpu()].sum().item()
+            missed *= 1 - found / max(1, seen.sum().item())
+    share: float = value_of_first(1 - missed)
+    return share
