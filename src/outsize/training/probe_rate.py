@@ -16,7 +16,7 @@ from outsize.tables import Probe, ProbeBlock
 
 RATES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 _FIRST = 3
-_TRIED = 1 / 32
+_TRIED_EXAMPLES = 1 / 4
 _MOST_OF_ONE_ID = 1 / 4
 
 
@@ -52,26 +52,28 @@ def choose_rate(
 
 
 def tried_ids(
-    probe: Probe, counts: Mapping[str, Int64[Tensor, " num_rows"]], seed: int
+    probe: Probe, counts: Mapping[str, Int64[Tensor, " num_rows"]], num_features: int, seed: int
 ) -> dict[str, Int64[Tensor, " n"]]:
-    """Ids to try rates on, by table: they are in few examples, but each in as many as it ever is.
+    """Ids to try rates on, by table: together they are in about a quarter of the examples.
 
-    Of each table, ids of the first block at random that make up 1/32 of what occurs, none of them
-    a large part of it. With many features, ids that occur more would be in nearly every example,
-    and to try a rate would take as long as to train a block. Where no table has such ids, a quarter
-    of those of the first block. All ranks call it, and get what the first one draws.
+    They are drawn from the first block, an equal share of what occurs of each feature, and none of
+    them is a large part of it. With many features, more ids would be in nearly every example, and
+    to try a rate would take as long as to train a block. Where no table has such ids, a quarter of
+    those of the first block. All ranks call it, and get what the first one draws.
 
     Args:
         probe: The blocks.
         counts: How often each id of each table occurs; needed by the first rank only.
+        num_features: Features whose tables are probed.
         seed: Seed of the draw.
     """
+    share = 1 - (1 - _TRIED_EXAMPLES) ** (1 / max(1, num_features))
     chosen = {name: torch.zeros_like(probe.block_of(name)) for name in probe.tables}
     with failing_together(ReclusterError):
         for name, found in chosen.items():
             if rank() == 0 and name in counts:
                 ids = (probe.block_of(name) == 0).nonzero().flatten().cpu()
-                places = ids[_rare(counts[name].cpu(), ids, seed)]
+                places = ids[_drawn(counts[name].cpu(), ids, share, seed)]
                 found[places.to(found.device)] = 1
     broadcast_first(chosen.values())
     if any(bool(found.any()) for found in chosen.values()):
@@ -79,11 +81,11 @@ def tried_ids(
     return {name: (probe.block_of(name) == 0).nonzero().flatten()[::4] for name in probe.tables}
 
 
-def _rare(
-    counts: Int64[Tensor, " num_rows"], ids: Int64[Tensor, " n"], seed: int
+def _drawn(
+    counts: Int64[Tensor, " num_rows"], ids: Int64[Tensor, " n"], share: float, seed: int
 ) -> Bool[Tensor, " n"]:
-    """Which of the ids are drawn: together they make up a small part of what occurs."""
-    limit = _TRIED * float(counts.sum())
+    """Which of the ids are drawn, so that they make up no more than a share of what occurs."""
+    limit = share * float(counts.sum())
     order = torch.randperm(ids.numel(), generator=torch.Generator().manual_seed(seed))
     numbers = counts[ids[order]].double()
     numbers[numbers > _MOST_OF_ONE_ID * limit] = math.inf

@@ -88,7 +88,8 @@ def recluster_probed(
     }
     probe = Probe(tables, weights, blocks=blocks, helper=helper)
     seed = derive_seed(step, "probe")
-    tried = tried_ids(probe, counts, seed) if config.rate is None else {}
+    num_features = sum(feature.table in tables for feature in task.embeddings.features)
+    tried = tried_ids(probe, counts, num_features, seed) if config.rate is None else {}
     share = config.share_of(
         touched_shares(task, probe, counts), run_visits, _touched_share(task, tried, counts)
     )
