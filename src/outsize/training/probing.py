@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,7 +19,9 @@ from outsize.ranks.collectives import rank, value_of_first
 from outsize.ranks.failures import failing_together
 from outsize.tables import Probe, ProbeBlock
 from outsize.tables.clustered_table import ClusteredTable
+from outsize.tables.saved_tables import SavedTables
 from outsize.training.probe_config import ProbeConfig
+from outsize.training.probe_gain import Losses, losses_of
 from outsize.training.probe_rate import choose_rate, tried_ids
 from outsize.training.tasks import Task
 
@@ -35,6 +37,9 @@ class ProbeReport:
         steps: Steps of the rows.
         extra_bytes: The most memory of rows, moments and indices, per rank.
         seconds: Elapsed time.
+        kept: Whether tables were clustered by the rows, and not by their own vectors.
+        gained: How much lower the clustering made the loss of validation, where it was asked.
+        gained_in_training: How much lower the loss of training.
     """
 
     blocks: int
@@ -43,6 +48,9 @@ class ProbeReport:
     steps: int
     extra_bytes: int
     seconds: float
+    kept: bool = True
+    gained: float | None = None
+    gained_in_training: float | None = None
 
     def as_metrics(self) -> dict[str, Any]:
         """The report as JSON values, for a line of metrics."""
@@ -58,10 +66,13 @@ def recluster_probed(
     weighted: bool,
     state_numbers: int,
     run_visits: float = math.inf,
+    reads_again: bool = False,
 ) -> tuple[dict[str, ReclusterReport], ProbeReport]:
     """Probe the ids of all tables that can be probed, and recluster the tables.
 
-    If it fails or is stopped, no table has changed, and doing it again gives the same result.
+    Where training reads the same examples again, and what the rows learned is mostly noise of these
+    (see `probe_gain`), tables are clustered by their own vectors, as without a probe. If it fails
+    or is stopped, no table has changed, and doing it again gives the same result.
 
     Args:
         task: The model with its data.
@@ -72,6 +83,7 @@ def recluster_probed(
         weighted: Whether ids weigh as often as they occur.
         state_numbers: Numbers that the optimizer stores per weight of a table.
         run_visits: Visits of an example that keep this probe within its part of the run's own.
+        reads_again: Whether training reads examples again that it has read.
     """
     started = time.perf_counter()
     with failing_together(ReclusterError):
@@ -97,22 +109,56 @@ def recluster_probed(
     devices = [task.device] if task.device.type == "cuda" else []
     with torch.random.fork_rng(devices), task.frozen():
         _seed(task.device, seed)
+        before = losses_of(task, step) if reads_again and task.validates_loss else None
         probe.rate = config.rate or choose_rate(probe, tried, trained.loss_after)
         for number in range(probe.num_blocks):
             with probe.block(number) as block:
                 for _ in range(config.passes):
                     trained.train(block)
     task.raise_if_flawed()
-    reports = probe.apply(optimizer)
+    clustered = _clustered(probe, task, step, optimizer, before)
     extra = sum(use.total_bytes for use in probe.memory_by_table().values())
-    return reports, ProbeReport(
+    gain = clustered.gain
+    return clustered.reports, ProbeReport(
         blocks=probe.num_blocks,
         rate=probe.rate,
         visits=trained.visits,
         steps=trained.steps,
-        extra_bytes=extra,
+        extra_bytes=max(extra, clustered.saved_bytes),
         seconds=time.perf_counter() - started,
+        kept=clustered.kept,
+        gained=None if gain is None else gain.validation,
+        gained_in_training=None if gain is None else gain.training,
     )
+
+
+class _Clustered(NamedTuple):
+    """What came of the rows of a probe."""
+
+    reports: dict[str, ReclusterReport]
+    kept: bool = True
+    gain: Losses | None = None
+    saved_bytes: int = 0
+
+
+def _clustered(
+    probe: Probe, task: Task[Any], step: int, optimizer: Optimizer, before: Losses | None
+) -> _Clustered:
+    """Cluster tables by the rows of a probe; by their own vectors if its gain does not hold."""
+    if before is None:
+        return _Clustered(probe.apply(optimizer))
+    saved = SavedTables(tables_of(task).values(), optimizer)
+    reports = probe.apply(optimizer)
+    try:
+        with task.frozen():
+            gain = losses_of(task, step).below(before)
+    except BaseException:
+        saved.restore()
+        raise
+    if gain.holds:
+        return _Clustered(reports, True, gain, saved.num_bytes)
+    saved.restore()
+    return _Clustered(task.recluster(step, optimizer), False, gain, saved.num_bytes)
 
 
 def _seed(device: torch.device, seed: int) -> None:
