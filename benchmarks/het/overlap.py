@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import statistics
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -79,6 +80,7 @@ def measure_times(sizes: Mapping[str, Any], say: Say) -> list[dict[str, Any]]:
                 given = argparse.Namespace(ranks=1, batch=_BATCH, dim=dim, steps=sizes["steps"])
                 train(mode, out, given, pinned=True)
                 _note(cell, RunFolder(out).metrics(), sizes["steps"])
+                shutil.rmtree(out)  # a checkpoint of wide rows is gigabytes
                 say(f"turn {turn + 1}, rows of {dim}, {mode}: {cell['step_s'][-1] * 1e3:.1f} ms")
     return list(found.values())
 

@@ -81,7 +81,8 @@ def _python(*words: object) -> str:
         check=False, capture_output=True, text=True,
     )  # fmt: skip
     if done.returncode:
-        raise RuntimeError(f"{words} failed: {done.stderr[-2000:]}")
+        # the first lines say why, the last ones are those of the launcher
+        raise RuntimeError(f"{words} failed: {done.stderr[:3000]} … {done.stderr[-1000:]}")
     return done.stdout
 
 

@@ -1,12 +1,16 @@
 import csv
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
 from outsize.compare.crossing import Crossing
 from outsize.compare.factors import Factor, factors_of, format_factor
+from outsize.compare.grid import Cell
+from outsize.compare.outcome import Outcome
 from outsize.compare.plots import size_svg
 from outsize.compare.results import Comparison, Point, Spread, best_at_each_budget
 from outsize.compare.text_tables import best_lines, factors_table, kind_lines
@@ -121,12 +125,50 @@ def test_without_full_tables_there_are_no_factors(grid):
         (Factor(Crossing("interpolation", 1.0), 1639.52), "1,640× (interpolation)"),
         (Factor(Crossing("extrapolation", 1.0), 12.34), "12.3× (extrapolation)"),
         (Factor(Crossing("bound", 1.0), 2.0), "> 2.00× (bound)"),
+        (Factor(Crossing("interpolation", 1.0), 9.0, None, (8.0, 12.0)),
+         "9.00× (8.00× to 12.0×, interpolation)"),
+        (Factor(Crossing("interpolation", 1.0), 9.0, None, (8.0, None, 12.0)),
+         "9.00× (8.00× to 12.0×, none for 1 of 3 seeds, interpolation)"),
+        (Factor(Crossing("extrapolation", 1.0), 1.0, None, (1.0, 1.0)),
+         "not below full size (extrapolation)"),
+        (Factor(Crossing("extrapolation", 1.0), 0.5, None, (0.4, 0.7)),
+         "not below full size: 0.50× (0.40× to 0.70×, extrapolation)"),
         (Factor(Crossing("never")), "never"),
         (Factor(Crossing("unknown")), "unknown"),
     ],
-)
+)  # fmt: skip
 def test_a_factor_says_how_it_was_found(factor, words):
     assert factor.describe() == words
+
+
+def test_every_seed_has_its_own_factor(grid):
+    # Losses of full tables, and at caps of 40 and 4,000; dim is 4, so seed 0 crosses at 400.
+    losses = {0: (0.5, 0.6, 0.4), 1: (0.5, 0.6, 0.5), 2: (0.5, 0.6, 0.7)}
+    outcomes = [
+        Outcome(
+            Cell(method, budget, seed, grid.run, Path(), grid.unit),
+            "finished",
+            result={"test": {"loss": loss}, "params": size, "total_bytes": 4 * size},
+        )
+        for seed, found in losses.items()
+        for (method, budget, size), loss in zip(
+            [("full", None, 10_000), ("hash", 40, 40), ("hash", 4_000, 4_000)], found, strict=True
+        )
+    ]
+    vocabularies = {"a": 10, "b": 100, "c": 1_000_000}
+    wide = replace(grid, methods=("hash",), budgets=(40, 4_000))
+    found = factors_of(Comparison.of(wide, vocabularies, outcomes))["hash"].by_cap["linear"]
+    first, second, third = found.by_seed
+    assert first == pytest.approx(1_000_110 / 210)
+    assert second == pytest.approx(1_000_110 / 1_110)
+    assert third is None
+    assert "none for 1 of 3 seeds" in found.describe()
+
+
+def test_planted_clusters_are_named(grid):
+    assert grid.run.data.num_clusters == 64
+    lines = best_lines(comparison(grid, {"hash": [point(16, 0.4)]}), [])
+    assert any("64 planted clusters" in line for line in lines)
 
 
 def test_only_kinds_that_occur_are_explained(grid):

@@ -1,11 +1,16 @@
 """Probed clusterings in a run: when they come, what they read, and that they resume exactly."""
 
+import copy
+import math
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import retrieval_runs
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from processes import run_ranks
 from test_loop import Recorder, _Writes, assert_same_tree, final_weights, make_config, make_loop
 
@@ -15,6 +20,8 @@ from outsize.contracts import Bag
 from outsize.errors import ConfigError, NonFiniteError
 from outsize.tables import Probe
 from outsize.training.probe_config import ProbeConfig
+from outsize.training.probe_gain import Losses
+from outsize.training.probe_rate import choose_rate, tried_ids
 from outsize.training.probed_examples import matching_batches, touching
 from outsize.training.probing import recluster_probed, tables_of, touched_shares
 from outsize.training.run import _determinism
@@ -56,10 +63,12 @@ def test_a_run_probes_before_each_clustering_and_says_what_it_cost(undisturbed):
         assert line["blocks"] == 3
         assert line["rate"] > 0
         assert line["visits"] > 0
-        most = sum(config.embeddings.probe.num_bytes(table.spec, 2) for table in tables.values())
-        assert 0 < line["extra_bytes"] <= most
+        rows = sum(config.embeddings.probe.num_bytes(table.spec, 2) for table in tables.values())
+        copies = sum(table.memory_use().total_bytes for table in tables.values())
+        assert 0 < line["extra_bytes"] <= max(rows, 3 * copies)  # with two moments
     assert "<td>probe</td>" in (out / "report.html").read_text()
-    assert all(table.num_helper == 0 for table in tables.values())  # after the last
+    is_last_kept = probes[-1]["kept"]
+    assert all((table.num_helper == 0) == is_last_kept for table in tables.values())
 
 
 @pytest.mark.parametrize(("step", "stopped"), [(12, ""), (13, "early")])
@@ -168,7 +177,7 @@ def test_all_probes_of_a_short_run_visit_no_more_examples_than_the_run_itself():
         (ProbeConfig(rate=0.1), 100.0, 2.0 / 3),
         (ProbeConfig(rate=0.1), 1.5, 0.5),
         (ProbeConfig(rate=0.1, passes=2), 1.5, 0.25),
-        (ProbeConfig(), 1.5, 1.5 / 7),  # four rates are tried on the first block
+        (ProbeConfig(), 1.5, 1.5 / 7),  # four rates are tried, each on all examples
         (ProbeConfig(visits=6.0), 0.1, 1.0),
     ],
 )
@@ -176,6 +185,103 @@ def test_the_share_of_examples_keeps_within_two_visits_and_within_the_run(
     config, run_visits, expected
 ):
     assert config.share_of((1.0, 1.0, 1.0), run_visits) == pytest.approx(expected)
+
+
+@settings(max_examples=20)
+@given(
+    seed=st.integers(0, 1000), num_rows=st.integers(1, 2_000), num_features=st.sampled_from([1, 8])
+)
+def test_rates_are_tried_on_ids_of_a_quarter_of_the_examples(seed, num_rows, num_features):
+    table = outsize.build_table("cce", outsize.TableSpec("ad", num_rows, 8), max_params=64)
+    draws = torch.rand(10_000, generator=torch.Generator().manual_seed(seed))
+    counts = (draws**3 * num_rows).long().bincount(minlength=num_rows)
+    probe = Probe({"ad": table}, {"ad": counts}, blocks=3)
+    ids = tried_ids(probe, {"ad": counts}, num_features, seed)["ad"]
+    assert (ids.diff() > 0).all()
+    assert (probe.block_of("ad")[ids] == 0).all()
+    limit = 10_000 * (1 - 0.75 ** (1 / num_features))
+    if counts[ids].max() <= limit / 4:
+        assert 0 < counts[ids].sum() <= limit
+    else:  # every id of the first block is frequent
+        first = counts[probe.block_of("ad") == 0]
+        assert (first > limit / 4).all()
+        assert ids.numel() == -(-first.numel() // 4)
+
+
+def test_the_rate_with_the_lowest_loss_is_chosen():
+    table = outsize.build_table("cce", outsize.TableSpec("ad", 40, 8), max_params=64)
+    probe, tried = Probe({"ad": table}), []
+
+    def loss_after(block):
+        tried.append(block.rate)
+        return math.nan if block.rate > 0.1 else abs(math.log(block.rate / 0.012))
+
+    assert choose_rate(probe, {"ad": torch.arange(40)}, loss_after) == 0.01
+    assert tried == [0.1, 0.3, 0.03, 0.01, 0.003]
+
+
+@pytest.mark.parametrize(
+    ("gain", "holds"),
+    [((0.2, 0.5), True), ((0.1, 0.5), False), ((0.1, -0.1), True), ((-0.1, -0.5), False)],
+)
+def test_a_gain_of_training_alone_does_not_hold(gain, holds):
+    before, after = Losses(0.6, 0.7), Losses(0.6 - gain[0], 0.7 - gain[1])
+    assert after.below(before) == pytest.approx(gain)
+    assert after.below(before).holds == holds
+
+
+def toss_labels(data):
+    """Make the labels of training those of a coin."""
+    coin = torch.randint(2, (data.num_examples("train"),)).float()
+    read = data.examples
+
+    def examples(split, low, high, epoch=0):
+        found = read(split, low, high, epoch)
+        return replace(found, labels=coin[low:high]) if split == "train" else found
+
+    data.examples = examples
+
+
+def test_rows_that_learned_noise_are_not_clustered_where_examples_are_read_again():
+    """Labels are a coin's: a run with a probe is the run without one, bit for bit."""
+    settings = (*CCE, "data.num_train=1200", "train.epochs=2", "train.deterministic=true")
+    weights, kept = [], []
+    for more in ((), ("embeddings.recluster.probe={blocks=1, rate=0.3}",)):
+        torch.manual_seed(0)
+        recorder = Recorder()
+        loop = make_loop(make_config(*settings, *more), callbacks=recorder)
+        toss_labels(loop.task.data)
+        loop.fit()
+        weights.append(dict(loop.task.model.state_dict()))
+        kept += [line["kept"] for line in recorder.of("probe")]
+    assert kept == [False, False]
+    assert_same_tree(*weights)
+
+
+def test_nothing_has_changed_if_a_probe_is_stopped_while_its_gain_is_measured(monkeypatch):
+    loop = make_loop(make_config(*PROBED))
+    for step in loop.steps():
+        if step == 5:
+            break
+    before = {name: value.clone() for name, value in loop.task.model.state_dict().items()}
+    moments = copy.deepcopy(loop.optimizers[0].state_dict())
+    measure, asked = loop.task.evaluate, []
+
+    def evaluate(split):
+        asked.append(split)
+        if len(asked) == 2:
+            raise KeyboardInterrupt
+        return measure(split)
+
+    monkeypatch.setattr(loop.task, "evaluate", evaluate)
+    with pytest.raises(KeyboardInterrupt):
+        recluster_probed(
+            loop.task, ProbeConfig(blocks=2, rate=0.1), 5, loop.optimizers[0], helper=True,
+            weighted=True, state_numbers=2, reads_again=True,
+        )  # fmt: skip
+    assert len(asked) == 2
+    assert_same_tree(dict(loop.task.model.state_dict()), before)
+    assert_same_tree(loop.optimizers[0].state_dict(), moments)
 
 
 def test_nan_in_a_probe_ends_the_run_in_words_and_nothing_has_changed(monkeypatch):

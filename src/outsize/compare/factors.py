@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from outsize.compare.crossing import (
     Crossing,
@@ -14,6 +15,7 @@ from outsize.compare.crossing import (
 from outsize.compare.results import Comparison
 
 FITS = {"linear": linear_crossing, "quadratic": quadratic_crossing}
+_SMALLER = 1.005  # shown as 1.01× or more
 
 
 @dataclass(frozen=True)
@@ -24,19 +26,44 @@ class Factor:
         crossing: Where the curve reaches the baseline, as a cap or in bytes.
         factor: How many times smaller that is; `None` if the curve does not reach the baseline.
         largest_table: The factor of the largest table alone; only when measured by caps.
+        by_seed: The factor of each seed's own curve, at its own full tables; `None` for a curve
+            that does not reach them.
     """
 
     crossing: Crossing
     factor: float | None = None
     largest_table: float | None = None
+    by_seed: tuple[float | None, ...] = ()
 
     def describe(self) -> str:
-        """The factor, and how it was found."""
-        kind = self.crossing.kind
+        """The factor with its range over seeds, and how it was found."""
         if self.factor is None:
-            return kind
-        sign = "> " if kind == "bound" else ""
-        return f"{sign}{format_factor(self.factor)} ({kind})"
+            return self.crossing.kind
+        shown = format_factor(self.factor)
+        found = ", ".join((*self._seeds(shown), self.crossing.kind))
+        if self.is_smaller:
+            return f"{self.sign}{shown} ({found})"
+        return f"not below full size{'' if shown == '1.00×' else f': {shown}'} ({found})"
+
+    @property
+    def is_smaller(self) -> bool:
+        """Whether the method is smaller than full tables, to the digits that are shown."""
+        return self.factor is not None and self.factor >= _SMALLER
+
+    @property
+    def sign(self) -> str:
+        """What stands before a factor that is only a bound."""
+        return "> " if self.crossing.kind == "bound" else ""
+
+    def _seeds(self, shown: str) -> list[str]:
+        """The range over seeds, if it differs from what is shown; and how many have no factor."""
+        reached = [factor for factor in self.by_seed if factor is not None]
+        ends = [format_factor(end(reached)) for end in (min, max)] if len(reached) > 1 else []
+        parts = [] if set(ends) <= {shown} else [" to ".join(ends)]
+        without = len(self.by_seed) - len(reached)
+        if without and len(reached):
+            parts.append(f"none for {without} of {len(self.by_seed)} seeds")
+        return parts
 
 
 @dataclass(frozen=True)
@@ -54,7 +81,33 @@ class Factors:
 
 
 def factors_of(comparison: Comparison) -> dict[str, Factors]:
-    """The factors of every method; empty without a baseline."""
+    """The factors of every method, of mean losses and of each seed; empty without a baseline."""
+    seeds = [_factors_of_means(seed) for seed in comparison.by_seed()]
+    return {
+        method: _with_seeds(factors, [found[method] for found in seeds if method in found])
+        for method, factors in _factors_of_means(comparison).items()
+    }
+
+
+def _with_seeds(factors: Factors, seeds: Sequence[Factors]) -> Factors:
+    """The factors of a method, together with those of its seeds."""
+
+    def joined(
+        means: Mapping[str, Factor], seeds: Sequence[Mapping[str, Factor]]
+    ) -> dict[str, Factor]:
+        return {
+            name: replace(factor, by_seed=tuple(fits[name].factor for fits in seeds))
+            for name, factor in means.items()
+        }
+
+    return Factors(
+        joined(factors.by_cap, [found.by_cap for found in seeds]),
+        joined(factors.by_bytes, [found.by_bytes for found in seeds]),
+    )
+
+
+def _factors_of_means(comparison: Comparison) -> dict[str, Factors]:
+    """The factors of the mean losses of every method."""
     full, grid = comparison.full, comparison.grid
     if full is None:
         return {}

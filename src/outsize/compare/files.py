@@ -99,4 +99,5 @@ def _factor(factor: Factor) -> dict[str, Any]:
         "size": size if size is not None and math.isfinite(size) else None,
         "factor": factor.factor,
         "largest_table": factor.largest_table,
+        "by_seed": list(factor.by_seed),
     }

@@ -111,6 +111,16 @@ class Comparison:
         bayes = _bayes(outcomes, metric)
         return cls(grid, vocabularies, outcomes, full, curves, bayes, metric)
 
+    def by_seed(self) -> list[Comparison]:
+        """The results of each seed alone."""
+        seeds = sorted({outcome.cell.seed for outcome in self.outcomes})
+        return [
+            Comparison.of(
+                self.grid, self.vocabularies, [o for o in self.outcomes if o.cell.seed == seed]
+            )
+            for seed in seeds
+        ]
+
     @property
     def labels(self) -> tuple[str, str]:
         """Display names of the loss and of the quality metric."""

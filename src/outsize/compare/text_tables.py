@@ -9,6 +9,7 @@ from outsize.compare.crossing import Kind
 from outsize.compare.factors import FITS, Factor, Factors, format_factor
 from outsize.compare.grid import BASELINE, QUANTIZED
 from outsize.compare.results import Best, Comparison, Point
+from outsize.data import SyntheticConfig
 from outsize.reporting.quantities import format_bytes
 
 _MEANINGS: dict[Kind, str] = {
@@ -66,7 +67,12 @@ def kind_lines(factors: Mapping[str, Factors]) -> list[str]:
         for found in factors.values()
         for factor in (*found.by_cap.values(), *found.by_bytes.values())
     }
-    return [f"{kind}: {meaning}" for kind, meaning in _MEANINGS.items() if kind in shown]
+    lines = [f"{kind}: {meaning}" for kind, meaning in _MEANINGS.items() if kind in shown]
+    if any(len(f.by_seed) > 1 for found in factors.values() for f in found.by_cap.values()):
+        lines.append(
+            "factors are of mean losses; a range is of single seeds, each at its own full tables"
+        )
+    return lines
 
 
 def best_lines(comparison: Comparison, best: Sequence[Best]) -> list[str]:
@@ -82,6 +88,12 @@ def best_lines(comparison: Comparison, best: Sequence[Best]) -> list[str]:
     needs_full = [method for method in comparison.grid.methods if method in QUANTIZED]
     if needs_full:
         lines.append(f"{' and '.join(needs_full)}: the full tables must fit in training")
+    data = comparison.grid.run.data
+    if isinstance(data, SyntheticConfig):
+        lines.append(
+            f"the log is synthetic: ids of a feature have {data.num_clusters:,} planted clusters, "
+            "which favours methods that cluster"
+        )
     if num_seeds == 1:
         lines.append("one seed shows no spread: small differences mean nothing")
     return lines
@@ -108,7 +120,6 @@ def _point_row(
 
 
 def _largest(factor: Factor) -> str:
-    if factor.largest_table is None:
+    if factor.largest_table is None or not factor.is_smaller:
         return "–"
-    sign = "> " if factor.crossing.kind == "bound" else ""
-    return sign + format_factor(factor.largest_table)
+    return factor.sign + format_factor(factor.largest_table)

@@ -202,6 +202,11 @@ class Probe:
         self._num_done = 0
         self._most: dict[str, MemoryUse] = {}
 
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The names of the tables that are probed."""
+        return tuple(self._tables)
+
     @contextmanager
     def block(self, number: int) -> Iterator[ProbeBlock]:
         """Enter a block, from 0 to `num_blocks` − 1 in this order; when left, it is clustered."""
@@ -225,15 +230,13 @@ class Probe:
         self._num_done += 1
 
     @contextmanager
-    def trial(self, rate: float, every: int = 1) -> Iterator[ProbeBlock]:
-        """Enter every n-th id of the first block to try out a rate; nothing comes of it.
+    def trial(self, rate: float, ids: Mapping[str, Int64[Tensor, " n"]]) -> Iterator[ProbeBlock]:
+        """Enter some ids to try out a rate; nothing comes of it.
 
         Args:
             rate: Learning rate of the rows.
-            every: Ids of the first block per id of the trial.
+            ids: The ids by table, ascending; the same on all ranks.
         """
-        clusterings = self._clusterings.items()
-        ids = {name: clustering.ids_of(0)[::every].clone() for name, clustering in clusterings}
         with self._entered(ids, rate) as block:
             yield block
 

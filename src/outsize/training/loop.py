@@ -316,6 +316,7 @@ class Loop:
             weighted=self.config.embeddings.weighs_ids,
             state_numbers=state_numbers(self.config),
             run_visits=self._visits_per_probe(step),
+            reads_again=self.total_steps > self.task.num_batches(),
         )
         self._callbacks.log({"step": step, "split": "probe", **report.as_metrics()})
         return reports

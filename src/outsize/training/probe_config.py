@@ -68,17 +68,18 @@ class ProbeConfig:
         wanted = min(_MOST_BLOCKS, int(ids_per_code / _IDS_PER_CODE))
         return max(next(fitting, _MOST_BLOCKS), wanted)
 
-    def share_of(self, touched: Sequence[float], run_visits: float) -> float:
+    def share_of(self, touched: Sequence[float], run_visits: float, tried: float = 1.0) -> float:
         """The share of the examples with ids of a block that the block reads, 0 to 1.
 
         Args:
             touched: For each block, the share of the examples that have ids of it.
             run_visits: Visits of an example that keep this probe within its part of the run's own.
+            tried: The share of the examples that have ids on which rates are tried.
         """
         visits = sum(touched)
         if self.visits is not None:
             return min(1.0, self.visits / visits)
-        trials = 0.0 if self.rate is not None else TRIED_RATES * touched[0]
+        trials = 0.0 if self.rate is not None else TRIED_RATES * tried
         return min(1.0, _MOST_VISITS / visits, run_visits / (self.passes * visits + trials))
 
     def num_bytes(self, spec: TableSpec, state_numbers: int) -> int:

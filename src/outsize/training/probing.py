@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,12 +19,11 @@ from outsize.ranks.collectives import rank, value_of_first
 from outsize.ranks.failures import failing_together
 from outsize.tables import Probe, ProbeBlock
 from outsize.tables.clustered_table import ClusteredTable
+from outsize.tables.saved_tables import SavedTables
 from outsize.training.probe_config import ProbeConfig
+from outsize.training.probe_gain import Losses, losses_of
+from outsize.training.probe_rate import choose_rate, tried_ids
 from outsize.training.tasks import Task
-
-_RATES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
-_FIRST = 3
-_TRIED_IDS = 4
 
 
 @dataclass(frozen=True)
@@ -38,6 +37,9 @@ class ProbeReport:
         steps: Steps of the rows.
         extra_bytes: The most memory of rows, moments and indices, per rank.
         seconds: Elapsed time.
+        kept: Whether tables were clustered by the rows, and not by their own vectors.
+        gained: How much lower the clustering made the loss of validation, where it was asked.
+        gained_in_training: How much lower the loss of training.
     """
 
     blocks: int
@@ -46,6 +48,9 @@ class ProbeReport:
     steps: int
     extra_bytes: int
     seconds: float
+    kept: bool = True
+    gained: float | None = None
+    gained_in_training: float | None = None
 
     def as_metrics(self) -> dict[str, Any]:
         """The report as JSON values, for a line of metrics."""
@@ -61,10 +66,13 @@ def recluster_probed(
     weighted: bool,
     state_numbers: int,
     run_visits: float = math.inf,
+    reads_again: bool = False,
 ) -> tuple[dict[str, ReclusterReport], ProbeReport]:
     """Probe the ids of all tables that can be probed, and recluster the tables.
 
-    If it fails or is stopped, no table has changed, and doing it again gives the same result.
+    Where training reads the same examples again, and what the rows learned is mostly noise of these
+    (see `probe_gain`), tables are clustered by their own vectors, as without a probe. If it fails
+    or is stopped, no table has changed, and doing it again gives the same result.
 
     Args:
         task: The model with its data.
@@ -75,6 +83,7 @@ def recluster_probed(
         weighted: Whether ids weigh as often as they occur.
         state_numbers: Numbers that the optimizer stores per weight of a table.
         run_visits: Visits of an example that keep this probe within its part of the run's own.
+        reads_again: Whether training reads examples again that it has read.
     """
     started = time.perf_counter()
     with failing_together(ReclusterError):
@@ -90,27 +99,66 @@ def recluster_probed(
         for name, table in tables.items()
     }
     probe = Probe(tables, weights, blocks=blocks, helper=helper)
-    share = config.share_of(touched_shares(task, probe, counts), run_visits)
+    seed = derive_seed(step, "probe")
+    num_features = sum(feature.table in tables for feature in task.embeddings.features)
+    tried = tried_ids(probe, counts, num_features, seed) if config.rate is None else {}
+    share = config.share_of(
+        touched_shares(task, probe, counts), run_visits, _touched_share(task, tried, counts)
+    )
     trained = _Trained(task, step, share)
     devices = [task.device] if task.device.type == "cuda" else []
     with torch.random.fork_rng(devices), task.frozen():
-        _seed(task.device, derive_seed(step, "probe"))
-        probe.rate = config.rate or choose_rate(probe, trained)
+        _seed(task.device, seed)
+        before = losses_of(task, step) if reads_again and task.validates_loss else None
+        probe.rate = config.rate or choose_rate(probe, tried, trained.loss_after)
         for number in range(probe.num_blocks):
             with probe.block(number) as block:
                 for _ in range(config.passes):
                     trained.train(block)
     task.raise_if_flawed()
-    reports = probe.apply(optimizer)
+    clustered = _clustered(probe, task, step, optimizer, before)
     extra = sum(use.total_bytes for use in probe.memory_by_table().values())
-    return reports, ProbeReport(
+    gain = clustered.gain
+    return clustered.reports, ProbeReport(
         blocks=probe.num_blocks,
         rate=probe.rate,
         visits=trained.visits,
         steps=trained.steps,
-        extra_bytes=extra,
+        extra_bytes=max(extra, clustered.saved_bytes),
         seconds=time.perf_counter() - started,
+        kept=clustered.kept,
+        gained=None if gain is None else gain.validation,
+        gained_in_training=None if gain is None else gain.training,
     )
+
+
+class _Clustered(NamedTuple):
+    """What came of the rows of a probe."""
+
+    reports: dict[str, ReclusterReport]
+    kept: bool = True
+    gain: Losses | None = None
+    saved_bytes: int = 0
+
+
+def _clustered(
+    probe: Probe, task: Task[Any], step: int, optimizer: Optimizer, before: Losses | None
+) -> _Clustered:
+    """Cluster tables by the rows of a probe; by their own vectors if its gain does not hold."""
+    if before is None:
+        return _Clustered(probe.apply(optimizer))
+    saved = SavedTables(tables_of(task).values(), optimizer)
+    reports = probe.apply(optimizer)
+    try:
+        with task.frozen():
+            gain = losses_of(task, step).below(before)
+    except BaseException:
+        saved.restore()
+        raise
+    if gain.holds:
+        return _Clustered(reports, True, gain, saved.num_bytes)
+    saved.restore()
+    return _Clustered(task.recluster(step, optimizer), False, gain, saved.num_bytes)
 
 
 def _seed(device: torch.device, seed: int) -> None:
@@ -141,31 +189,12 @@ class _Trained:
             self.visits += self.task.num_examples(batch)
             self.steps += 1
 
-
-def choose_rate(probe: Probe, trained: _Trained) -> float:
-    """The learning rate that gives the lowest loss of validation, tried on a few ids.
-
-    A quarter of the ids of the first block get rows, trained for one pass with the default rate,
-    then with rates above it, or below it, by factors of about 3 until the loss rises.
-    """
-    losses: dict[float, float] = {}
-
-    def loss_of(rate: float) -> float:
-        with probe.trial(rate, _TRIED_IDS) as block:
-            trained.train(block)
-            loss = trained.task.evaluate("validation")["loss"]
-        trained.task.model.eval()  # an evaluation ends in training mode
-        losses[rate] = math.inf if loss is None or math.isnan(loss) else loss
-        return losses[rate]
-
-    best = loss_of(_RATES[_FIRST])
-    for direction in (1, -1):
-        place = _FIRST
-        while 0 <= (place := place + direction) < len(_RATES) and loss_of(_RATES[place]) < best:
-            best = losses[_RATES[place]]
-        if len(losses) > 2:  # a higher rate was better than the default
-            break
-    return min(losses, key=lambda rate: (losses[rate], rate))
+    def loss_after(self, block: ProbeBlock) -> float:
+        """Read the data once; the loss of validation, NaN if it is not defined."""
+        self.train(block)
+        loss = self.task.evaluate("validation")["loss"]
+        self.task.model.eval()  # an evaluation ends in training mode
+        return math.nan if loss is None else loss
 
 
 def tables_of(task: Task[Any]) -> dict[str, ClusteredTable]:
@@ -199,3 +228,19 @@ def touched_shares(
             missed *= 1 - found / found.sum()
     shares: tuple[float, ...] = value_of_first(tuple((1 - missed).tolist()))
     return shares if sum(shares) else everything
+
+
+def _touched_share(
+    task: Task[Any], ids: Mapping[str, Tensor], counts: Mapping[str, Tensor]
+) -> float:
+    """The share of the examples that have one of these ids; as `touched_shares`."""
+    if not task.finds_ids:
+        return 1.0
+    missed = 1.0
+    for feature in task.embeddings.features:
+        if feature.table in counts and feature.table in ids:
+            seen = counts[feature.table]
+            found = seen[ids[feature.table].cpu()].sum().item()
+            missed *= 1 - found / max(1, seen.sum().item())
+    share: float = value_of_first(1 - missed)
+    return share

@@ -42,6 +42,7 @@ class TrainingProgress(ProgressBar):
                 f"step {line['step']:>7,}/{self._total:,}  probe       {line['blocks']} blocks, "
                 f"{line['visits']:,} examples, {format_bytes(line['extra_bytes'])}, "
                 f"{line['seconds']:.1f} s"
+                + ("" if line["kept"] else ", not used: most of what it gained is noise")
             )
             return
         if line["split"] == "recluster":

@@ -50,6 +50,7 @@ class Task(ABC, Generic[Batch]):
         judge: The metric by which the best validation is chosen.
         higher_is_better: Whether a higher value of it is better.
         finds_ids: Whether `probe_batches` leaves out examples without ids of a block.
+        validates_loss: Whether the loss of validation is the mean of `loss` over examples.
     """
 
     model: nn.Module
@@ -60,6 +61,7 @@ class Task(ABC, Generic[Batch]):
     judge: str = "loss"
     higher_is_better: bool = False
     finds_ids: bool = False
+    validates_loss: bool = False
     _half: bool = False
     _forward: nn.Module
 
@@ -206,6 +208,10 @@ class Task(ABC, Generic[Batch]):
             block: The block.
             share: Share of the examples to read, 0 to 1.
         """
+        return self.read_batches(step, share)
+
+    def read_batches(self, step: int, share: float) -> Iterator[Batch]:
+        """A share, 0 to 1, of the batches that training has read by a step."""
         epoch, num_batches = self.seen(step)
         for number, batch in enumerate(islice(self.train_batches(epoch, 0), num_batches)):
             if int((number + 1) * share) > int(number * share):

@@ -45,6 +45,7 @@ class ClickTask(Task[ClickBatch]):
 
     model: ClickModel
     finds_ids = True
+    validates_loss = True
 
     def __init__(self, config: RunConfig) -> None:
         self.device = build_device(config.train.device)

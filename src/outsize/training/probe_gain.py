@@ -1,0 +1,54 @@
+"""Whether what a probe found holds beyond the training data.
+
+Rows of their own learn what is true of an id, and what only its training examples say. Pointers
+remember both. If the same examples are read again after the clustering, codes are trained to what
+those examples say, noise included. Let a part ρ of the squared length of such rows be true: rows
+that are trained to the end then lower the loss of validation only if ρ > 1/2. Rows that are trained
+as far as validation likes, by a part ρ of the way, have by then gained ρ / (2 − ρ) of their gain in
+training on validation, so a third is what separates the two.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from outsize.ranks.collectives import sum_over_ranks, world_size
+from outsize.training.tasks import Task
+
+_LEAST = 1 / 3
+_SHARE = 0.1
+
+
+class Losses(NamedTuple):
+    """The mean loss of validation, and of a sample of what training has read."""
+
+    validation: float
+    training: float
+
+    def below(self, before: Losses) -> Losses:
+        """How much lower they are than before."""
+        return Losses(before.validation - self.validation, before.training - self.training)
+
+    @property
+    def holds(self) -> bool:
+        """Whether a gain is one of validation too, and not mostly of training."""
+        return self.validation > 0 and self.validation >= _LEAST * self.training
+
+
+@torch.no_grad()
+def losses_of(task: Task[Any], step: int) -> Losses:
+    """The losses of a task as it is; all ranks call it, inside `task.frozen()`.
+
+    Args:
+        task: The model with its data; its `validates_loss` holds.
+        step: Steps taken; the data that training has read by then is sampled.
+    """
+    _, num_batches = task.seen(step)
+    losses = [task.loss(batch) for batch in task.read_batches(step, max(_SHARE, 1 / num_batches))]
+    training = sum_over_ranks(torch.stack(losses).double().mean()) / world_size()
+    validation = task.evaluate("validation")["loss"]
+    task.model.eval()  # an evaluation ends in training mode
+    assert validation is not None
+    return Losses(validation, float(training))
