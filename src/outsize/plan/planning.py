@@ -328,8 +328,8 @@ class Planner:
         )
         link, calibration = self._machine.full_link(), self._machine.calibration
         added = (
-            "their sum is an upper bound, since rows are exchanged while dense weights compute "
-            "(embeddings.overlap)"
+            "their sum does not count what embeddings.overlap hides: rows are exchanged while "
+            "dense weights compute"
             if config.embeddings.overlap
             else "nothing overlaps"
         )
