@@ -25,13 +25,13 @@ from outsize.export.retrieval import (
     other_length,
 )
 from outsize.export.tables import exported_tables
-from outsize.export.text_bytes import TextBytes, as_bytes
 from outsize.export.weights import opened
 from outsize.export.write import BATCH_SIZE, dense_state, table_state, write_folder
 from outsize.json_files import SchemaError
 from outsize.models import RETRIEVAL_MODELS, RetrievalModel, TextModel, TextModelConfig
 from outsize.registries import name_of
 from outsize.suggestions import few, shortened
+from outsize.text_bytes import TextBytes, as_bytes
 
 _TEXT, _ENDS = "text", "text_ends"
 
