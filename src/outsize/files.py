@@ -165,6 +165,8 @@ def _write_hashed(
 
 
 def _bytes_of(tensor: Tensor) -> Iterator[memoryview]:
+    if not tensor.numel():  # which may have a stride of 0, and no other view
+        return
     flat = tensor.contiguous().reshape(-1).view(torch.uint8)
     for piece in flat.split(_CHUNK_BYTES):
         yield memoryview(piece.cpu().numpy())

@@ -23,7 +23,7 @@ from outsize.export.weights import opened
 from outsize.export.write import BATCH_SIZE, dense_state, table_state, write_folder
 from outsize.json_files import SchemaError
 from outsize.kernels.ragged import Ragged
-from outsize.models import RETRIEVAL_MODELS, RetrievalModel, RetrievalModelConfig, TwoTower
+from outsize.models import RETRIEVAL_MODELS, RetrievalModel, RetrievalModelConfig
 from outsize.registries import name_of
 from outsize.text_bytes import as_bytes, from_bytes
 
@@ -49,7 +49,7 @@ class FoundItems:
 
 def write_exported_retrieval(
     folder: str | Path,
-    model: TwoTower,
+    model: RetrievalModel,
     config: RetrievalModelConfig,
     vectors: Float32[Tensor, "num_items dim"],
     names: Sequence[str],
@@ -60,7 +60,7 @@ def write_exported_retrieval(
     pairs: Mapping[str, Any] | None = None,
     cold: NDArray[np.uint64] | None = None,
 ) -> dict[str, Any]:
-    """Write a two-tower model with its items to a folder, atomically.
+    """Write a retrieval model with its items to a folder, atomically.
 
     Args:
         folder: The folder to write; it must be new or empty.

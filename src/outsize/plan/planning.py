@@ -10,7 +10,7 @@ from torch import nn
 
 from outsize.data.click_data import SPLITS
 from outsize.errors import ConfigError
-from outsize.models import MODELS, TextModelConfig
+from outsize.models import MODELS
 from outsize.negatives import ItemCache, NegativeCacheConfig
 from outsize.plan.counted_memory import (
     embedding_memory,
@@ -159,7 +159,7 @@ class Planner:
             raise ConfigError(f"--examples must be at least 1, but got {num_examples}")
         if num_ranks < 1:
             raise ConfigError(f"--ranks must be at least 1, but got {num_ranks}")
-        if isinstance(config.model, TextModelConfig) and config.model.tables is None:
+        if not config.has_tables:
             raise ConfigError(
                 f"model.kind = {name_of(MODELS, config.model)!r} has no tables to plan: train it "
                 "for a few steps instead (--set train.steps=3)"
