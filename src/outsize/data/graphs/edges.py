@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from outsize.bounds import require_text
 from outsize.data.click_data import Split
 from outsize.data.encoding.bad_rows import BadRows
+from outsize.data.encoding.column_values import to_text
 from outsize.data.encoding.encoding_progress import say
 from outsize.data.encoding.recipe import feature_name
-from outsize.data.encoding.rows import to_text
 from outsize.data.encoding.sources import Chunk, find_files, first_of, read_chunks
 from outsize.data.encoding.splits import ColumnSplit, HashSplit, SplitConfig, TimeSplit
 from outsize.data.graphs.arrays import ArrayFiles, PairFile
