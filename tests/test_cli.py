@@ -263,3 +263,47 @@ def test_every_public_name_is_there():
         assert getattr(outsize, name) is not None
     with pytest.raises(AttributeError, match="nonsense"):
         _ = outsize.nonsense
+
+
+def _stopped_while_it_imports():
+    try:
+        raise KeyboardInterrupt
+    finally:
+        raise AttributeError("a module that is imported in part")
+
+
+def _stopped_on_a_full_disk():
+    try:
+        raise KeyboardInterrupt
+    finally:
+        raise outsize.errors.WriteError("the disk is full")
+
+
+def _raises(error):
+    def command():
+        raise error
+
+    return command
+
+
+@pytest.mark.parametrize(
+    ("name", "command", "line", "expected"),
+    [
+        ("plan", _raises(KeyboardInterrupt), "stopped", 130),
+        ("train", _stopped_while_it_imports, "stopped; a run that was saved goes on with", 130),
+        ("compare", _raises(KeyboardInterrupt), "stopped; the same command goes on", 130),
+        ("train", _stopped_on_a_full_disk, "outsize: the disk is full", 2),
+    ],
+)
+def test_ctrl_c_is_one_line(name, command, line, expected, monkeypatch, capfd):
+    monkeypatch.setitem(COMMANDS, name, command)
+    code, out, err = call(capfd, name)
+    assert (code, out) == (expected, "")
+    assert err.startswith(line)
+    assert err.count("\n") == 1
+
+
+def test_a_defect_keeps_its_traceback(monkeypatch):
+    monkeypatch.setitem(COMMANDS, "plan", _raises(AttributeError("a defect")))
+    with pytest.raises(AttributeError, match="a defect"):
+        main(["plan"])

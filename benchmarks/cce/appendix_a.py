@@ -10,8 +10,6 @@ Seeding by product quantization first trains full tables for one epoch. Finished
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,18 +22,9 @@ from benchmarks.cce.cce_variants import (
     ResidualHelperTable,
     seeded_table,
 )
-from benchmarks.cce.grid import (
-    Cell,
-    Row,
-    Variant,
-    grid_parser,
-    train_grid,
-    train_variant,
-    variant_cells,
-    variant_table,
-    write_grid,
-)
+from benchmarks.cce.grid import Cell, Row
 from benchmarks.cce.residual_quantization import ResidualQuantizedTable
+from benchmarks.cce.variant_grid import Variant, VariantGrid
 from outsize.contracts import EmbeddingTable
 from outsize.tables import TABLES
 from outsize.training import load_config, train
@@ -72,6 +61,15 @@ OWN_TABLES: dict[str, type[EmbeddingTable]] = {
     "cce-residual-helper": ResidualHelperTable,
     "residual-quantized": ResidualQuantizedTable,
 }
+GRID = VariantGrid(
+    module="benchmarks.cce.appendix_a",
+    name="cce-appendix-a",
+    title="What did not work for the CCE text",
+    note=NOTE,
+    budgets="2048,8192",
+    variants=VARIANTS,
+    own_tables=OWN_TABLES,
+)
 
 
 def full_rows(run: str, settings: Sequence[str]) -> dict[str, Float[Tensor, "num_rows dim"]]:
@@ -90,21 +88,8 @@ def one_cell(cell: Cell) -> Row:
     if variant.method.startswith("seeded"):
         rows = full_rows(cell["run"], [*cell["settings"], f"seed={cell['seed']}"])
         TABLES[variant.method] = seeded_table(rows, keep_codes=variant.method == "seeded-codes")
-    return train_variant(variant, cell)
-
-
-def main() -> None:
-    """Train the grid and write its page."""
-    arguments = grid_parser(__doc__, "cce-appendix-a", "2048,8192").parse_args()
-    TABLES.update(OWN_TABLES)
-    rows = train_grid(variant_cells(arguments, VARIANTS), one_cell, arguments.work, arguments.part)
-    path = Path(arguments.run)
-    title = f"What did not work for the CCE text: {path.name}"
-    name = f"cce-appendix-a-{path.stem}"
-    write_grid(
-        arguments, name, title, "benchmarks.cce.appendix_a", rows, partial(variant_table, NOTE)
-    )
+    return GRID.train_cell(cell)
 
 
 if __name__ == "__main__":
-    main()
+    GRID.run(__doc__, one_cell)

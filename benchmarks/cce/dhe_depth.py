@@ -9,23 +9,9 @@ hashed rows with a network on top could do what DHE's many hashes do. Finished c
 
 from __future__ import annotations
 
-from functools import partial
-from pathlib import Path
-
 from benchmarks.cce.deep_tables import HashedNetworkTable, deep_table
-from benchmarks.cce.grid import (
-    Cell,
-    Row,
-    Variant,
-    grid_parser,
-    train_grid,
-    train_variant,
-    variant_cells,
-    variant_table,
-    write_grid,
-)
+from benchmarks.cce.variant_grid import Variant, VariantGrid
 from outsize.contracts import EmbeddingTable
-from outsize.tables import TABLES
 
 DEPTHS = (1, 2, 3, 5)
 NOTE = (
@@ -42,29 +28,16 @@ OWN_TABLES: dict[str, type[EmbeddingTable]] = {
     **{f"deep-{depth}": deep_table(depth) for depth in DEPTHS},
     "hashed-network": HashedNetworkTable,
 }
-
-
-def one_cell(cell: Cell) -> Row:
-    """Train a variant at a budget with a seed."""
-    return train_variant(VARIANTS[cell["variant"]], cell)
-
-
-def main() -> None:
-    """Train the grid and write its page."""
-    arguments = grid_parser(__doc__, "cce-dhe-depth", "2048,8192").parse_args()
-    TABLES.update(OWN_TABLES)
-    rows = train_grid(variant_cells(arguments, VARIANTS), one_cell, arguments.work, arguments.part)
-    path = Path(arguments.run)
-    title = f"The depth of DHE: {path.name}"
-    write_grid(
-        arguments,
-        f"dhe-depth-{path.stem}",
-        title,
-        "benchmarks.cce.dhe_depth",
-        rows,
-        partial(variant_table, NOTE),
-    )
+GRID = VariantGrid(
+    module="benchmarks.cce.dhe_depth",
+    name="dhe-depth",
+    title="The depth of DHE",
+    note=NOTE,
+    budgets="2048,8192",
+    variants=VARIANTS,
+    own_tables=OWN_TABLES,
+)
 
 
 if __name__ == "__main__":
-    main()
+    GRID.run(__doc__)

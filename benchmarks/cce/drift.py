@@ -24,13 +24,12 @@ from torch import Tensor
 from benchmarks.cce.grid import (
     Cell,
     Row,
-    Variant,
     grid_parser,
     mean_and_range,
     train_grid,
-    variant_cells,
     write_grid,
 )
+from benchmarks.cce.variant_grid import Variant, variant_cells
 from outsize.data import ClickData
 from outsize.metrics import ClickMetrics
 from outsize.training import load_config, train

@@ -6,8 +6,7 @@ import argparse
 import hashlib
 import json
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +20,6 @@ from outsize.training import load_config, train
 
 Cell = Mapping[str, Any]
 Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Variant:
-    """A table and settings.
-
-    Attributes:
-        method: A key of `TABLES`.
-        settings: Further settings of the run.
-    """
-
-    method: str
-    settings: tuple[str, ...] = ()
 
 
 def grid_parser(description: str | None, name: str, budgets: str) -> argparse.ArgumentParser:
@@ -116,53 +102,9 @@ def trained(run: str | Path, settings: Sequence[str]) -> Row:
     }
 
 
-def train_variant(variant: Variant, cell: Cell) -> Row:
-    """Train a variant at the budget and with the seed of a cell."""
-    tables = ["embeddings.kind=tables", f'embeddings.method="{variant.method}"']
-    size = [f"embeddings.max_params={cell['budget']}", f"seed={cell['seed']}"]
-    return trained(cell["run"], [*cell["settings"], *tables, *size, *variant.settings])
-
-
-def variant_cells(arguments: argparse.Namespace, variants: Iterable[str]) -> list[Cell]:
-    """The cells of all variants at all budgets, seed by seed."""
-    return [
-        {"run": arguments.run, "settings": arguments.set, "variant": variant, "budget": budget,
-         "seed": seed}
-        for seed in range(arguments.seeds)
-        for budget in budgets_of(arguments)
-        for variant in variants
-    ]  # fmt: skip
-
-
 def budgets_of(arguments: argparse.Namespace) -> list[int]:
     """The budgets that were asked for."""
     return [int(word) for word in arguments.budgets.split(",")]
-
-
-def variant_table(note: str, rows: Sequence[Row]) -> str:
-    """BCE and AUC of variants over budgets as Markdown.
-
-    Args:
-        note: What a reader has to know besides.
-        rows: What was measured.
-    """
-    seeds = ", ".join(str(seed) for seed in sorted({row["seed"] for row in rows}))
-    budgets = list(dict.fromkeys(row["budget"] for row in rows))
-    heads = " | ".join(f"BCE at {budget:,} | AUC at {budget:,}" for budget in budgets)
-    lines = [
-        "Test BCE and AUC at the best validation, mean (range) of the seeds "
-        f"{seeds}; caps in parameters per table. {note}".strip()
-        + "\n",
-        f"| variant | {heads} |",
-        "|---|" + "--:|--:|" * len(budgets),
-    ]
-    for variant in dict.fromkeys(row["variant"] for row in rows):
-        numbers = []
-        for budget in budgets:
-            same = [r for r in rows if (r["variant"], r["budget"]) == (variant, budget)]
-            numbers += [mean_and_range(same, "loss"), mean_and_range(same, "auc")]
-        lines.append(f"| {variant} | {' | '.join(numbers)} |")
-    return "\n".join(lines) + "\n"
 
 
 def steps_per_epoch(run: str | Path, settings: Sequence[str]) -> int:

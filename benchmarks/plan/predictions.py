@@ -5,6 +5,7 @@
 DATA is a folder with `ml1m.parquet`, `us_flights_2024_01.parquet` and `sba_loans.parquet`. Every
 cell is planned in a process of its own and then trained on two ranks: its memory as it counts it,
 the largest resident memory of its first rank, the bytes that ranks send, and the hit rate.
+`--only DATA` measures the cells of one data set again, and keeps the others of the results in OUT.
 """
 
 from __future__ import annotations
@@ -15,155 +16,37 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.plan.planned_cells import CELLS, RUNS, TRAIN, Cell
 from outsize.bench import Benchmark, measure
-from outsize.bench.runner import Say
+from outsize.bench.runner import Say, results_stem
+from outsize.reporting.environment import environment
 from outsize.reporting.quantities import format_bytes
 from outsize.training.row_counts import sent_bytes
 from outsize.training.run_folder import RunFolder
 from outsize.training.strict_toml import override, to_toml
 from outsize.training.toml_text import parse_toml
 
+_NAME = "plan-predictions"
 NUM_RANKS = 2
 LIMITS = {"peak": 0.15, "sent": 0.10, "hit_rate": 0.03}
-TRAIN = "[train]\nbatch_size = 512\nearly_stop = false\nlog_every = 20\n"
-RUNS = {
-    "synthetic": """
-[data]
-num_train = 400_000
-num_validation = 5_000
-num_test = 5_000
-largest_vocabulary = 100_000
-""",
-    "ml1m": """
-[data]
-kind = "tabular"
-path = ["{data}/ml1m.parquet"]
-label = "label"
-categorical = ["user_id", "movie", "age", "gender", "occupation", "zip", "year"]
-[data.split]
-kind = "hash"
-""",
-    "us_flights": """
-[data]
-kind = "tabular"
-path = ["{data}/us_flights_2024_01.parquet"]
-label = "label"
-standardize = ["CRSDepTime", "CRSArrTime", "CRSElapsedTime", "Distance"]
-categorical = [
-  "DayofMonth", "DayOfWeek", "Marketing_Airline_Network", "Flight_Number_Marketing_Airline",
-  "Operating_Airline", "Tail_Number", "Flight_Number_Operating_Airline", "Origin", "Dest",
-]
-[data.split]
-kind = "hash"
-""",
-    "sba_loans": """
-[data]
-kind = "tabular"
-path = ["{data}/sba_loans.parquet"]
-label = "label"
-log1p = ["NoEmp", "CreateJob", "RetainedJob", "DisbursementGross", "GrAppv", "SBA_Appv"]
-categorical = [
-  "Name", "City", "State", "Zip", "Bank", "BankState", "NAICS", "NewExist", "FranchiseCode",
-  "UrbanRural", "RevLineCr", "LowDoc",
-]
-[data.split]
-kind = "time"
-column = "ApprovalFY"
-validation_from = 2007
-halves = "hash"
-""",
-    "ml1m pairs": """
-[data]
-kind = "interactions"
-path = ["{data}/ml1m.parquet"]
-query = "user_id"
-item = "movie"
-query_features = ["age", "gender", "occupation"]
-item_features = ["year", "genres"]
-multi_valued = ["genres"]
-separator = " "
-positive = "rating"
-at_least = 4.0
-[data.split]
-kind = "last-of-each"
-group = "user_id"
-order = "timestamp"
-[model]
-kind = "two-tower"
-dim = 64
-hidden = [128]
-[embeddings]
-dim = 32
-""",
-}
-CACHE = ("embeddings.store=sharded", "embeddings.cache.share=0.1")
-STORES = {
-    "full tables": ("embeddings.kind=tables",),
-    "cce tables": (
-        "embeddings.kind=tables",
-        "embeddings.method=cce",
-        "embeddings.max_params=50_000",
-    ),
-    "local": (),
-    "sharded, bfloat16": ("embeddings.store=sharded", "embeddings.wire=bfloat16"),
-    "cache, s = 10": CACHE,
-    "cache, s = 0, lru": (
-        *CACHE,
-        "embeddings.cache.read_staleness=0",
-        "embeddings.cache.write_staleness=0",
-        "embeddings.cache.eviction=lru",
-    ),
-    "cache, read 100, write 10, int8": (
-        *CACHE,
-        "embeddings.cache.read_staleness=100",
-        "embeddings.wire=int8",
-    ),
-}
-NEGATIVES = {"cache": ("negatives.kind=cache",)}
+Kept = Mapping[Cell, dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One run: its data, its embeddings, and its negatives if it has some."""
-
-    data: str
-    store: str
-    negatives: str = ""
-
-    @property
-    def settings(self) -> tuple[str, ...]:
-        """The run's settings besides those of its data."""
-        return (*STORES[self.store], *NEGATIVES.get(self.negatives, ()))
-
-
-CELLS = [
-    Cell("synthetic", "full tables"),
-    Cell("synthetic", "sharded, bfloat16"),
-    Cell("synthetic", "cache, s = 10"),
-    Cell("synthetic", "cache, read 100, write 10, int8"),
-    Cell("ml1m", "cce tables"),
-    Cell("ml1m", "cache, s = 10"),
-    Cell("ml1m", "cache, s = 0, lru"),
-    Cell("us_flights", "local"),
-    Cell("us_flights", "sharded, bfloat16"),
-    Cell("us_flights", "cache, read 100, write 10, int8"),
-    Cell("sba_loans", "cce tables"),
-    Cell("sba_loans", "cache, s = 10"),
-    Cell("ml1m pairs", "cache, s = 10", "cache"),
-]
-
-
-def run(quick: bool, say: Say, data: Path, steps: int, work: Path) -> dict[str, Any]:
-    """Plan and train every cell; with `quick`, the one that needs no data."""
+def run(
+    quick: bool, say: Say, data: Path, steps: int, work: Path, kept: Kept | None = None
+) -> dict[str, Any]:
+    """Plan and train every cell that is not kept; with `quick`, the one that needs no data."""
     cells = [Cell("synthetic", "cache, s = 10")] if quick else CELLS
     found: list[dict[str, Any]] = []
     for cell in cells:
+        if kept is not None and cell in kept:
+            found.append(kept[cell])
+            continue
         folder = work / re.sub(r"[^a-z0-9]+", "-", f"{cell.data} {cell.store} {cell.negatives}")
         folder.mkdir(parents=True, exist_ok=True)
         tree = parse_toml(RUNS[cell.data].format(data=data) + TRAIN)
@@ -176,10 +59,31 @@ def run(quick: bool, say: Say, data: Path, steps: int, work: Path) -> dict[str, 
             "negatives": cell.negatives,
             "predicted": _once(folder / "plan.json", partial(_plan, folder, is_first)),
             "measured": _once(folder / "run.json", partial(_train, folder)),
+            "measured_at": environment()["measured_at"],
         }
         say(json.dumps(line))
         found.append(line)
     return {"num_ranks": NUM_RANKS, "steps": steps, "cells": found}
+
+
+def cells_to_keep(results: Mapping[str, Any], only: str, steps: int) -> Kept:
+    """The cells of earlier results on other data than `only`, each with when it was measured.
+
+    Args:
+        results: Earlier results of this benchmark.
+        only: The data set that is measured again.
+        steps: Steps of each run now.
+    """
+    if only not in RUNS:
+        raise SystemExit(f"--only must be one of {', '.join(RUNS)}, but got {only!r}")
+    then, now = dict(results["environment"]), dict(environment())
+    at = then.pop("measured_at")
+    now.pop("measured_at")
+    if then != now or results["steps"] != steps:
+        raise SystemExit("the earlier results are of another machine, other versions or another "
+                         "number of steps: measure all cells, without --only")  # fmt: skip
+    cells = {Cell(c["data"], c["store"], c["negatives"]): c for c in results["cells"]}
+    return {k: {"measured_at": at, **line} for k, line in cells.items() if k.data != only}
 
 
 def _once(path: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
@@ -268,8 +172,20 @@ def table(results: dict[str, Any]) -> str:
             _pair(planned["checkpoint"], found["checkpoint"], LIMITS["sent"]),
         ]
         lines.append(f"| {' | '.join(words)} |")
-    return "\n".join([*lines, "", "Bold is what lies outside: memory equal, peak within 15%, "
-                      "bytes within 10%, hit rate within 0.03.", ""])  # fmt: skip
+    lines += ["", "Bold is what lies outside: memory equal, peak within 15%, bytes within 10%, hit "
+              "rate within 0.03."]  # fmt: skip
+    return "\n".join([*lines, *_times(results["cells"]), ""])
+
+
+def _times(cells: Sequence[Mapping[str, Any]]) -> list[str]:
+    """When which cells were measured, if not all were at once."""
+    by_time: dict[str, list[str]] = {}
+    for cell in cells:
+        by_time.setdefault(cell.get("measured_at", "")[:10], []).append(cell["data"])
+    if len(by_time) < 2:
+        return []
+    words = [f"{', '.join(dict.fromkeys(data))} ({day})" for day, data in by_time.items()]
+    return ["", f"Measured: {'; '.join(words)}."]
 
 
 def _bytes(memory: Mapping[str, Mapping[str, int]]) -> int:
@@ -300,14 +216,23 @@ def main() -> None:
     parser.add_argument("--work", type=Path, help="folder of cells that are done")
     parser.add_argument("--quick", action="store_true", help="one small cell")
     parser.add_argument("--out", type=Path, help="also write the results to this folder")
+    parser.add_argument("--only", metavar="DATA", help="measure these cells, keep those in --out")
     given = parser.parse_args()
+    kept = None
+    if given.only is not None:
+        if given.out is None:
+            parser.error("--only needs --out, the folder of the results to keep")
+        stem = results_stem(_NAME, environment())
+        kept = cells_to_keep(
+            json.loads((given.out / f"{stem}.json").read_text()), given.only, given.steps
+        )
     with tempfile.TemporaryDirectory() as temporary:
         work = given.work or Path(temporary)
         benchmark = Benchmark(
-            name="plan-predictions",
+            name=_NAME,
             command="python -m benchmarks.plan.predictions --data DATA",
             about="what `outsize plan` predicts beside what runs take",
-            run=partial(run, data=given.data.resolve(), steps=given.steps, work=work),
+            run=partial(run, data=given.data.resolve(), steps=given.steps, work=work, kept=kept),
             table=table,
         )
         measure(benchmark, given.out, quick=given.quick)

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.plan.predictions import RUNS, STORES, TRAIN
+from benchmarks.plan.planned_cells import RUNS, STORES, TRAIN
 from outsize.bench import Benchmark, measure
 from outsize.bench.runner import Say
 from outsize.training.strict_toml import override, to_toml

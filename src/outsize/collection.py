@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TypeGuard
 
 import torch
 from jaxtyping import Float, Int64
@@ -19,15 +18,12 @@ from outsize.contracts import (
     FeatureSelection,
     ReclusterReport,
     RowStore,
-    pool_features,
     pool_rows,
 )
-from outsize.contracts.bags import is_sum, joined_bags
 from outsize.contracts.features import FeatureInput as FeatureInput
-from outsize.contracts.fused import FusedRows
+from outsize.contracts.store_reading import read_features, read_ids
 from outsize.errors import ConfigError, DataError, IdError
-from outsize.kernels.distinct.distinct import distinct, offset_ids
-from outsize.kernels.gather.gather import gather
+from outsize.kernels.distinct.distinct import distinct
 from outsize.spec import FeatureSpec, MemoryUse, TableSpec
 from outsize.suggestions import few
 
@@ -144,11 +140,7 @@ class EmbeddingCollection(nn.Module):
         selection = self._selection(only)
         try:
             bags = selection.bags(inputs, allow_codes=False, allow_ragged=True)
-            if self._is_one_id_each(bags, selection):
-                lists = [self._stacked_ids(store, bags, selection)]
-            else:
-                flat = _flat_bags(bags, selection.features)
-                lists = self._ids_by_group(store, flat, selection.features)[1]
+            lists = read_ids(store, bags, selection)
         except (DataError, IdError) as error:
             store.fail_ahead(error)
             return
@@ -266,76 +258,10 @@ class EmbeddingCollection(nn.Module):
         """The vectors of features: one tensor if one gather is enough, or one per feature."""
         with self._failing_on_all_ranks():
             bags = selection.bags(inputs, allow_codes=self.store is None, allow_ragged=allow_ragged)
-            if self._is_one_id_each(bags, selection):
-                return self._read_stacked(bags, selection)
-            read = self._read_tables if self.store is None else self._read_store
-            return read(bags, selection.features)
-
-    def _is_one_id_each(
-        self, bags: Sequence[Bag | Codes], selection: FeatureSelection
-    ) -> TypeGuard[Sequence[Bag]]:
-        """Whether one gather is enough: a store of one width, and single, unweighted ids."""
-        return (
-            self.store is not None
-            and len(self.store.layout.groups) == 1
-            and not selection.has_padding
-            and all(isinstance(bag, Bag) and bag.is_one_id_each for bag in bags)
-            and len({bag.batch_size for bag in bags}) == 1
-        )
-
-    def _read_stacked(
-        self, bags: Sequence[Bag], selection: FeatureSelection
-    ) -> Float[Tensor, "batch features dim"]:
-        assert self.store is not None
-        shape = (bags[0].batch_size, len(bags), -1)
-        rows_of = self._stacked_ids(self.store, bags, selection)
-        if (fused := self._fused()) is not None:
-            return fused.look_up([rows_of], [None])[0].view(*shape)
-        found = distinct(rows_of, self.store.layout.num_rows)
-        (rows,) = self._rows(self.store, found.ids)
-        return gather(rows, found).view(*shape[:2], rows.shape[1])
-
-    def _stacked_ids(
-        self, store: RowStore, bags: Sequence[Bag], selection: FeatureSelection
-    ) -> Int64[Tensor, " _"]:
-        """The checked store ids of features with one id each: of all features, by example."""
-        ids = torch.stack([bag.values for bag in bags], dim=1)
-        offsets = selection.offsets(store.layout, ids.device)
-        rows_of = offset_ids(ids, selection.guard.prepare(ids.device), offsets)
-        return (selection.guard(ids) + offsets).flatten() if rows_of is None else rows_of
-
-    def _read_store(
-        self, bags: Sequence[Bag | Codes], features: Sequence[FeatureSpec]
-    ) -> list[Float[Tensor, "batch dim"]]:
-        assert self.store is not None
-        flat = _flat_bags(bags, features)
-        members, together = self._ids_by_group(self.store, flat, features)
-        if (fused := self._fused()) is not None:
-            return _fused_vectors(fused, features, flat, members, together)
-        # Store ids ascend group by group, so the distinct ids of the groups are in order.
-        found = [distinct(part, self.store.layout.num_rows) for part in together]
-        rows = self._rows(self.store, torch.cat([part.ids for part in found]))
-        vectors: dict[int, Tensor] = {}
-        for group, part, own in zip(members, found, rows, strict=True):
-            pooled = pool_features(
-                own, part, [flat[i] for i in group], [features[i].pooling for i in group]
-            )
-            vectors.update(zip(group, pooled, strict=True))
-        return [vectors[i] for i in range(len(features))]
-
-    def _ids_by_group(
-        self, store: RowStore, bags: Sequence[Bag], features: Sequence[FeatureSpec]
-    ) -> tuple[list[list[int]], list[Int64[Tensor, " _"]]]:
-        """The features of each group of the store, and their checked store ids."""
-        layout = store.layout
-        members: list[list[int]] = [[] for _ in layout.groups]
-        for index, feature in enumerate(features):
-            members[layout.group_of(feature.table)].append(index)
-        ids = [
-            store.guard(f.table, bag.values) + layout.offsets[f.table]
-            for f, bag in zip(features, bags, strict=True)
-        ]
-        return members, [torch.cat([ids[i] for i in group] or [ids[0][:0]]) for group in members]
+            if self.store is None:
+                return self._read_tables(bags, selection.features)
+            trains = self.training and torch.is_grad_enabled()
+            return read_features(self.store, bags, selection, trains)
 
     def _read_tables(
         self, bags: Sequence[Bag | Codes], features: Sequence[FeatureSpec]
@@ -359,11 +285,6 @@ class EmbeddingCollection(nn.Module):
                 )
         return vectors
 
-    def _fused(self) -> FusedRows | None:
-        """What updates rows in the backward pass, if this look-up is for training."""
-        assert self.store is not None
-        return self.store.fused if self.training and torch.is_grad_enabled() else None
-
     @contextmanager
     def _failing_on_all_ranks(self) -> Iterator[None]:
         """If any rank has an invalid batch, all raise; otherwise the others would hang."""
@@ -373,51 +294,3 @@ class EmbeddingCollection(nn.Module):
             if self.store is not None:
                 self.store.fail()
             raise
-
-    def _rows(self, store: RowStore, ids: Int64[Tensor, " n"]) -> tuple[Float[Tensor, "_ _"], ...]:
-        if self.training and torch.is_grad_enabled():
-            return store.checkout(ids)
-        return tuple(rows.float() for rows in store.peek(ids))
-
-
-def _flat_bags(bags: Sequence[Bag | Codes], features: Sequence[FeatureSpec]) -> list[Bag]:
-    """The bags of features without padding; with a store, there are no codes."""
-    return [
-        bag.flat(f.padding_id)
-        for f, bag in zip(features, bags, strict=True)
-        if isinstance(bag, Bag)  # `FeatureSelection.bags` refuses codes
-    ]
-
-
-def _fused_vectors(
-    fused: FusedRows,
-    features: Sequence[FeatureSpec],
-    bags: Sequence[Bag],
-    members: Sequence[Sequence[int]],
-    ids: Sequence[Int64[Tensor, " _"]],
-) -> list[Float[Tensor, "batch dim"]]:
-    """The pooled vectors of features whose rows are updated in the backward pass.
-
-    Args:
-        fused: Looks up the rows.
-        features: The features.
-        bags: Flat bags of each feature.
-        members: The features of each group.
-        ids: Store ids of each group.
-    """
-    for feature, bag in zip(features, bags, strict=True):
-        if not is_sum(bag, feature.pooling):
-            raise ConfigError(
-                f"feature {feature.name!r}: fused rows are pooled by sum or mean, without trained "
-                "weights: make the row optimizer with fused=False"
-            )
-    joined = [
-        joined_bags([bags[i] for i in own], [features[i].pooling for i in own]) if own else None
-        for own in members
-    ]
-    found: dict[int, Tensor] = {}
-    for own, lines in zip(members, fused.look_up(ids, joined), strict=True):
-        if own:
-            vectors = lines.split([bags[i].batch_size for i in own])
-            found.update(zip(own, vectors, strict=True))
-    return [found[i] for i in range(len(features))]

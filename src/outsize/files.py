@@ -77,17 +77,26 @@ def finish_partial(partial: Path, final: Path) -> None:
 
 def write_text_atomically(path: Path, text: str) -> None:
     """Write a small file so that a reader sees either the old or the new content, never a part."""
+    with whole_file(path) as file:
+        file.write(text.encode())
+
+
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to write that gets its name at the end; an error leaves the old one."""
     partial = path.with_name(f"{path.name}.partial")
     try:
         with partial.open("wb") as file:
-            file.write(text.encode())
+            yield file
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
-    except OSError as error:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             partial.unlink()
-        raise WriteError(f"could not write {path}: {reason_of(error)}") from error
+        if isinstance(error, OSError):
+            raise WriteError(f"could not write {path}: {reason_of(error)}") from error
+        raise
 
 
 def append_line(path: Path, line: str) -> None:
@@ -156,6 +165,8 @@ def _write_hashed(
 
 
 def _bytes_of(tensor: Tensor) -> Iterator[memoryview]:
+    if not tensor.numel():  # which may have a stride of 0, and no other view
+        return
     flat = tensor.contiguous().reshape(-1).view(torch.uint8)
     for piece in flat.split(_CHUNK_BYTES):
         yield memoryview(piece.cpu().numpy())

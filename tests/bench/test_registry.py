@@ -8,6 +8,7 @@ import pytest
 from outsize.bench import BENCHMARKS, run_benchmark
 from outsize.bench.calibrate import ABOUT
 from outsize.bench.registry import MOVED
+from outsize.bench.runner import write_results
 from outsize.errors import ConfigError
 
 
@@ -25,3 +26,11 @@ def test_a_name_that_moved_is_refused_with_the_command_that_runs_it(name):
     assert len(str(caught.value).splitlines()) == 1
     module = import_module(MOVED[name].removeprefix("python -m "))
     assert (module.BENCHMARK.name, module.BENCHMARK.command) == (name, MOVED[name])
+
+
+def test_results_and_their_page_are_written_together(tmp_path):
+    write_results(tmp_path / "speed", {"seconds": 1}, "old")
+    with pytest.raises(UnicodeEncodeError):
+        write_results(tmp_path / "speed", {"seconds": 2}, "no text: \ud800")
+    found = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert found == {"speed.json": '{\n "seconds": 1\n}\n', "speed.md": "old"}

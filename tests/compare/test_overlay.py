@@ -7,6 +7,7 @@ import pytest
 
 import outsize
 from outsize.cli import main
+from outsize.compare.finished import compare_runs, runs_table
 from outsize.compare.named_runs import config_differences, read_runs, short_names
 from outsize.compare.overlay_page import overlay_page
 from outsize.errors import ConfigError
@@ -80,6 +81,14 @@ def test_a_run_without_times_is_named(runs, tmp_path):
     log.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     page = overlay_page(read_runs([tmp_path / "older", runs / "two/run"]))
     assert "There are no times in the log of older." in page
+    older, timed = compare_runs([tmp_path / "older", runs / "two/run"])
+    assert older["train_s"] is None, "the time of its last call is another quantity"
+    assert timed["train_s"] == max(
+        line["train_s"] for line in RunFolder(runs / "two/run").metrics()
+    )
+    table = runs_table([older, timed])
+    assert table.columns[-1] == "time of training"
+    assert table.rows[0][-1] == "–"
     assert "configurations are the same" not in page
 
 

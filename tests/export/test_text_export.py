@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from function_runs import MERGE, functions_tree, write_package
 from processes import run
 
 import outsize
@@ -20,11 +21,7 @@ from outsize.training.run_weights import choose_checkpoint, load_weights
 from outsize.training.strict_toml import decode
 from outsize.training.tasks import TASKS
 
-PACKAGE = '''
-def merge(*iterables):
-    """Merge several sorted lists into one."""
-    return sorted(sum(iterables, []))
-
+STACK = '''
 
 class Stack:
     def push(self, value):
@@ -33,31 +30,12 @@ class Stack:
 '''
 
 
-def write_package(folder):
-    """A package of 60 functions, two of them told apart by their names."""
-    folder.mkdir()
-    (folder / "shelf.py").write_text(PACKAGE)
-    lines = []
-    for number in range(58):
-        lines.append(f"def take_{number}(word{number}):")
-        lines.append(f'    """Take the word{number} number {number} of all."""')
-        lines.append(f"    return word{number}")
-    (folder / "many.py").write_text("\n".join(lines))
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A run, its task with the best weights, and its export; tests only read them."""
     folder = tmp_path_factory.mktemp("functions")
-    write_package(folder / "packages")
-    tree = {
-        "data": {"kind": "pydocs", "folders": [str(folder / "packages")], "validation": 0.2,
-                 "test": 0.2, "cache": str(folder / "cache")},
-        "model": {"kind": "text", "dim": 64, "min_count": 1, "num_buckets": 500},
-        "embeddings": {"dim": 64},
-        "negatives": {"kind": "in-batch"},
-        "train": {"batch_size": 16, "epochs": 2, "device": "cpu"},
-    }  # fmt: skip
+    write_package(folder / "packages", MERGE + STACK)
+    tree = functions_tree(folder / "packages")
     config = decode(RunConfig, tree, "test")
     result = outsize.train(config, folder / "run", quiet=True)
     export_run(result.out, folder / "exported")

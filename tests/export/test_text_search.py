@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 import torch
+from function_runs import MERGE, functions_tree, write_package
 
 import outsize
 from outsize.cli import main
@@ -24,11 +25,7 @@ from outsize.training.export_run import export_run
 from outsize.training.strict_toml import decode
 
 uvicorn = pytest.importorskip("uvicorn")
-PACKAGE = '''
-def merge(*iterables):
-    """Merge several sorted lists into one."""
-    return sorted(sum(iterables, []))
-
+ESCAPE = '''
 
 def escape(text):
     """Escape a text with <script>alert(1)</script> for a page."""
@@ -36,32 +33,15 @@ def escape(text):
 '''
 
 
-def write_package(folder):
-    folder.mkdir()
-    (folder / "shelf.py").write_text(PACKAGE.replace("\\\\x1b", "\x1b"))
-    lines = []
-    for number in range(58):
-        lines.append(f"def take_{number}(word{number}):")
-        lines.append(f'    """Take the word{number} number {number} of all."""')
-        lines.append(f"    return word{number}")
-    (folder / "many.py").write_text("\n".join(lines))
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A folder with a run, its export, and the export of an earlier step; tests only read them."""
     folder = tmp_path_factory.mktemp("functions")
-    write_package(folder / "packages")
+    write_package(folder / "packages", MERGE + ESCAPE)
     tree = {
-        "data": {"kind": "pydocs", "folders": [str(folder / "packages")], "validation": 0.2,
-                 "test": 0.2, "cache": str(folder / "cache")},
-        "model": {"kind": "text", "dim": 64, "min_count": 1, "num_buckets": 500},
-        "embeddings": {"dim": 64},
-        "negatives": {"kind": "in-batch"},
-        "train": {"batch_size": 16, "epochs": 2, "steps": 4, "validate_every": 2,
-                  "early_stop": False, "device": "cpu"},
+        **functions_tree(folder / "packages", steps=4, validate_every=2, early_stop=False),
         "checkpoint": {"every": 2},
-    }  # fmt: skip
+    }
     result = outsize.train(decode(RunConfig, tree, "test"), folder / "run", quiet=True)
     export_run(result.out, folder / "exported", step=4)
     export_run(result.out, folder / "earlier", step=2)

@@ -120,7 +120,7 @@ def test_a_plan_scales_its_times_by_the_reference_of_the_calibration():
     assert slow.dense_s > 50 * fast.dense_s
 
 
-def test_overlap_changes_no_bytes_and_makes_the_time_an_upper_bound():
+def test_overlap_changes_no_bytes_and_what_it_hides_is_not_counted():
     plans = [
         Planner(
             make_config(
@@ -134,4 +134,5 @@ def test_overlap_changes_no_bytes_and_makes_the_time_an_upper_bound():
     ]  # fmt: skip
     assert plans[0].traffic.sent_bytes == plans[1].traffic.sent_bytes
     assert any("nothing overlaps" in note for note in plans[0].notes)
-    assert any("an upper bound" in note for note in plans[1].notes)
+    assert any("does not count what embeddings.overlap hides" in note for note in plans[1].notes)
+    assert not any("upper bound" in note for note in plans[1].notes)

@@ -42,6 +42,27 @@ def test_a_cache_keeps_the_contract_of_a_store(num_rows, read, write, eviction, 
     check(lambda specs: CachedStore(LocalStore(specs), num_rows, read, write, eviction))
 
 
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10_000), num_steps=st.integers(0, 30))
+def test_after_a_flush_the_memory_of_a_cache_does_not_depend_on_its_history(seed, num_steps):
+    """So a plan, whose ranks draw other negatives than those of the run, counts the same bytes."""
+
+    def used(ranks):
+        store = CachedStore(ShardedStore([SPEC], group=ranks), 6, read_staleness=0)
+        store.bind(SGDRule(0.1))
+        new = store.memory_use()
+        draws = torch.Generator().manual_seed(seed + ranks.rank)
+        for _ in range(num_steps):
+            ids = torch.randint(20, (8,), generator=draws).unique()
+            store.exchange(None, ids)
+            store.submit(RowUpdate(ids, (torch.ones(len(ids), 3),), torch.ones_like(ids)))
+        store.flush()
+        return new, store.memory_use()
+
+    for new, flushed in run_as_ranks(2, used):
+        assert flushed == new
+
+
 @settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 10_000),

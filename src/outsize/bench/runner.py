@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from outsize.files import write_text_atomically
+from outsize.files import whole_file
 from outsize.reporting.environment import environment
 from outsize.reporting.progress import print_line
 
@@ -86,8 +87,12 @@ def results_page(title: str, results: Mapping[str, Any], body: str) -> str:
 def write_results(stem: Path, results: Mapping[str, Any], page: str) -> None:
     """Write `<stem>.json` and `<stem>.md`, and the folder if there is none.
 
-    Each file is written whole or not at all.
+    Both are written whole, or neither is.
     """
     stem.parent.mkdir(parents=True, exist_ok=True)
-    write_text_atomically(stem.with_name(f"{stem.name}.json"), json.dumps(results, indent=1) + "\n")
-    write_text_atomically(stem.with_name(f"{stem.name}.md"), page)
+    texts = {".json": json.dumps(results, indent=1) + "\n", ".md": page}
+    with contextlib.ExitStack() as stack:
+        for ending, text in texts.items():
+            file = stack.enter_context(whole_file(stem.with_name(f"{stem.name}{ending}")))
+            file.write(text.encode())
+            file.flush()  # a full disk is noticed before the first file gets its name

@@ -44,6 +44,10 @@ _ABOUT = "Train embedding models that outsize your memory."
 _OF_THE_MACHINE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT)
 """What may befall any file, and is never a defect of ours; other errors of the system may be."""
 _ON_SEVERAL_RANKS = ("train",)
+_AFTER_A_STOP = {
+    "train": "a run that was saved goes on with --resume",
+    "compare": "the same command goes on: finished runs are kept",
+}
 
 COMMANDS: dict[str, Callable[..., dict[str, Any]]] = {
     "init": init,
@@ -72,18 +76,15 @@ def main(arguments: list[str] | None = None) -> None:
     )
     app.callback(help=_ABOUT)(_options)
     for name, command in COMMANDS.items():
-        app.command(name)(_interruptible(_alone(name, command)))
+        app.command(name)(_interruptible(name, _alone(name, command)))
     as_json = "--json" in words
     try:
         result = app(words, standalone_mode=False)
     except OutsizeError as error:
         _fail(str(error), as_json, is_own=isinstance(error, LostRanksError))
-    except _Interrupted:
+    except _Interrupted as stop:
         if is_first_rank():
-            say(
-                "stopped; what was saved goes on: train with --resume, compare with the same "
-                "command"
-            )
+            say("; ".join(["stopped", *stop.args]))
         leave(130)
     except Exception as error:
         if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE and error.filename:
@@ -118,15 +119,29 @@ class _Interrupted(Exception):
     """Ctrl-C or SIGTERM, past typer, which would turn it into a bare exit code."""
 
 
-def _interruptible(command: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+def _interruptible(
+    name: str, command: Callable[..., dict[str, Any]]
+) -> Callable[..., dict[str, Any]]:
+    way_on = [_AFTER_A_STOP[name]] if name in _AFTER_A_STOP else []
+
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> dict[str, Any]:
         try:
             return command(*args, **kwargs)
         except KeyboardInterrupt:
-            raise _Interrupted from None
+            raise _Interrupted(*way_on) from None
+        except Exception as error:
+            if isinstance(error, OutsizeError | OSError) or not _follows_a_stop(error):
+                raise
+            raise _Interrupted(*way_on) from None
 
     return run
+
+
+def _follows_a_stop(error: BaseException) -> bool:
+    """Whether an error arose from a stop, such as that of a module that is imported in part."""
+    cause = error.__context__
+    return isinstance(cause, KeyboardInterrupt) or (cause is not None and _follows_a_stop(cause))
 
 
 def _print_version(asked: bool | None) -> None:

@@ -13,36 +13,36 @@ from outsize.registries import name_of
 from outsize.reporting.quantities import format_bytes
 from outsize.training.config import RunConfig
 from outsize.training.metric_names import label_of, metrics_of, number_of, quality_names
-from outsize.training.report.history import Line
+from outsize.training.report.history import RunHistory
 from outsize.training.run_folder import RunFolder
 from outsize.training.store_config import StoreConfig
 from outsize.training.tables_config import TablesConfig
 
 
 def compare_runs(folders: Sequence[Path]) -> list[dict[str, Any]]:
-    """Metrics, memory and time of finished runs, in the order given."""
+    """Metrics, memory and time of training of finished runs, in the order given."""
     return [_facts_of(RunFolder(folder)) for folder in folders]
 
 
-def facts_of(folder: RunFolder, config: RunConfig, lines: Sequence[Line]) -> dict[str, Any]:
-    """Metrics, memory and time of a run, as far as its log has them.
+def facts_of(folder: RunFolder, config: RunConfig, history: RunHistory) -> dict[str, Any]:
+    """Metrics, memory and time of training of a run, as far as its log has them.
 
     Args:
         folder: The run.
         config: Its configuration.
-        lines: The lines of its log.
+        history: Its log.
     """
-    tests = [line for line in lines if line["split"] == "test"]
+    tests = history.of("test")
     test = metrics_of(tests[-1]) if tests else {}
     summary = folder.summary() or {}
     return {
         "run": str(folder.path),
         "model": name_of(MODELS, config.model),
         "embeddings": _embeddings_of(config),
-        "steps": max((line["step"] for line in lines), default=0),
+        "steps": history.last_step,
         "test": {n: v for n, v in test.items() if n == "loss" or n in quality_names(test)},
         "total_bytes": summary.get("memory", {}).get("total_bytes"),
-        "elapsed_s": summary.get("elapsed_s"),
+        "train_s": history.train_s,
     }
 
 
@@ -52,25 +52,26 @@ def runs_table(runs: Sequence[dict[str, Any]]) -> TextTable:
     rows = []
     for run in runs:
         metrics = [number_of(run["test"][name]) if name in run["test"] else "–" for name in names]
-        size, seconds = run["total_bytes"], run["elapsed_s"]
+        size, seconds = run["total_bytes"], run["train_s"]
         rows.append([
             run["run"], run["model"], run["embeddings"], f"{run['steps']:,}", *metrics,
             "–" if size is None else format_bytes(size),
             "–" if seconds is None else f"{seconds:,.0f} s",
         ])  # fmt: skip
-    columns = ("run", "model", "embeddings", "steps", *map(label_of, names), "memory", "time")
+    known = ("run", "model", "embeddings", "steps")
+    columns = (*known, *map(label_of, names), "memory", "time of training")
     return TextTable("Test metrics at the best validation", columns, rows)
 
 
 def _facts_of(folder: RunFolder) -> dict[str, Any]:
     if not folder.holds_run():
         raise ConfigError(f"{folder.path} holds no run: name folders of runs, or one run file")
-    config, lines = folder.config(), folder.metrics()
-    if not any(line["split"] == "test" for line in lines):
+    history = RunHistory(folder.metrics())
+    if not history.of("test"):
         raise ConfigError(
             f"the run in {folder.path} is not finished: continue it with outsize train --resume"
         )
-    return facts_of(folder, config, lines)
+    return facts_of(folder, folder.config(), history)
 
 
 def _embeddings_of(config: RunConfig) -> str:

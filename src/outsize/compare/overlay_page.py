@@ -37,14 +37,8 @@ def overlay_page(runs: Sequence[NamedRun]) -> str:
 
 
 def result_facts(runs: Sequence[NamedRun]) -> list[dict[str, Any]]:
-    """Metrics, memory and time of each run, as far as they are known."""
-    found = []
-    for run in runs:
-        facts = facts_of(run.folder, run.config, run.history.lines)
-        if run.history.train_s is not None:
-            facts["elapsed_s"] = run.history.train_s
-        found.append(facts)
-    return found
+    """Metrics, memory and time of training of each run, as far as they are known."""
+    return [facts_of(run.folder, run.config, run.history) for run in runs]
 
 
 def _results(runs: Sequence[NamedRun]) -> str:

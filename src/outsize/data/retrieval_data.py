@@ -112,7 +112,14 @@ class RetrievalData:
     Attributes:
         item_counts: How often each item occurs in training pairs.
         num_cold_queries: Queries without a training pair.
+        tokenizer: What made tokens of texts, which the model takes over; `None` without texts.
+        item_texts: The `Texts` of items, likewise.
+        notes: What was left out or cut, in words, a line each.
     """
+
+    tokenizer: Any = None
+    item_texts: Any = None
+    notes: tuple[str, ...] = ()
 
     def __init__(
         self,

@@ -104,7 +104,7 @@ class _Labels:
         )
 
     def _numbers(self, column: Any) -> NDArray[np.int64]:
-        from outsize.data.encoding.rows import to_text
+        from outsize.data.encoding.column_values import to_text
 
         text, _ = to_text(column)
         names = text.values.to_pylist()

@@ -23,7 +23,7 @@ from outsize.export.tables import build_exported_table
 from outsize.export.text_models import TextSearcher, load_tokenizer
 from outsize.export.weights import load_weights, opened
 from outsize.export.write import BATCH_SIZE
-from outsize.models import CLICK_MODELS, ClickModel, GraphModel, RetrievalModel, TextModel
+from outsize.models import CLICK_MODELS, ClickModel, GraphModel, RetrievalModel
 from outsize.models.text import NoEmbeddings
 from outsize.spec import FeatureSpec
 
@@ -56,16 +56,22 @@ def load_exported(folder: str | Path) -> Any:
         raise unreadable(folder, f"{CONFIG}: {type(error).__name__}: {one_line(error)}") from None
     if "encoder" not in config:
         load_weights(model, folder)
-    if isinstance(model, GraphModel):
+    _complete(model, config, folder)
+    return model.eval()
+
+
+def _complete(model: Any, config: Mapping[str, Any], folder: Path) -> None:
+    """Give a model what it needs for raw values: a predictor, or items to search."""
+    task = config.get("task", "click")
+    if task == "graph":
         model.predictor = load_predictor(folder, config, model)
-    elif isinstance(model, TextModel):
+    elif task == "retrieval" and "texts" in config:
         load_tokenizer(model, *model_settings(config, folder), folder, config)
         model.searcher = TextSearcher.of_folder(folder, config)
-    elif isinstance(model, RetrievalModel):
+    elif task == "retrieval":
         model.searcher = ItemSearcher.of_folder(folder, config)
     elif config.get("encoding") is not None:
         model.predictor = RowScorer.of_folder(folder, config, config.get("batch_size", BATCH_SIZE))
-    return model.eval()
 
 
 def build_embeddings(config: Mapping[str, Any], folder: Path) -> EmbeddingCollection:

@@ -15,7 +15,7 @@ from outsize.contracts import EmbeddingTable
 from outsize.errors import ConfigError
 from outsize.export.tables import CHUNK_ROWS, exported_names, exported_table, rows_of_store
 from outsize.hashing import derive_seed
-from outsize.models import ClickModel, ClickModelConfig, RetrievalModelConfig, TextModel, TwoTower
+from outsize.models import ClickModel, ClickModelConfig, RetrievalModel, RetrievalModelConfig
 from outsize.nn.rows import pq_size, table_from_rows
 from outsize.spec import Budget, Init, TableSpec
 from outsize.suggestions import suggestion
@@ -126,17 +126,14 @@ def quantize_click_model(
 
 
 def quantize_retrieval_model(
-    model: TwoTower | TextModel, config: RetrievalModelConfig, quantization: Quantization
-) -> tuple[TwoTower | TextModel, list[TableChange]]:
+    model: RetrievalModel, config: RetrievalModelConfig, quantization: Quantization
+) -> tuple[RetrievalModel, list[TableChange]]:
     """A retrieval model over quantized tables; as `quantize_click_model`."""
     embeddings, changes = quantize_embeddings(model.embeddings, quantization)
     made = config.build(
         embeddings, model.query_features, model.item_features, 0, sorted(model.numbers)
     )
-    assert isinstance(made, TwoTower | TextModel)
-    if isinstance(made, TextModel) and isinstance(model, TextModel):
-        assert model.tokenizer is not None
-        made.use_tokenizer(model.tokenizer)
+    made.use_tokenizer(model.tokenizer)
     _copy_dense(model, made)
     return made.eval(), changes
 

@@ -19,13 +19,13 @@ from outsize.errors import ConfigError, DataError, OutsizeError, one_line
 from outsize.export.format import CONFIG, VOCABULARIES, WEIGHTS, unreadable
 from outsize.export.pairs import ItemNames, PairFiles, listed_items, unknown_items
 from outsize.export.tables import exported_tables
-from outsize.export.text_bytes import as_bytes, from_bytes
 from outsize.export.weights import opened
 from outsize.export.write import BATCH_SIZE, dense_state, table_state, write_folder
 from outsize.json_files import SchemaError
 from outsize.kernels.ragged import Ragged
-from outsize.models import RETRIEVAL_MODELS, RetrievalModel, RetrievalModelConfig, TwoTower
+from outsize.models import RETRIEVAL_MODELS, RetrievalModel, RetrievalModelConfig
 from outsize.registries import name_of
+from outsize.text_bytes import as_bytes, from_bytes
 
 if TYPE_CHECKING:
     from outsize.data.entity_encoder import EntityEncoder
@@ -49,7 +49,7 @@ class FoundItems:
 
 def write_exported_retrieval(
     folder: str | Path,
-    model: TwoTower,
+    model: RetrievalModel,
     config: RetrievalModelConfig,
     vectors: Float32[Tensor, "num_items dim"],
     names: Sequence[str],
@@ -60,7 +60,7 @@ def write_exported_retrieval(
     pairs: Mapping[str, Any] | None = None,
     cold: NDArray[np.uint64] | None = None,
 ) -> dict[str, Any]:
-    """Write a two-tower model with its items to a folder, atomically.
+    """Write a retrieval model with its items to a folder, atomically.
 
     Args:
         folder: The folder to write; it must be new or empty.
@@ -167,7 +167,10 @@ class ItemSearcher:
             if set(file.keys()) != {"vectors", "names", "ends"}:
                 raise unreadable(folder, f"{ITEMS} does not hold vectors, names and ends")
             vectors = file.get_tensor("vectors")
-            names = from_bytes(file.get_tensor("names"), file.get_tensor("ends"))
+            try:
+                names = from_bytes(file.get_tensor("names"), file.get_tensor("ends"))
+            except ValueError as error:
+                raise unreadable(folder, f"the names in {ITEMS} cannot be read: {error}") from None
         if len(names) != len(vectors):
             raise unreadable(folder, f"{ITEMS} names {len(names):,} of {len(vectors):,} items")
         encoder, cold, pairs = None, None, None

@@ -15,7 +15,7 @@ from outsize.export.retrieval import ItemSearcher
 from outsize.export.score_files import FileScores, cannot_score, file_progress, file_to_read
 from outsize.export.score_output import ScoreOutput
 from outsize.interrupts import check_stop
-from outsize.models import RetrievalModel, TextModel
+from outsize.models import RetrievalModel
 
 
 def search_file(
@@ -49,7 +49,7 @@ def search_file(
     from outsize.data.encoding.sources import read_chunks
 
     searcher = model.searcher
-    if isinstance(model, TextModel):
+    if model.tokenizer is not None:
         raise ConfigError(
             "this model searches for texts, not for rows of a file: call "
             "outsize.load_exported(DIR).search(texts, k)"

@@ -25,13 +25,13 @@ from outsize.export.retrieval import (
     other_length,
 )
 from outsize.export.tables import exported_tables
-from outsize.export.text_bytes import TextBytes, as_bytes
 from outsize.export.weights import opened
 from outsize.export.write import BATCH_SIZE, dense_state, table_state, write_folder
 from outsize.json_files import SchemaError
-from outsize.models import RETRIEVAL_MODELS, RetrievalModel, TextModel, TextModelConfig
+from outsize.models import RETRIEVAL_MODELS, RetrievalModel, RetrievalModelConfig, TextModel
 from outsize.registries import name_of
 from outsize.suggestions import few, shortened
+from outsize.text_bytes import TextBytes, as_bytes
 
 _TEXT, _ENDS = "text", "text_ends"
 
@@ -53,8 +53,8 @@ class ItemTexts:
 
 def write_exported_texts(
     folder: str | Path,
-    model: TextModel,
-    config: TextModelConfig,
+    model: RetrievalModel,
+    config: RetrievalModelConfig,
     vectors: Float32[Tensor, "num_items dim"],
     items: ItemTexts,
     training: Mapping[str, Any] | None = None,
@@ -76,7 +76,7 @@ def write_exported_texts(
     assert model.tokenizer is not None
     tokenizer, tensors = model.tokenizer.state()
     settings: dict[str, Any] = dataclasses.asdict(config)  # type: ignore[call-overload]
-    if model.has_own_folder:
+    if model.write_encoder is not None:
         settings["path"] = ENCODER
     content = {
         "task": "retrieval",
@@ -95,7 +95,7 @@ def write_exported_texts(
         "batch_size": BATCH_SIZE,
         "training": dict(training or {}),
     }
-    dense = {} if model.has_own_folder else dense_state(model)
+    dense = dense_state(model) if model.write_encoder is None else {}
     texts = as_bytes(items.texts, _TEXT, _ENDS)
     for name, values in items.facts.items():
         texts |= _fact_tensors(name, values)
@@ -105,15 +105,16 @@ def write_exported_texts(
         TEXTS: texts,
         TOKENIZER: tensors,
     }
-    save = model.save_encoder if model.has_own_folder else None
-    written = write_folder(Path(folder), content, files, tables, dense, dict(data or {}), save)
-    if save is not None:
+    written = write_folder(
+        Path(folder), content, files, tables, dense, dict(data or {}), model.write_encoder
+    )
+    if model.write_encoder is not None:
         written["num_parameters"] = sum(weight.numel() for weight in model.parameters())
     return written
 
 
 def load_tokenizer(
-    model: TextModel,
+    model: RetrievalModel,
     kind: str,
     settings: Mapping[str, Any],
     folder: Path,
@@ -121,7 +122,6 @@ def load_tokenizer(
 ) -> None:
     """Give an exported text model, of some kind and settings, its tokenizer."""
     made = RETRIEVAL_MODELS[kind](**settings)
-    assert isinstance(made, TextModelConfig)
     with opened(folder, TOKENIZER) as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     try:

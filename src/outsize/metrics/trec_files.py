@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import torch
 
-from outsize.errors import DataError, WriteError
-from outsize.files import reason_of
+from outsize.errors import DataError
+from outsize.files import reason_of, whole_file
 from outsize.metrics.ranking import RankingMetrics
 
 Ranking = Sequence[tuple[str, float]]
@@ -52,7 +50,7 @@ def writing_run(
     The file appears at the end, whole; an error leaves the old one. Arguments as of `write_run`.
     """
     name = _word(tag, "tag")
-    with _whole_file(path) as file:
+    with whole_file(path) as file:
 
         def add(query: str, ranking: Iterable[tuple[str, float]]) -> int:
             lines = [line.encode() for line in _run_lines(query, ranking, name)]
@@ -65,7 +63,7 @@ def writing_run(
 def write_qrels(path: Path, judgements: Judgements) -> int:
     """Write relevance judgements atomically, and return the number of lines."""
     count = 0
-    with _whole_file(path) as file:
+    with whole_file(path) as file:
         for query, grades in judgements.items():
             for item, grade in grades.items():
                 line = f"{_word(query, 'query')} 0 {_word(item, 'item')} {grade:d}\n"
@@ -191,24 +189,6 @@ def _word(text: str, kind: str) -> str:
             "TREC files: use ids without it"
         )
     return text
-
-
-@contextlib.contextmanager
-def _whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A file to write that gets its name at the end; an error leaves the old file."""
-    partial = path.with_name(f"{path.name}.partial")
-    try:
-        with partial.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        if isinstance(error, OSError):
-            raise WriteError(f"could not write {path}: {reason_of(error)}") from error
-        raise
 
 
 def _lines(path: Path, num_words: int, form: str) -> Iterator[tuple[int, list[str]]]:

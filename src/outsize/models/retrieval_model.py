@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from jaxtyping import Float
@@ -26,11 +27,19 @@ class RetrievalModel(nn.Module, ABC):
     Attributes:
         embeddings: The features of queries and items.
         dim: Width of the vectors.
+        query_features: The features of queries; a model that does not say them is not exported.
+        item_features: The features of items, likewise.
+        numbers: The features among them that are numbers, not ids.
+        tokenizer: How texts become tokens, for a model that reads texts.
         searcher: How items are found for raw rows; `outsize.load_exported` sets it.
     """
 
     embeddings: EmbeddingCollection
     dim: int
+    query_features: tuple[str, ...] = ()
+    item_features: tuple[str, ...] = ()
+    numbers: frozenset[str] = frozenset()
+    tokenizer: Any = None
     searcher: Searcher | None = None
 
     @abstractmethod
@@ -46,6 +55,19 @@ class RetrievalModel(nn.Module, ABC):
     ) -> tuple[Float[Tensor, "batch dim"], Float[Tensor, "n dim"]]:
         """Encode queries and items in one call, for training."""
         return self.encode_queries(queries), self.encode_items(items)
+
+    def use_tokenizer(self, tokenizer: Any) -> None:
+        """Take the tokenizer of the data; `None` for data without texts."""
+        self.tokenizer = tokenizer
+
+    @property
+    def write_encoder(self) -> Callable[[Path], None] | None:
+        """Writes weights and tokenizer as a folder of the model's own, for an export.
+
+        The configuration of such a model names that folder as `path`. `None` for a model whose
+        weights are written as those of others.
+        """
+        return None
 
     def search(self, rows: Any, k: int = 10, exclude: Any = None) -> Any:
         """The best items for queries of raw values, exactly, over all items of the training data.
@@ -74,6 +96,15 @@ class RetrievalModelConfig(ABC):
     task: ClassVar[str] = "retrieval"
     reads_texts: ClassVar[bool] = False
     """Whether the model encodes texts, and no other features."""
+
+    @property
+    def has_tables(self) -> bool:
+        """Whether the model reads tables, as `[embeddings]` describes them."""
+        return True
+
+    def load_tokenizer(self, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Any:
+        """The tokenizer that an export holds."""
+        raise ConfigError(f"{type(self).__name__} has no tokenizer to load")
 
     @abstractmethod
     def features_of(self, known: Sequence[str], side: str) -> tuple[str, ...]:

@@ -13,7 +13,8 @@ import torch
 from outsize.errors import BudgetError, ConfigError
 from outsize.plan.counted_memory import trained_tables
 from outsize.plan.peak import table_bytes
-from outsize.plan.planning import Plan, Planner
+from outsize.plan.plan import Plan
+from outsize.plan.planning import Planner
 from outsize.plan.simulation import simulate
 from outsize.training.config import RunConfig
 from outsize.training.store_config import CacheConfig, StoreConfig

@@ -1,16 +1,16 @@
-"""What a run will take: rows, parameters, memory, steps, disk and bytes between ranks."""
+"""Plan a run from its data, its model and simulated ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
 from outsize.data.click_data import SPLITS
 from outsize.errors import ConfigError
-from outsize.models import MODELS, TextModelConfig
+from outsize.models import MODELS
 from outsize.negatives import ItemCache, NegativeCacheConfig
 from outsize.plan.counted_memory import (
     embedding_memory,
@@ -22,13 +22,14 @@ from outsize.plan.counted_memory import (
 from outsize.plan.dry_step import DryStep, dry_step, resident_bytes
 from outsize.plan.machine import Machine, Pace
 from outsize.plan.many_ranks import busiest_owner, extrapolate, lasting_hit_rate, rule_error
-from outsize.plan.peak import PeakParts, peak_parts, table_bytes
+from outsize.plan.peak import peak_parts, table_bytes
+from outsize.plan.plan import Plan
 from outsize.plan.reads import recording_store
 from outsize.plan.rowless import RecordedConfig, RowlessConfig
 from outsize.plan.step_time import Exchange, StepTime, busiest_bytes, moves_of
 from outsize.plan.traffic import MOST_RANKS, SAMPLE_STEPS, Sample, Traffic
 from outsize.registries import name_of
-from outsize.spec import MemoryUse, TableSpec
+from outsize.spec import MemoryUse
 from outsize.training.available_memory import available_bytes
 from outsize.training.config import RunConfig
 from outsize.training.loop_state import dense_state
@@ -40,97 +41,6 @@ _RANK_STEPS = 4000  # of all ranks together
 _RANK_STEPS_OF_MANY = 1600  # if several numbers of ranks are simulated
 _EASILY = 0.25  # of the memory that is available
 _ALONE_STEPS = 20  # whose rows are timed, where rows do not travel
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a run will take.
-
-    Attributes:
-        num_ranks: Number of ranks.
-        device: Where a rank trains.
-        num_examples: Examples by split, for data that has them.
-        tables: The tables.
-        table_memory: What each takes on the first rank, which has the most.
-        memory: What embeddings and caches take on each rank, as `MemoryUse` counts it.
-        total_memory: The same over all ranks, as a run's `summary.json` has it.
-        negative_cache: What a rank's part of the negative cache takes, if there is one.
-        num_dense: Trainable numbers besides embeddings.
-        peak: The memory of a rank at most, by part; main memory.
-        device_peak: The same of its accelerator; `None` on the CPU.
-        steps_per_epoch: Steps of one pass over the data.
-        num_steps: Steps in all, at most: a run may stop early.
-        checkpoint_bytes: Bytes of one checkpoint, of all ranks.
-        num_checkpoints: How many of them are on disk at most.
-        traffic: Bytes between ranks; `None` if rows do not travel, or it was not predicted.
-        limit_bytes: The memory that a rank may take; `None` if unknown.
-        time: The time of a step; `None` without a link or a calibration.
-        notes: What was not predicted, and why.
-    """
-
-    num_ranks: int
-    device: str
-    num_examples: dict[str, int]
-    tables: list[TableSpec]
-    table_memory: dict[str, MemoryUse]
-    memory: list[MemoryUse]
-    total_memory: MemoryUse
-    negative_cache: MemoryUse | None
-    num_dense: int
-    peak: PeakParts
-    device_peak: PeakParts | None
-    steps_per_epoch: int
-    num_steps: int
-    checkpoint_bytes: int
-    num_checkpoints: int
-    traffic: Traffic | None
-    limit_bytes: int | None
-    time: StepTime | None = None
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def fits(self) -> bool | None:
-        """Whether a rank stays within its memory; `None` if that is unknown."""
-        if self.limit_bytes is None:
-            return None
-        largest = max(self.peak.total, 0 if self.device_peak is None else self.device_peak.total)
-        return largest <= self.limit_bytes
-
-    @property
-    def disk_bytes(self) -> int:
-        """Bytes of all checkpoints that are kept."""
-        return self.checkpoint_bytes * self.num_checkpoints
-
-    def summary(self) -> dict[str, Any]:
-        """The plan as plain values, for JSON."""
-        return {
-            "fits": self.fits,
-            "limit_bytes": self.limit_bytes,
-            "ranks": self.num_ranks,
-            "device": self.device,
-            "examples": self.num_examples,
-            "tables": [
-                {"table": s.name, "rows": s.num_rows, "dim": s.dim}
-                | _plain(self.table_memory[s.name])
-                for s in self.tables
-            ],
-            "parameters": {
-                "embeddings": sum(use.num_parameters for use in self.table_memory.values()),
-                "dense": self.num_dense,
-            },
-            "memory_by_rank": [_plain(use) for use in self.memory],
-            "memory": _plain(self.total_memory),
-            "negative_cache": None if self.negative_cache is None else _plain(self.negative_cache),
-            "peak": self.peak.as_dict(),
-            "device_peak": None if self.device_peak is None else self.device_peak.as_dict(),
-            "steps_per_epoch": self.steps_per_epoch,
-            "steps": self.num_steps,
-            "checkpoint_bytes": self.checkpoint_bytes,
-            "disk_bytes": self.disk_bytes,
-            "traffic": None if self.traffic is None else _plain_traffic(self.traffic),
-            "time": None if self.time is None else self.time.summary(),
-            "notes": self.notes,
-        }
 
 
 class Planner:
@@ -159,7 +69,7 @@ class Planner:
             raise ConfigError(f"--examples must be at least 1, but got {num_examples}")
         if num_ranks < 1:
             raise ConfigError(f"--ranks must be at least 1, but got {num_ranks}")
-        if isinstance(config.model, TextModelConfig) and config.model.tables is None:
+        if not config.has_tables:
             raise ConfigError(
                 f"model.kind = {name_of(MODELS, config.model)!r} has no tables to plan: train it "
                 "for a few steps instead (--set train.steps=3)"
@@ -328,8 +238,8 @@ class Planner:
         )
         link, calibration = self._machine.full_link(), self._machine.calibration
         added = (
-            "their sum is an upper bound, since rows are exchanged while dense weights compute "
-            "(embeddings.overlap)"
+            "their sum does not count what embeddings.overlap hides: rows are exchanged while "
+            "dense weights compute"
             if config.embeddings.overlap
             else "nothing overlaps"
         )
@@ -445,15 +355,3 @@ def _own_limit(num_ranks: int) -> int | None:
     """The memory of a rank if all of them run on this machine."""
     free = available_bytes()
     return None if free is None else (free + resident_bytes()) // num_ranks
-
-
-def _plain(use: MemoryUse) -> dict[str, Any]:
-    return {**asdict(use), "total_bytes": use.total_bytes}
-
-
-def _plain_traffic(traffic: Traffic) -> dict[str, Any]:
-    return {
-        **asdict(traffic),
-        "hit_rate": traffic.hit_rate,
-        "bytes_per_step_and_rank": traffic.bytes_per_step,
-    }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from outsize.plan.budget import Way, peak_of
-from outsize.plan.planning import Plan
+from outsize.plan.plan import Plan
 from outsize.reporting.quantities import format_bytes
 from outsize.spec import MEMORY_KINDS
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from outsize.errors import ConfigError, ItemIndexError, WriteError
+from outsize.errors import ItemIndexError, WriteError
+from outsize.file_locks import folder_lock
 from outsize.files import reason_of
 from outsize.search.manifest import Manifest
 from outsize.search.segments import Rows, Segment, open_segments, write_state
@@ -26,27 +27,23 @@ class IndexFolder:
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
         """Lock the folder against other writers; readers need no lock."""
-        import fcntl
-
+        busy = (
+            f"another process writes to the index in {self.path}: wait for it, or open the "
+            "index read-only"
+        )
+        needs = (
+            "an index is written in a folder that this user may write to, and opened read-only "
+            "elsewhere"
+        )
         with contextlib.ExitStack() as stack:
             try:
-                file = stack.enter_context((self.path / ".lock").open("w"))
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ConfigError(
-                    f"another process writes to the index in {self.path}: wait for it, or open the "
-                    "index read-only"
-                ) from None
-            except FileNotFoundError:
-                raise ItemIndexError(
-                    f"{self.path} holds no item index: make one with ItemIndex.create"
-                ) from None
-            except OSError as error:
-                raise WriteError(
-                    f"could not lock {self.path / '.lock'}: {reason_of(error)}; an index is "
-                    "written in a folder that this user may write to, and opened read-only "
-                    "elsewhere"
-                ) from error
+                stack.enter_context(folder_lock(self.path, busy, needs))
+            except WriteError as error:
+                if isinstance(error.__cause__, FileNotFoundError):
+                    raise ItemIndexError(
+                        f"{self.path} holds no item index: make one with ItemIndex.create"
+                    ) from None
+                raise
             yield
 
     def read(

@@ -258,13 +258,16 @@ class RowCopies(CopyDirectory):
         """Invalidate all copies: each is read again before its next use.
 
         Rows whose copy was dropped as unprofitable may be admitted again. Rounding errors of copies
-        that are not dirty are dropped.
+        that are not dirty are dropped. The memory of the copies is then a function of the number of
+        slots, whatever has happened in them.
         """
         self.pending.masked_fill_(((self.ticks == 0) & ~self.leftover).unsqueeze(1), 0.0)
         self.clocks.fill_(-1)
         self.checks.zero_()
         self.balance.zero_()
         self._unprofitable.clear()
+        self._index.compact(self.ids)
+        self.dirty()  # shortens its list
 
     def load_directory(self, saved: Mapping[str, Tensor]) -> None:
         """Load what `directory` returned; values are read again from their owners."""

@@ -95,7 +95,7 @@ def profile_of(name: str, column: Column, total_rows: int, is_from_text: bool = 
     """
     import pyarrow as pa
 
-    from outsize.data.encoding.rows import to_numbers, to_text
+    from outsize.data.encoding.column_values import to_numbers, to_text
 
     kind = column.type
     if pa.types.is_dictionary(kind):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from outsize.errors import ConfigError, DataError
-from outsize.files import write_text_atomically
+from outsize.files import whole_file
 from outsize.registries import require_known
 from outsize.suggest.labels import Label
 from outsize.suggest.pairs import find_pair, suggest_retrieval_run
@@ -91,10 +91,7 @@ def write_run_file(suggestion: Suggestion, path: Path, command: str, force: bool
         force: Whether a file that is there is replaced.
     """
     require_writable(path, force)
-    checked = path.with_name(f".{path.name}.checked")
-    write_text_atomically(checked, run_file_text(suggestion, command, str(path)))
-    try:
-        load_config(checked)
-        checked.replace(path)
-    finally:
-        checked.unlink(missing_ok=True)
+    with whole_file(path) as file:
+        file.write(run_file_text(suggestion, command, str(path)).encode())
+        file.flush()
+        load_config(file.name)

@@ -20,7 +20,6 @@ from outsize.data import (
     RetrievalData,
     RetrievalDataConfig,
     TextDataConfig,
-    TokenData,
 )
 from outsize.data.click_data import SPLITS
 from outsize.errors import ConfigError
@@ -29,8 +28,6 @@ from outsize.models import (
     ClickModelConfig,
     RetrievalModel,
     RetrievalModelConfig,
-    TextModel,
-    TextModelConfig,
 )
 from outsize.models.text import NoEmbeddings
 from outsize.optimizers import RowOptimizer
@@ -151,14 +148,19 @@ def build_retrieval_model(config: RunConfig, data: RetrievalData) -> RetrievalMo
     Refused where memory cannot hold it.
     """
     assert isinstance(config.model, RetrievalModelConfig)
-    if isinstance(config.model, TextModelConfig) and config.model.tables is None:
-        own = config.model.build(NoEmbeddings(), (), (), config.seed)
-        assert isinstance(own, TextModel)
-        assert isinstance(data, TokenData)
-        own.use_tokenizer(data.tokenizer)
-        return own
-    of_queries = config.model.features_of(tuple(data.queries.features), "query")
-    of_items = config.model.features_of(tuple(data.items.features), "item")
+    if config.model.has_tables:
+        model = _build_over_tables(config, config.model, data)
+    else:
+        model = config.model.build(NoEmbeddings(), (), (), config.seed)
+    model.use_tokenizer(data.tokenizer)
+    return model
+
+
+def _build_over_tables(
+    config: RunConfig, wanted: RetrievalModelConfig, data: RetrievalData
+) -> RetrievalModel:
+    of_queries = wanted.features_of(tuple(data.queries.features), "query")
+    of_items = wanted.features_of(tuple(data.items.features), "item")
     ids = [feature for feature in data.features if feature.name in {*of_queries, *of_items}]
     if not ids:
         raise ConfigError(
@@ -166,7 +168,7 @@ def build_retrieval_model(config: RunConfig, data: RetrievalData) -> RetrievalMo
             "embeddings to train: name one that is an id as well"
         )
     numbers = [name for name in (*of_queries, *of_items) if name not in data.vocabularies]
-    specs, wanted = specs_of(config, ids, data.vocabularies), config.model
+    specs = specs_of(config, ids, data.vocabularies)
 
     def build(embeddings: EmbeddingCollection) -> RetrievalModel:
         return wanted.build(embeddings, of_queries, of_items, config.seed, numbers)
@@ -179,10 +181,7 @@ def build_retrieval_model(config: RunConfig, data: RetrievalData) -> RetrievalMo
         data.num_pairs("train"),
     )
     require_memory(needs, build_device(config.train.device))
-    model = build(build_embeddings(config, ids, data.vocabularies))
-    if isinstance(model, TextModel) and isinstance(data, TokenData):
-        model.use_tokenizer(data.tokenizer)
-    return model
+    return build(build_embeddings(config, ids, data.vocabularies))
 
 
 def build_dense_optimizer(

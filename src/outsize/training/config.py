@@ -166,15 +166,24 @@ class RunConfig:
         """What kind of task this is: a key of `outsize.training.tasks.TASKS`."""
         return self.model.task
 
+    @property
+    def reads_texts(self) -> bool:
+        """Whether the model encodes texts."""
+        return getattr(self.model, "reads_texts", False)
+
+    @property
+    def has_tables(self) -> bool:
+        """Whether the model reads tables, as `embeddings` describes them."""
+        return getattr(self.model, "has_tables", True)
+
     def _require_one_task(self) -> None:
         """Refuse parts of different tasks, and complete those of retrieval and of graphs."""
         if self.data.task != self.model.task:
-            reads_texts = getattr(self.model, "reads_texts", False)
             fitting = [
                 name
                 for name, kind in DATA.items()
                 if kind.task == self.model.task
-                and getattr(kind, "holds_texts", False) == reads_texts
+                and getattr(kind, "holds_texts", False) == self.reads_texts
             ]
             raise ConfigError(
                 f"model.kind = {name_of(MODELS, self.model)!r} is for {self.model.task} data, but "
@@ -205,17 +214,14 @@ class RunConfig:
                     raise self._misplaced(name, "a retrieval model", "two-tower")
 
     def _require_texts_for_texts(self, data: RetrievalDataConfig) -> None:
-        assert isinstance(self.model, RetrievalModelConfig)
-        if data.holds_texts == self.model.reads_texts:
+        if data.holds_texts == self.reads_texts:
             return
         fitting = [
-            name
-            for name, kind in RETRIEVAL_DATA.items()
-            if kind.holds_texts == self.model.reads_texts
+            name for name, kind in RETRIEVAL_DATA.items() if kind.holds_texts == self.reads_texts
         ]
         raise ConfigError(
             f"model.kind = {name_of(MODELS, self.model)!r} reads "
-            f"{'texts' if self.model.reads_texts else 'features'}, but data.kind = "
+            f"{'texts' if self.reads_texts else 'features'}, but data.kind = "
             f"{name_of(DATA, data)!r} holds {'texts' if data.holds_texts else 'features'}: choose "
             f"data.kind from {', '.join(fitting)}, or another model"
         )

@@ -15,7 +15,7 @@ from outsize.export.pairs import PairFiles, SeenItems
 from outsize.export.predicting import RowScorer
 from outsize.export.retrieval import ItemSearcher
 from outsize.export.score_files import evaluate_file
-from outsize.models import ClickModel, ClickModelConfig, RetrievalModel, TwoTower
+from outsize.models import ClickModel, ClickModelConfig, RetrievalModel
 from outsize.training.config import RunConfig
 from outsize.training.evaluate_graph import evaluate_graph_file, evaluate_graph_run
 from outsize.training.evaluate_pairs import cold_keys, evaluate_pairs, pair_facts, seen_in_run
@@ -185,7 +185,6 @@ def _load_retrieval(run: RunFolder, config: RunConfig, step: int | None) -> _Loa
     if config.data.holds_texts:  # type: ignore[union-attr]
         raise _of_texts(run.path)
     model, data, chosen = load_retrieval_model(run, config, step)
-    assert isinstance(model, TwoTower)
     facts = pair_facts(config, beta_of(config, chosen.folder))
     if facts is None or data.queries.encoder is None:
         raise _no_raw_values(run)
@@ -194,7 +193,7 @@ def _load_retrieval(run: RunFolder, config: RunConfig, step: int | None) -> _Loa
 
 
 def _searcher(
-    model: TwoTower, data: RetrievalData, facts: dict[str, Any], config: RunConfig
+    model: RetrievalModel, data: RetrievalData, facts: dict[str, Any], config: RunConfig
 ) -> ItemSearcher:
     assert data.queries.encoder is not None
     return ItemSearcher(

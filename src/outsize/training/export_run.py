@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from outsize.data import DATA, RetrievalData, Texts, TokenData
+from outsize.data import DATA, RetrievalData, Texts
 from outsize.data.click_data import SPLITS
 from outsize.errors import ConfigError
 from outsize.export import require_free, write_exported
@@ -28,8 +28,6 @@ from outsize.models import (
     ClickModelConfig,
     RetrievalModel,
     RetrievalModelConfig,
-    TextModel,
-    TextModelConfig,
 )
 from outsize.registries import name_of
 from outsize.suggestions import few
@@ -166,10 +164,8 @@ def _export_retrieval(
     sizes = {f"{split}_pairs": data.num_pairs(split) for split in SPLITS}
     sizes |= {"queries": data.queries.num_rows, "items": data.items.num_rows}
     facts = _data_facts(config, sizes, data.fingerprint)
-    if isinstance(model, TextModel):
-        assert isinstance(data, TokenData)
-        assert isinstance(config.model, TextModelConfig)
-        items = _item_texts(data.texts.items)
+    if data.item_texts is not None:
+        items = _item_texts(data.item_texts)
         written = write_exported_texts(
             out, model, config.model, vectors, items, training, data=facts
         )

@@ -309,10 +309,12 @@ class _FolderAndProgress(Callbacks):
 @contextlib.contextmanager
 def _determinism(wanted: bool) -> Iterator[None]:
     """Let torch use deterministic kernels only, while a run lasts."""
+    if not wanted:  # torch imports its compilers to be told so, which takes seconds
+        yield
+        return
     before = torch.are_deterministic_algorithms_enabled()
-    if wanted:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True)
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
     try:
         yield
     finally:

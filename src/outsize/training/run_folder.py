@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from outsize.errors import ConfigError, DataError, WriteError, one_line
+from outsize.file_locks import folder_lock
 from outsize.files import reason_of, write_text_atomically
 from outsize.json_files import Absent, Each, SchemaError, Whole, read_json
 from outsize.training.config import RunConfig
@@ -115,22 +116,9 @@ class RunFolder:
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
         """Lock the folder against other processes that would train in it."""
-        import fcntl
-
-        path = self.path / ".lock"
-        with contextlib.ExitStack() as stack:
-            try:
-                file = stack.enter_context(path.open("w"))
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ConfigError(
-                    f"another process is training in {self.path}: wait for it, or stop it"
-                ) from None
-            except OSError as error:
-                raise WriteError(
-                    f"could not lock {path}: {reason_of(error)}; a run is trained in a folder that "
-                    "this user may write to"
-                ) from error
+        busy = f"another process is training in {self.path}: wait for it, or stop it"
+        needs = "a run is trained in a folder that this user may write to"
+        with folder_lock(self.path, busy, needs):
             yield
 
     def config(self) -> RunConfig:

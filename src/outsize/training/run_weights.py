@@ -13,7 +13,7 @@ from outsize.data import ClickData, RetrievalData
 from outsize.data.click_data import Split
 from outsize.errors import CheckpointError, ConfigError
 from outsize.json_files import Each, OneOf, SchemaError, Whole, check
-from outsize.models import ClickModel, RetrievalModel, TextModel, TwoTower
+from outsize.models import ClickModel, RetrievalModel
 from outsize.stores.row_files import load_rows
 from outsize.suggestions import few
 from outsize.training.build import (
@@ -200,15 +200,15 @@ def load_click_model(folder: RunFolder, step: int | None = None) -> RunModel:
 
 def load_retrieval_model(
     folder: RunFolder, config: RunConfig, step: int | None = None
-) -> tuple[TwoTower | TextModel, RetrievalData, ChosenCheckpoint]:
+) -> tuple[RetrievalModel, RetrievalData, ChosenCheckpoint]:
     """The retrieval model of a run in evaluation mode, its data, and the checkpoint it is from."""
     chosen = choose_checkpoint(folder, step)
     data = build_retrieval_data(config)
     model = build_retrieval_model(config, data)
-    if not isinstance(model, TwoTower | TextModel):
+    if not model.query_features or not model.item_features:
         raise ConfigError(
-            f"{folder.path} holds a {type(model).__name__}, but of retrieval models only two "
-            "towers and text models can be exported"
+            f"{folder.path} holds a {type(model).__name__}, which does not say the features of its "
+            "queries and items: set query_features and item_features in the model"
         )
     load_weights(folder, config, model.eval(), chosen.folder)
     return model, data, chosen

@@ -15,7 +15,6 @@ from pathlib import Path
 from outsize.errors import ConfigError, ExportError
 from outsize.export.format import holds_export
 from outsize.export.text_search import TextSearch
-from outsize.models import TextModelConfig
 from outsize.training.export_run import export_run
 from outsize.training.run_folder import RunFolder
 from outsize.training.run_weights import ChosenCheckpoint, choose_checkpoint
@@ -37,7 +36,7 @@ def open_search(folder: str | Path, step: int | None = None) -> tuple[TextSearch
     run = RunFolder(Path(folder))
     if not run.holds_run():
         return TextSearch(run.path), ""
-    if not isinstance(run.config().model, TextModelConfig):
+    if not run.config().reads_texts:
         raise ConfigError(
             f"{folder} holds no text model, so it cannot be searched with texts: export it, and "
             "use outsize predict for raw rows"

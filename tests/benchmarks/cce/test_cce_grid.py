@@ -5,8 +5,9 @@ from fractions import Fraction
 
 import pytest
 
-from benchmarks.cce.grid import grid_parser, train_grid, variant_table, write_grid
+from benchmarks.cce.grid import grid_parser, train_grid, write_grid
 from benchmarks.cce.schedules import ONE_EPOCH, name_of, schedules_of, settings_of, table
+from benchmarks.cce.variant_grid import Variant, VariantGrid, variant_table
 from outsize.training.tables_config import ReclusterConfig
 
 CELLS = [{"variant": name, "budget": 64, "seed": seed} for seed in (0, 1) for name in ("a", "b")]
@@ -91,3 +92,22 @@ def test_options_have_the_documented_defaults():
     found = grid_parser("", "name", "64").parse_args(["run.toml"])
     assert isinstance(found, argparse.Namespace)
     assert (found.seeds, found.part, str(found.work)) == (3, (1, 1), "runs/name")
+
+
+def test_a_grid_of_variants_trains_every_cell_and_writes_its_page(tmp_path, monkeypatch):
+    variants = {"a": Variant("cce"), "b": Variant("hash")}
+    grid = VariantGrid("benchmarks.cce.some_idea", "some-idea", "Some idea", "", "64", variants)
+    words = ["some", "dir/run.toml", "--seeds", "2", "--budgets", "64,128", "--out", str(tmp_path)]
+    monkeypatch.setattr("sys.argv", [*words, "--work", str(tmp_path / "work")])
+    cells = []
+
+    def one(cell):
+        cells.append((cell["variant"], cell["budget"], cell["seed"]))
+        return {"loss": 0.5, "auc": 0.7}
+
+    grid.run("About it.", one)
+    assert len(set(cells)) == len(cells) == 8
+    (page,) = tmp_path.glob("some-idea-run-*.md")
+    assert page.read_text().startswith(
+        "# Some idea: run.toml\n\n`python -m benchmarks.cce.some_idea"
+    )

@@ -1,6 +1,6 @@
 """The page of planned times beside measured ones."""
 
-from benchmarks.plan.predictions import STORES
+from benchmarks.plan.planned_cells import STORES
 from benchmarks.plan.times import CELLS, table
 
 

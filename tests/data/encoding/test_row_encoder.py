@@ -140,7 +140,7 @@ def test_few_rows_are_encoded_as_many_are(tmp_path, monkeypatch):
     found = []
     for few_rows, few_values in ((1024, 64), (0, 0)):
         monkeypatch.setattr("outsize.data.encoding.row_encoder._FEW_ROWS", few_rows)
-        monkeypatch.setattr("outsize.data.encoding.rows._FEW_VALUES", few_values)
+        monkeypatch.setattr("outsize.data.encoding.column_values._FEW_VALUES", few_values)
         (rows,) = read_rows([tmp_path / "log.csv"], encoder.recipe, BadRows())
         found.append(encoder.encode(rows))
     assert np.array_equal(found[0].ids, found[1].ids)

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outsize.data.encoding.column_values import to_text
 from outsize.data.encoding.good_rows import Rows
-from outsize.data.encoding.rows import to_text
 from outsize.data.encoding.splits import (
     ColumnSplit,
     HashSplit,

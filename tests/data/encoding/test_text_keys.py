@@ -3,8 +3,8 @@ import pyarrow as pa
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from outsize.data.encoding.column_values import to_text
 from outsize.data.encoding.ids import Bags, ModulusIds, runs
-from outsize.data.encoding.rows import to_text
 from outsize.data.encoding.text_keys import text_buffers, text_keys, words_at
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from outsize.data.encoding.sealed import sealed
 from outsize.data.encoding.sources import find_files, source_facts
 from outsize.data.encoding.verification import EncodedFolder, VerifiedFolder
 from outsize.errors import DataError, WriteError
+from outsize.file_locks import file_lock
 from outsize.files import reason_of, sync_folder, write_text_atomically
 from outsize.interrupts import StopRequested, check_stop
 
@@ -89,7 +90,7 @@ def _verify_or_make(
     with contextlib.ExitStack() as stack:
         try:
             final.parent.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(_lock(final.with_name(f"{final.name}.lock")))
+            stack.enter_context(file_lock(final.with_name(f"{final.name}.lock"), _wait))
         except OSError as error:  # the folder is not writable: no lock, and no stamp
             if encoded.is_outdated():
                 raise
@@ -157,17 +158,7 @@ def _report_bad(folder: Path) -> None:
         say(f"skipped malformed rows: {bad.describe()}")
 
 
-@contextlib.contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """Hold a lock file, so that one process at a time verifies or encodes the same data."""
-    import fcntl
-
-    with path.open("w") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                check_stop()
-                time.sleep(_POLL_S)
-        yield
+def _wait() -> None:
+    """Wait for another process that verifies or encodes the same data."""
+    check_stop()
+    time.sleep(_POLL_S)

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from outsize.bounds import require_at_least, require_text
 from outsize.data.encoding.bad_rows import BadRows
+from outsize.data.encoding.column_values import to_numbers, to_text
 from outsize.data.encoding.ids import Bags, CodedText
 from outsize.data.encoding.recipe import feature_name, require_distinct_features
-from outsize.data.encoding.rows import to_numbers, to_text
 from outsize.data.encoding.sources import Chunk, find_files, first_of, read_chunks
 from outsize.data.encoding.splits import SplitConfig
 from outsize.data.encoding.text_keys import Column

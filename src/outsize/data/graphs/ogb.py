@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from outsize.data.click_data import Split
 from outsize.data.encoding.bad_rows import BadRows
-from outsize.data.encoding.rows import to_numbers
+from outsize.data.encoding.column_values import to_numbers
 from outsize.data.encoding.sources import Chunk, read_chunks, read_header
 from outsize.data.graphs.arrays import ArrayFiles
 from outsize.data.graphs.assemble import RawGraph, RawRelation

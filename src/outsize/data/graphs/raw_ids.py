@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from outsize.data.encoding.rows import to_text
+from outsize.data.encoding.column_values import to_text
 from outsize.data.encoding.text_keys import Column, text_keys
 from outsize.errors import DataError
 

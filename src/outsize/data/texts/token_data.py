@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Int32, Int64
@@ -66,12 +65,7 @@ class TokenData(RetrievalData):
 
     Attributes:
         texts: The texts and their pairs.
-        tokenizer: What made the tokens, which their model takes over.
-        notes: What was left out or cut, in words, a line each.
     """
-
-    tokenizer: Any = None
-    notes: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -90,7 +84,7 @@ class TokenData(RetrievalData):
             seed,
             evaluate_cold=True,
         )
-        self.texts = texts
+        self.texts, self.item_texts = texts, texts.items
         self._tables = {feature.name: feature.table for feature in (queries, items)}
 
     @property

@@ -55,6 +55,10 @@ class SlotIndex(ABC):
         """Index all ids in `held`."""
 
     @abstractmethod
+    def compact(self, held: Int64[Tensor, " slots"]) -> None:
+        """Drop entries that are not valid any more."""
+
+    @abstractmethod
     def tensors(self) -> list[Tensor]:
         """What the index keeps in memory."""
 
@@ -120,6 +124,9 @@ class HashedSlots(SlotIndex):
         self.entries.zero_()
         _kernels().put_all(self._entries(), array(held))
 
+    def compact(self, held: Int64[Tensor, " slots"]) -> None:
+        """Nothing: a removal leaves none."""
+
     def tensors(self) -> list[Tensor]:  # noqa: D102
         return [self.entries]
 
@@ -158,9 +165,11 @@ class SortedSlots(SlotIndex):
         """Nothing: once `held` changes, the entries are not valid any more."""
 
     def rebuild(self, held: Int64[Tensor, " slots"]) -> None:  # noqa: D102
-        slots = (held >= 0).nonzero().flatten()
-        keys, order = held[slots].sort()
-        self._long, self._recent = SortedKeys(keys, slots[order]), _no_keys(held)
+        # Empty slots too: the size of the list is that of the cache, whatever is in it.
+        self._long, self._recent = SortedKeys(*held.sort()), _no_keys(held)
+
+    def compact(self, held: Int64[Tensor, " slots"]) -> None:  # noqa: D102
+        self.rebuild(held)
 
     def tensors(self) -> list[Tensor]:  # noqa: D102
         return [*self._long, *self._recent]

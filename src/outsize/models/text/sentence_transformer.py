@@ -160,8 +160,6 @@ class SentenceTransformerModel(TextModel):
         encoder: The `SentenceTransformer`.
     """
 
-    has_own_folder = True
-
     def __init__(self, model: Any, normalize: bool) -> None:
         super().__init__()
         self.encoder = model
@@ -196,9 +194,10 @@ class SentenceTransformerModel(TextModel):
         """The vectors of items, given their tokens."""
         return self._encode(inputs.get(ITEM_TOKENS))
 
-    def save_encoder(self, folder: Path) -> None:
-        """Write the model with its tokenizer as a folder of sentence-transformers."""
-        self.encoder.save_pretrained(str(folder), create_model_card=False)
+    @property
+    def write_encoder(self) -> Callable[[Path], None]:
+        """Writes the model with its tokenizer as a folder of sentence-transformers."""
+        return lambda folder: self.encoder.save_pretrained(str(folder), create_model_card=False)
 
     def _encode(self, ids: Any) -> Float[Tensor, "n dim"]:
         if not isinstance(ids, Tensor) or ids.dim() != 2:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -26,21 +25,12 @@ class TextModel(RetrievalModel):
     """A retrieval model whose queries and items are texts.
 
     Attributes:
-        tokenizer: How texts become tokens; set by `use_tokenizer`.
-        has_own_folder: Whether the model writes its weights and tokenizer as a folder of its own
-            (`save_encoder`), which its configuration names as `path`.
+        tokenizer: How texts become tokens; set by `use_tokenizer`, and must fit the embeddings.
     """
-
-    has_own_folder: ClassVar[bool] = False
 
     query_features: tuple[str, ...] = (QUERY_TOKENS,)
     item_features: tuple[str, ...] = (ITEM_TOKENS,)
-    numbers: frozenset[str] = frozenset()
     tokenizer: Tokenizer | None = None
-
-    def use_tokenizer(self, tokenizer: Tokenizer) -> None:
-        """Take a tokenizer, which must fit the embeddings."""
-        self.tokenizer = tokenizer
 
     def encode_query_texts(
         self, texts: Sequence[str], batch_size: int = _TEXTS_AT_ONCE
@@ -58,10 +48,6 @@ class TextModel(RetrievalModel):
     ) -> Float32[Tensor, "n dim"]:
         """The vectors of items, likewise."""
         return self._encode_texts(texts, batch_size, self.encode_items, ITEM_TOKENS)
-
-    def save_encoder(self, folder: Path) -> None:
-        """Write the weights and the tokenizer to a folder, for a model that has its own."""
-        raise NotImplementedError
 
     def item_text(self, name: str) -> str:
         """The text of an item of the training data, by its id."""
@@ -132,9 +118,9 @@ class TextModelConfig(RetrievalModelConfig):
     def tables(self) -> tuple[str, str] | None:
         """The tables of the tokens of queries and of items; `None` for a model with its own."""
 
-    def load_tokenizer(self, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Tokenizer:
-        """The tokenizer that an export holds."""
-        raise ConfigError(f"{type(self).__name__} has no tokenizer to load")
+    @property
+    def has_tables(self) -> bool:  # noqa: D102
+        return self.tables is not None
 
     def features_of(self, known: Sequence[str], side: str) -> tuple[str, ...]:  # noqa: D102
         return (QUERY_TOKENS,) if side == "query" else (ITEM_TOKENS,)

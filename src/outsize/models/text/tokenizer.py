@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from outsize.json_files import SchemaError, Whole, check
 from outsize.models.text.words import pieces_of, words_of
+from outsize.text_bytes import as_bytes, from_bytes
 
 PADDING = -1
 _EMPTY = 0  # the token of a text without words
@@ -146,20 +146,15 @@ class WordTokenizer(Tokenizer):
 
     def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """The settings, and the vocabulary as bytes."""
-        encoded = [word.encode() for word in self.words]
-        ends = np.cumsum([len(word) for word in encoded], dtype=np.int64)
-        data = np.frombuffer(b"".join(encoded), np.uint8).copy()
         facts = {
             "num_buckets": self.num_buckets,
             "max_tokens": self.max_tokens,
             "distinct": self.distinct,
         }
-        tensors = {
-            "words": torch.from_numpy(data),
-            "ends": torch.from_numpy(ends),
+        return facts, {
+            **as_bytes(self.words, "words"),
             "weights": torch.from_numpy(self.weights),
         }
-        return facts, tensors
 
     @classmethod
     def from_state(cls, facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> WordTokenizer:
@@ -169,13 +164,12 @@ class WordTokenizer(Tokenizer):
                             ("weights", torch.float32)):  # fmt: skip
             if name not in tensors or tensors[name].dtype != dtype or tensors[name].dim() != 1:
                 raise SchemaError(f"no tensor {name!r} of {dtype}")
-        text, ends = tensors["words"].numpy().tobytes(), [0, *tensors["ends"].tolist()]
-        if sorted(ends) != ends or ends[-1] != len(text):
-            raise SchemaError("the ends of words do not fit their bytes")
         try:
-            words = [text[a:b].decode() for a, b in pairwise(ends)]
+            words = from_bytes(tensors["words"], tensors["ends"])
         except UnicodeDecodeError:
             raise SchemaError("words are not in UTF-8") from None
+        except ValueError:
+            raise SchemaError("the ends of words do not fit their bytes") from None
         made = cls(words, tensors["weights"].numpy(), **facts)
         if len(made.weights) != made.num_tokens:
             raise SchemaError(f"{len(made.weights):,} weights of {made.num_tokens:,} tokens")

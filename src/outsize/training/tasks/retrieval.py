@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from outsize.checkpoint import read_manifest
 from outsize.contracts import ReclusterReport
-from outsize.data import PairBatch, RetrievalData, TokenData
+from outsize.data import PairBatch, RetrievalData
 from outsize.data.click_data import SPLITS, Split
 from outsize.data.encoding.encoding_progress import say
 from outsize.errors import CheckpointError, ConfigError, DataError, ReclusterError
@@ -112,9 +112,8 @@ class RetrievalTask(Task[PairBatch]):
     def _build(self, config: RunConfig) -> RetrievalData:
         """Make the data, and `self.model` on its device."""
         data = build_retrieval_data(config)
-        if isinstance(data, TokenData) and rank() == 0:
-            for note in data.notes:
-                say(note)
+        for note in data.notes if rank() == 0 else ():
+            say(note)
         self.model = build_retrieval_model(config, data).to(self.device)
         return data
 

@@ -21,8 +21,13 @@ def as_bytes(texts: Sequence[str], name: str = "names", ends: str = "ends") -> d
 
 
 def from_bytes(data: UInt8[Tensor, " bytes"], ends: Int64[Tensor, " n"]) -> list[str]:
-    """The inverse of `as_bytes`."""
-    text, places = data.numpy().tobytes(), [0, *ends.tolist()]
+    """The inverse of `as_bytes`.
+
+    Raises:
+        ValueError: The ends are not those of texts in these bytes.
+        UnicodeDecodeError: A text is not in UTF-8; it is a `ValueError`, too.
+    """
+    text, places = data.numpy().tobytes(), _edges(data.numpy(), ends.numpy()).tolist()
     return [text[a:b].decode() for a, b in pairwise(places)]
 
 
@@ -40,9 +45,7 @@ class TextBytes:
     def __init__(self, data: UInt8[Tensor, " bytes"], ends: Int64[Tensor, " n"]) -> None:
         self._data: NDArray[np.uint8] = data.numpy()
         self._ends: NDArray[np.int64] = ends.numpy()
-        edges = np.concatenate(([0], self._ends))
-        if (np.diff(edges) < 0).any() or edges[-1] != len(self._data):
-            raise ValueError("the ends of texts do not fit their bytes")
+        _edges(self._data, self._ends)
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -50,3 +53,11 @@ class TextBytes:
     def __getitem__(self, row: int) -> str:
         first = int(self._ends[row - 1]) if row else 0
         return self._data[first : int(self._ends[row])].tobytes().decode("utf-8", "replace")
+
+
+def _edges(data: NDArray[np.uint8], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where each text begins, and the end of the last one."""
+    edges = np.concatenate(([0], ends))
+    if (np.diff(edges) < 0).any() or edges[-1] != len(data):
+        raise ValueError("the ends of texts do not fit their bytes")
+    return edges
