@@ -222,7 +222,7 @@ def test_the_rate_with_the_lowest_loss_is_chosen():
 
 @pytest.mark.parametrize(
     ("gain", "holds"),
-    [((0.2, 0.5), True), ((0.1, 0.5), False), ((0.1, -0.1), True), ((-0.1, -0.5), False)],
+    [((0.3, 0.5), True), ((0.2, 0.5), False), ((0.1, -0.1), True), ((-0.1, -0.5), False)],
 )
 def test_a_gain_of_training_alone_does_not_hold(gain, holds):
     before, after = Losses(0.6, 0.7), Losses(0.6 - gain[0], 0.7 - gain[1])

@@ -2,10 +2,11 @@
 
 Rows of their own learn what is true of an id, and what only its training examples say. Pointers
 remember both. If the same examples are read again after the clustering, codes are trained to what
-those examples say, noise included. Let a part ρ of the squared length of such rows be true: rows
-that are trained to the end then lower the loss of validation only if ρ > 1/2. Rows that are trained
-as far as validation likes, by a part ρ of the way, have by then gained ρ / (2 − ρ) of their gain in
-training on validation, so a third is what separates the two.
+those examples say, noise included. Let a part ρ of the squared length of fully trained rows be true.
+Rows that went a part a of the way have gained 2a − a² in training and 2aρ − a² on validation, so
+that ρ is at least the second divided by the first, however far they went. Fully trained ones (a = 1)
+lower the loss of validation only if ρ > 1/2: a gain that is at least half as large on validation
+promises it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import torch
 from outsize.ranks.collectives import sum_over_ranks, world_size
 from outsize.training.tasks import Task
 
-_LEAST = 1 / 3
+_LEAST = 1 / 2
 _SHARE = 0.1
 
 
