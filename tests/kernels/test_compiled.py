@@ -5,10 +5,12 @@ import subprocess
 import sys
 import threading
 
+import numpy as np
 import pytest
 import torch
 
 from outsize.kernels import compiled as machinery
+from outsize.kernels import openmp
 from outsize.kernels.distinct.distinct import distinct
 from outsize.kernels.threads import num_parts, run_parts
 
@@ -158,6 +160,70 @@ def test_parts_run_on_several_threads_and_errors_are_raised():
     with pytest.raises(ValueError, match="part 1"):
         run_parts(fail, 2)
     assert num_parts(10, 100) == 1
+
+
+ROWS = np.random.default_rng(0).standard_normal((50, 5)).astype(np.float32)
+PLACES = np.random.default_rng(1).integers(50, size=1000)
+
+
+def gathered(parts):
+    """Rows that were gathered in so many parts."""
+    out = np.full((1000, 5), np.nan, dtype=np.float32)
+    run_parts(machinery.compiled("gather.gather_numba").gather_rows, parts, ROWS, PLACES, out)
+    return out
+
+
+@pytest.mark.skipif(openmp.addresses() is None, reason="torch has no OpenMP threads to use here")
+def test_a_team_runs_every_part_also_with_fewer_threads_than_parts(monkeypatch):
+    kernel = machinery.compiled("gather.gather_numba").gather_rows
+    teams = []
+    monkeypatch.setattr(
+        kernel, "run_on_team", spied(kernel.run_on_team, lambda parts: teams.append(parts))
+    )
+    for parts in (2, 3, 7):
+        np.testing.assert_array_equal(gathered(parts), ROWS[PLACES])
+    assert teams == [2, 3, 7]
+
+
+def spied(run, see):
+    def with_spy(parts, *arguments):
+        see(parts)
+        run(parts, *arguments)
+
+    return with_spy
+
+
+def test_several_threads_may_start_teams_at_once():
+    found = []
+    threads = [
+        threading.Thread(target=lambda: found.extend(gathered(3) for _ in range(20)))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 80
+    for out in found:
+        np.testing.assert_array_equal(out, ROWS[PLACES])
+
+
+def test_without_threads_of_torch_workers_run_the_parts(fresh, tmp_path):
+    fresh.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    fresh.setattr(machinery, "addresses", lambda: None)
+    kernel = machinery.compiled("gather.gather_numba").gather_rows
+    fresh.setattr(kernel, "run_on_team", None)  # as before it was compiled
+    np.testing.assert_array_equal(gathered(2), ROWS[PLACES])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of forking with threads
+def test_a_forked_child_runs_parts_though_its_parent_had_a_team():
+    gathered(2)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if (gathered(2) == ROWS[PLACES]).all() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")

@@ -8,9 +8,10 @@ Machine code is kept in the user's cache folder, under a digest of all kernel so
 checkouts and virtual environments with the same sources share it, and a changed source never meets
 old code. Of several processes that need a kernel at once, one compiles and the others wait for it.
 
-Kernels are serial code that releases the GIL; `outsize.kernels.threads` runs their parts in
-parallel. numba's own parallel loops are not used: one of its threading layers aborts the process
-if two threads call it at once, and another if a forked child does.
+Kernels are serial code that releases the GIL and raises nothing. Those that begin with `part` and
+`parts` do one part of their work; `outsize.kernels.threads` runs all parts in parallel. numba's own
+parallel loops are not used: one of its threading layers aborts the process if two threads call it
+at once, and another if a forked child does.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from outsize.kernels.openmp import addresses
 from outsize.user_folders import user_cache
 
 _CHOICE = "OUTSIZE_KERNELS"
@@ -47,11 +49,16 @@ class Kernel:
     Args:
         function: Python code that numba can compile, without annotations.
         signature: The only types it is compiled for, in numba's notation.
+
+    Attributes:
+        run_on_team: Runs all parts on torch's threads, `run_on_team(parts, *arguments)`, where
+            the kernel has parts and torch has such threads.
     """
 
     def __init__(self, function: Callable[..., Any], signature: str) -> None:
         self.function = function
         self.signature = signature
+        self.run_on_team: Callable[..., None] | None = None
         self._run: Callable[..., Any] | None = None
 
     def __call__(self, *arguments: Any) -> Any:
@@ -61,14 +68,26 @@ class Kernel:
 
     def compile(self, folder: Path | None) -> None:
         """Load the machine code from a folder, or compile it and save it there."""
-        from numba import njit
+        self._run = dispatcher = _machine_code(self.function, self.signature, folder)
+        has_parts = self.function.__code__.co_varnames[:2] == ("part", "parts")
+        if has_parts and (openmp := addresses()) is not None:
+            from outsize.kernels.team_numba import on_team
 
-        dispatcher = njit(nogil=True)(self.function)
-        if folder is not None:
-            dispatcher._cache = _cache_in(folder, self.function)
-        dispatcher.compile(self.signature)
-        dispatcher.disable_compile()  # other types are an error, not one more compilation
-        self._run = dispatcher
+            self.run_on_team = on_team(
+                dispatcher, lambda function, types: _machine_code(function, types, folder), openmp
+            )
+
+
+def _machine_code(function: Callable[..., Any], signature: Any, folder: Path | None) -> Any:
+    """A dispatcher of numba's for one signature; other types are an error, not compiled too."""
+    from numba import njit
+
+    dispatcher = njit(nogil=True, error_model="numpy")(function)
+    if folder is not None:
+        dispatcher._cache = _cache_in(folder, function)
+    dispatcher.compile(signature)
+    dispatcher.disable_compile()
+    return dispatcher
 
 
 def kernel(signature: str) -> Callable[[Callable[..., Any]], Kernel]:

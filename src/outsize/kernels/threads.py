@@ -1,8 +1,9 @@
 """Threads that run the parts of a kernel in parallel, as many as torch uses.
 
-Any number of threads may run kernels at once: they share the workers. The thread that calls a
-kernel takes parts too, and takes all that no worker has begun: on a busy machine, where a worker
-may not run for a while, nobody waits for it. A forked child starts workers of its own.
+They are torch's own (`outsize.kernels.openmp`), if it has threads that can be used. Otherwise, and
+in forked children, they are workers in Python, which all threads that call kernels share. The
+thread that calls a kernel takes parts too, and takes all that no worker has begun: on a busy
+machine, where a worker may not run for a while, nobody waits for it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,9 @@ from queue import SimpleQueue
 from typing import Any
 
 import torch
+
+from outsize.kernels import openmp
+from outsize.kernels.compiled import Kernel
 
 
 class _Job:
@@ -103,6 +107,9 @@ def run_parts(function: Callable[..., Any], parts: int, *arguments: Any) -> None
     """
     if parts == 1:
         function(0, 1, *arguments)
+        return
+    if isinstance(function, Kernel) and function.run_on_team is not None and openmp.is_usable():
+        function.run_on_team(parts, *arguments)
         return
     workers = _workers
     if workers.num_threads < parts - 1:

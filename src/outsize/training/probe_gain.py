@@ -2,11 +2,11 @@
 
 Rows of their own learn what is true of an id, and what only its training examples say. Pointers
 remember both. If the same examples are read again after the clustering, codes are trained to what
-those examples say, noise included. Let a part ρ of the squared length of fully trained rows be true.
-Rows that went a part a of the way have gained 2a − a² in training and 2aρ − a² on validation, so
-that ρ is at least the second divided by the first, however far they went. Fully trained ones (a = 1)
-lower the loss of validation only if ρ > 1/2: a gain that is at least half as large on validation
-promises it.
+those examples say, noise included. Let a part ρ of the squared length of fully trained rows be
+true. Rows that went a part a of the way have gained 2a − a² in training and 2aρ − a² on validation,
+so that ρ is at least the second divided by the first, however far they went. Fully trained ones
+(a = 1) lower the loss of validation only if ρ > 1/2: a gain that is at least half as large on
+validation promises it.
 """
 
 from __future__ import annotations
