@@ -21,7 +21,7 @@ from outsize.contracts import (
     pool_rows,
 )
 from outsize.contracts.features import FeatureInput as FeatureInput
-from outsize.contracts.store_reading import read_features, read_ids
+from outsize.contracts.store_reading import read_columns, read_features, read_ids
 from outsize.errors import ConfigError, DataError, IdError
 from outsize.kernels.distinct.distinct import distinct
 from outsize.spec import FeatureSpec, MemoryUse, TableSpec
@@ -256,11 +256,15 @@ class EmbeddingCollection(nn.Module):
         allow_ragged: bool = False,
     ) -> Float[Tensor, "batch features dim"] | list[Float[Tensor, "batch dim"]]:
         """The vectors of features: one tensor if one gather is enough, or one per feature."""
+        trains = self.training and torch.is_grad_enabled()
         with self._failing_on_all_ranks():
+            if self.store is not None and self.store.layout.is_one_group:
+                columns = selection.columns(inputs)
+                if columns is not None:
+                    return read_columns(self.store, columns, selection, trains)
             bags = selection.bags(inputs, allow_codes=self.store is None, allow_ragged=allow_ragged)
             if self.store is None:
                 return self._read_tables(bags, selection.features)
-            trains = self.training and torch.is_grad_enabled()
             return read_features(self.store, bags, selection, trains)
 
     def _read_tables(

@@ -139,12 +139,13 @@ class RowOptimizer(Optimizer, ABC):
         gradients = tuple(torch.where(bad > 0, 0.0, part) for part in update.gradients)
         return replace(update, gradients=gradients)
 
-    def _bind(self) -> None:
-        """Have the store apply updates with the current settings."""
+    def _bind(self) -> UpdateRule:
+        """Have the store apply updates with the current settings; returns the rule."""
         rule = self.rule()
-        self.store.bind(
-            replace(rule, compiled=True) if self._compiled and rule.has_kernel else rule
-        )
+        if self._compiled and rule.has_kernel:
+            rule = replace(rule, compiled=True)
+        self.store.bind(rule)
+        return rule
 
     def _fuse(self) -> FusedRows:
         none = torch.empty(0, dtype=torch.int64)
@@ -160,11 +161,11 @@ class RowOptimizer(Optimizer, ABC):
                 gradients if i == group else gradients.new_empty(0, other.dim)
                 for i, other in enumerate(layout.groups)
             )
-            self._bind()
             store.submit(RowUpdate(ids, parts, torch.ones_like(ids)))
 
         self.param_groups[0]["params"] = NoGradients()
-        store.fused = FusedRows(store.lines_of, update, layout.num_rows)
+        read = (store.lines_of, store.rows_in_place)
+        store.fused = FusedRows(*read, self._bind, update, layout.num_rows)
         return store.fused
 
     def _setting(self, name: str) -> Any:

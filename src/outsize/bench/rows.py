@@ -25,9 +25,10 @@ from outsize.data.zipf import Zipf
 from outsize.optimizers import RowAdagrad
 from outsize.spec import FeatureSpec, TableSpec
 from outsize.stores import LocalStore
+from outsize.training.available_memory import available_bytes
 
 ABOUT = "milliseconds of look-up, backward and update of rows beside PyTorch and FBGEMM"
-_BATCHES_KEPT = 8
+_BATCHES_KEPT = 32  # whose rows do not fit the processor's cache
 _RATE = 0.01
 _PEERS = ("fbgemm", "torch_adagrad", "torch_sgd")
 
@@ -43,6 +44,7 @@ class Shape:
         batch_size: Examples per step.
         skew: Exponent of the Zipf distribution of ids; 0 for uniform ids.
         num_threads: Threads of torch.
+        variants: The variants that are measured; all by default.
     """
 
     num_tables: int = 26
@@ -51,6 +53,16 @@ class Shape:
     batch_size: int = 2048
     skew: float = 1.05
     num_threads: int = 2
+    variants: tuple[str, ...] = ()
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the rows of one variant."""
+        return 4 * self.num_tables * self.num_rows * self.dim
+
+    def settings(self) -> dict[str, float]:
+        """The numbers of this setting, by name."""
+        return {name: value for name, value in asdict(self).items() if name != "variants"}
 
     @property
     def names(self) -> list[str]:
@@ -71,7 +83,7 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
     try:
         points = []
         for shape in [first, *([] if quick else _growth(first))]:
-            say(", ".join(f"{name} {value:,}" for name, value in asdict(shape).items()))
+            say(", ".join(f"{name} {value:,}" for name, value in shape.settings().items()))
             points.append(measure_shape(shape, rounds=3 if quick else 15, calls=1 if quick else 10))
     finally:
         torch.set_num_threads(before)
@@ -83,17 +95,19 @@ def measure_shape(shape: Shape, *, rounds: int, calls: int) -> dict[str, Any]:
     """Time all variants in turns of several steps, as one of them would train alone."""
     torch.set_num_threads(shape.num_threads)
     batches, gradient = make_batches(shape)
-    steps = {name: make(shape, batches, gradient) for name, make in _VARIANTS.items()}
+    wanted = shape.variants or tuple(_VARIANTS)
+    steps = {name: _VARIANTS[name](shape, batches, gradient) for name in wanted}
     kept = {name: step for name, step in steps.items() if step is not None}
     timings = time_in_turns(kept, rounds=rounds, calls=calls, warmup=3)
-    fused, staged = timings["fused"].median_s, timings["staged"].median_s
     peers = [name for name in _PEERS if name in timings]
-    return {
-        **asdict(shape),
-        "variants": {name: timing.in_ms() for name, timing in timings.items()},
-        **{f"speedup_vs_{name}": timings[name].median_s / fused for name in peers},
-        **{f"staged_speedup_vs_{name}": timings[name].median_s / staged for name in peers},
+    ratios = {
+        f"{ours}{name}": timings[name].median_s / timings[variant].median_s
+        for ours, variant in (("speedup_vs_", "fused"), ("staged_speedup_vs_", "staged"))
+        for name in peers
+        if variant in timings
     }
+    variants = {name: timing.in_ms() for name, timing in timings.items()}
+    return {**shape.settings(), "variants": variants, **ratios}
 
 
 def make_batches(shape: Shape) -> tuple[list[dict[str, Tensor]], Tensor]:
@@ -147,7 +161,11 @@ def _growth(first: Shape) -> Iterator[Shape]:
         yield replace(first, num_threads=1)
     yield replace(first, num_rows=10_000)
     yield replace(first, num_rows=100_000)
-    yield replace(first, num_tables=1, num_rows=10_000_000, batch_size=53_248)
+    one_table = replace(first, num_tables=1, batch_size=first.num_tables * first.batch_size)
+    yield replace(one_table, num_rows=10_000_000)
+    largest = replace(one_table, num_rows=100_000_000, variants=("fused", "fbgemm"))
+    if (available_bytes() or 0) > 3 * largest.num_bytes:
+        yield largest
     yield replace(first, batch_size=256)
     yield replace(first, num_rows=100_000, batch_size=16_384)
     yield replace(first, num_rows=100_000, dim=128)
@@ -211,6 +229,9 @@ def _fbgemm(shape: Shape, batches: Sequence[Mapping[str, Tensor]], gradient: Ten
         learning_rate=_RATE,
         device=torch.device("cpu"),
     )
+    bags.init_embedding_weights_uniform(
+        -_RATE, _RATE
+    )  # memory that was never written costs nothing
     offsets = torch.arange(shape.num_tables * shape.batch_size + 1)
     wide = gradient.reshape(shape.batch_size, -1).contiguous()
     turn = cycle(batches)

@@ -31,6 +31,22 @@ class FeatureSelection:
         self.has_padding = any(f.padding_id is not None for f in features)
         self._offsets: Int64[Tensor, " features"] | None = None
 
+    def columns(self, inputs: Mapping[str, FeatureInput]) -> list[Int64[Tensor, " batch"]] | None:
+        """The ids of these features, if each has a tensor of one id per example; else `None`.
+
+        This is the common case, and the quick way to read it; `bags` reads and checks any input.
+        """
+        if self.has_padding:
+            return None
+        found: list[Tensor] = []
+        for feature in self.features:
+            given = inputs.get(feature.name)
+            if type(given) is not Tensor or given.dtype is not torch.int64 or given.ndim != 1:
+                return None
+            found.append(given)
+        num = found[0].shape[0]
+        return found if all(column.shape[0] == num for column in found) else None
+
     def bags(
         self, inputs: Mapping[str, FeatureInput], *, allow_codes: bool, allow_ragged: bool = False
     ) -> list[Bag | Codes]:

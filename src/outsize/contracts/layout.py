@@ -65,6 +65,11 @@ class RowLayout:
         self.groups = tuple(groups)
         self.num_rows = next_id
 
+    @property
+    def is_one_group(self) -> bool:
+        """Whether all tables have one width and type."""
+        return len(self.groups) == 1
+
     def facts(self) -> str:
         """A description of the tables, which must be equal on all ranks that share them."""
         return "; ".join(

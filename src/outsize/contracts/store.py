@@ -23,6 +23,7 @@ from outsize.contracts.moves import keeping_types
 from outsize.contracts.transport import Transport
 from outsize.contracts.updates import PendingGradients, rows_after
 from outsize.errors import ConfigError, DataError, NonFiniteError
+from outsize.kernels.fused.fused import RowsInPlace
 from outsize.kernels.gather.gather import Bags
 from outsize.kernels.rows.updates import UpdateRule
 from outsize.spec import MemoryUse, TableSpec
@@ -152,6 +153,10 @@ class RowStore(nn.Module, ABC):
             ids: Store ids of the group, in any order, with repeats.
             bags: How ids form bags; `None` for one line per id.
         """
+        return None
+
+    def rows_in_place(self, group: int) -> RowsInPlace | None:
+        """The rows, state and clocks of a group, if `lines_of` reads them from this memory."""
         return None
 
     def flush(self) -> None:

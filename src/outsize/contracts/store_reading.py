@@ -31,7 +31,7 @@ def read_features(
         trains: Whether rows are read for training, which counts, or only looked at.
     """
     if _is_one_id_each(bags, store, selection):
-        return _read_stacked(store, bags, selection, trains)
+        return read_columns(store, [bag.values for bag in bags], selection, trains)
     return _read_bags(store, _flat_bags(bags, selection.features), selection.features, trains)
 
 
@@ -40,8 +40,35 @@ def read_ids(
 ) -> list[Int64[Tensor, " _"]]:
     """The checked store ids that `read_features` reads, in lists by group."""
     if _is_one_id_each(bags, store, selection):
-        return [_stacked_ids(store, bags, selection)]
+        return [_ids_by_example(store, [bag.values for bag in bags], selection)]
     return _ids_by_group(store, _flat_bags(bags, selection.features), selection.features)[1]
+
+
+def read_columns(
+    store: RowStore,
+    columns: Sequence[Int64[Tensor, " batch"]],
+    selection: FeatureSelection,
+    trains: bool,
+) -> Float[Tensor, "batch features dim"]:
+    """The vectors of features with one id per example, from a store of one width.
+
+    Args:
+        store: The rows.
+        columns: The ids of each feature.
+        selection: The features.
+        trains: As for `read_features`.
+    """
+    shape = (columns[0].shape[0], len(columns))
+    if trains and (fused := store.fused) is not None:
+        limits = _limits(store, columns, selection)
+        vectors = fused.look_up_columns(columns, *limits)
+        if vectors is None:
+            (lines,) = fused.look_up([_ids_by_example(store, columns, selection)], [None])
+            vectors = lines.view(*shape, -1)
+        return vectors
+    found = distinct(_ids_by_example(store, columns, selection), store.layout.num_rows)
+    (rows,) = _rows(store, found.ids, trains)
+    return gather(rows, found).view(*shape, rows.shape[1])
 
 
 def _is_one_id_each(
@@ -49,33 +76,30 @@ def _is_one_id_each(
 ) -> TypeGuard[Sequence[Bag]]:
     """Whether one gather is enough: a store of one width, and single, unweighted ids."""
     return (
-        len(store.layout.groups) == 1
+        store.layout.is_one_group
         and not selection.has_padding
         and all(isinstance(bag, Bag) and bag.is_one_id_each for bag in bags)
         and len({bag.batch_size for bag in bags}) == 1
     )
 
 
-def _read_stacked(
-    store: RowStore, bags: Sequence[Bag], selection: FeatureSelection, trains: bool
-) -> Float[Tensor, "batch features dim"]:
-    shape = (bags[0].batch_size, len(bags), -1)
-    rows_of = _stacked_ids(store, bags, selection)
-    if trains and (fused := store.fused) is not None:
-        return fused.look_up([rows_of], [None])[0].view(*shape)
-    found = distinct(rows_of, store.layout.num_rows)
-    (rows,) = _rows(store, found.ids, trains)
-    return gather(rows, found).view(*shape[:2], rows.shape[1])
-
-
-def _stacked_ids(
-    store: RowStore, bags: Sequence[Bag], selection: FeatureSelection
+def _ids_by_example(
+    store: RowStore, columns: Sequence[Int64[Tensor, " batch"]], selection: FeatureSelection
 ) -> Int64[Tensor, " _"]:
-    """The checked store ids of features with one id each: of all features, by example."""
-    ids = torch.stack([bag.values for bag in bags], dim=1)
-    offsets = selection.offsets(store.layout, ids.device)
-    rows_of = offset_ids(ids, selection.guard.prepare(ids.device), offsets)
-    return (selection.guard(ids) + offsets).flatten() if rows_of is None else rows_of
+    """The checked store ids of all features of the first example, then of the second, and so on."""
+    bounds, offsets = _limits(store, columns, selection)
+    rows_of = offset_ids(columns, bounds, offsets)
+    if rows_of is not None:
+        return rows_of
+    return (selection.guard(torch.stack(list(columns), dim=1)) + offsets).flatten()
+
+
+def _limits(
+    store: RowStore, columns: Sequence[Int64[Tensor, " batch"]], selection: FeatureSelection
+) -> tuple[Int64[Tensor, " features"], Int64[Tensor, " features"]]:
+    """Number of rows of each feature's table, and the store id of its row 0."""
+    device = columns[0].device
+    return selection.guard.prepare(device), selection.offsets(store.layout, device)
 
 
 def _read_bags(

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 _held = threading.local()
+_PLAIN_TYPES = (Tensor, nn.Parameter)
 
 
 def is_plain(*tensors: Tensor) -> bool:
     """Whether kernels can work on these tensors: on the CPU, and not traced or transformed."""
-    return (
-        not torch.compiler.is_compiling()  # first: torch.compile cannot read the rest
-        and all(
-            type(tensor) in (Tensor, nn.Parameter)
-            and tensor.device.type == "cpu"
-            and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-            for tensor in tensors
-        )
-        and not torch._C._is_tracing()
-    )
+    if (
+        torch.compiler.is_compiling()  # first: torch.compile cannot read the rest
+        or torch._C._is_tracing()
+        or torch._C._functorch.peek_interpreter_stack() is not None
+    ):
+        return False
+    return all(tensor.is_cpu and type(tensor) in _PLAIN_TYPES for tensor in tensors)
 
 
 def is_plain_float(*tensors: Tensor) -> bool:
@@ -48,6 +48,11 @@ def scratch(name: str, num: int, dtype: torch.dtype = torch.float32) -> Tensor:
 def array(tensor: Tensor) -> Any:
     """A contiguous tensor as an array that shares its memory."""
     return (tensor.detach() if tensor.requires_grad else tensor).numpy()
+
+
+def addresses(tensors: Sequence[Tensor]) -> Any:
+    """The addresses of tensors, for kernels that read many; the caller keeps the tensors."""
+    return np.array([tensor.data_ptr() for tensor in tensors], dtype=np.int64)
 
 
 def empty(*shape: int, dtype: torch.dtype = torch.float32) -> Any:

@@ -13,6 +13,7 @@ from outsize.contracts import RowReply, RowStore, RowUpdate, Shard, TablePart
 from outsize.contracts.updates import stepped_rows
 from outsize.errors import ConfigError
 from outsize.initialization import fill_initial_rows
+from outsize.kernels.fused.fused import RowsInPlace
 from outsize.kernels.gather.gather import Bags, read_lines
 from outsize.kernels.huge_pages import prefer_huge_pages
 from outsize.kernels.rows.rounding import rounding_keys
@@ -55,7 +56,7 @@ class LocalStore(RowStore):
 
     def rows(self, group: int) -> Float[Tensor, "rows dim"]:
         """All rows of a group, in place."""
-        return self.get_buffer(f"rows_{group}")
+        return self._tensor(f"rows_{group}")
 
     def span(self, table: str) -> slice:
         """The slice of a table within the rows of its group."""
@@ -69,7 +70,13 @@ class LocalStore(RowStore):
         if self.rule is None:
             return {}
         names = self.rule.state_widths(self.layout.groups[group].dim)
-        return {name: self.get_buffer(f"state_{group}_{name}") for name in names}
+        return {name: self._tensor(f"state_{group}_{name}") for name in names}
+
+    def _tensor(self, name: str) -> Tensor:
+        """A buffer by its name; `get_buffer` also searches submodules, which takes longer."""
+        found = self._buffers[name]
+        assert found is not None
+        return found
 
     def bind(self, rule: UpdateRule) -> None:  # noqa: D102
         if self.rule is None:
@@ -131,9 +138,19 @@ class LocalStore(RowStore):
     def lines_of(  # noqa: D102
         self, group: int, ids: Int64[Tensor, " n"], bags: Bags | None
     ) -> Float[Tensor, "lines dim"] | None:
-        if type(self) is not LocalStore or self.shard != Shard() or self._device().type != "cpu":
+        if not self._is_at_hand():
             return None
         return read_lines(self.rows(group), ids - self.layout.groups[group].start, bags).float()
+
+    def rows_in_place(self, group: int) -> RowsInPlace | None:  # noqa: D102
+        if not self._is_at_hand():
+            return None
+        start = self.layout.groups[group].start
+        return RowsInPlace(self.rows(group), self.state(group), self._clocks(group), start)
+
+    def _is_at_hand(self) -> bool:
+        """Whether all rows are in this process, on the CPU, and nothing wraps them."""
+        return type(self) is LocalStore and self.shard == Shard() and self.clocks.is_cpu
 
     def parts(self) -> list[TablePart]:  # noqa: D102
         found: list[TablePart] = []

@@ -48,9 +48,9 @@ def test_a_slice_of_a_matrix_is_read_with_its_stride():
 def test_offsets_are_added_to_ids_within_their_bounds():
     ids, bounds = torch.tensor([[1, 0], [0, 4]]), torch.tensor([2, 5])
     offsets = torch.tensor([10, 20])
-    assert offset_ids(ids, bounds, offsets).tolist() == [11, 20, 10, 24]
-    assert offset_ids(ids[:0], bounds, offsets).tolist() == []
+    assert offset_ids(ids.unbind(1), bounds, offsets).tolist() == [11, 20, 10, 24]
+    assert offset_ids(ids[:0].unbind(1), bounds, offsets).tolist() == []
     for bad in (-1, 2):
         wrong = ids.clone()
         wrong[1, 0] = bad
-        assert offset_ids(wrong, bounds, offsets) is None
+        assert offset_ids(wrong.unbind(1), bounds, offsets) is None

@@ -6,6 +6,7 @@ the ids. It also lists the places of every id, by which gradients are summed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from jaxtyping import Int32, Int64
 from torch import Tensor
 
-from outsize.kernels.arrays import array, empty, is_plain, scratch
+from outsize.kernels.arrays import addresses, array, empty, is_plain, scratch
 from outsize.kernels.compiled import compiled, is_worthwhile
 
 LEAST_IDS = 4096
@@ -67,27 +68,31 @@ def distinct(ids: Int64[Tensor, " n"], bound: int, *, reuse: bool = False) -> Di
 
 
 def offset_ids(
-    ids: Int64[Tensor, "n columns"],
+    columns: Sequence[Int64[Tensor, " n"]],
     bounds: Int64[Tensor, " columns"],
     offsets: Int64[Tensor, " columns"],
 ) -> Int64[Tensor, " _"] | None:
-    """Ids plus the offset of their column, flat, in one pass.
+    """Ids plus the offset of their column, by example: all columns of the first, and so on.
 
     `None` if an id is out of its column's bounds, or there is no compiled kernel: the caller then
     checks and adds by torch.
 
     Args:
-        ids: One column per table.
+        columns: Ids, one column per table.
         bounds: Number of rows of each table.
         offsets: What to add to each column.
     """
-    if not (is_worthwhile(ids.numel(), LEAST_IDS) and is_plain(ids) and ids.dtype == torch.int64):
+    num = columns[0].shape[0] * len(columns)
+    if not (is_worthwhile(num, LEAST_IDS) and is_plain(*columns)):
+        return None
+    if any(column.dtype is not torch.int64 for column in columns):
         return None
     kernels = compiled("distinct.distinct_numba")
     if kernels is None:
         return None
-    out = torch.empty(ids.numel(), dtype=torch.int64)
-    given = (array(ids.contiguous()), array(bounds), array(offsets))
+    out = torch.empty(num, dtype=torch.int64)
+    read = [column.contiguous() for column in columns]
+    given = (addresses(read), array(bounds), array(offsets))
     return out if kernels.add_offsets(*given, array(out)) else None
 
 

@@ -7,6 +7,9 @@ from typing import no_type_check
 from numpy import int32, int64, uint32, uint64
 
 from outsize.kernels.compiled import kernel
+from outsize.kernels.vectors_numba import load_int64
+
+_TILE = 64  # examples, whose ids of all columns fit a first-level cache
 
 
 @kernel(
@@ -64,15 +67,20 @@ def distinct_ids(ids, digit_bits, num_digits, counts, keys, spare, unique, inver
     return found + 1
 
 
-@kernel("boolean(int64[:, ::1], int64[::1], int64[::1], int64[::1])")
+@kernel("boolean(int64[::1], int64[::1], int64[::1], int64[::1])")
 @no_type_check
-def add_offsets(ids, bounds, offsets, out):
-    """Write ids + offsets of their column; returns whether all ids were in 0 … bound − 1."""
-    n, columns = ids.shape
-    is_valid = True
-    for i in range(n):
-        for j in range(columns):
-            value = ids[i, j]
-            is_valid &= uint64(value) < uint64(bounds[j])  # a negative id is a very large one
-            out[i * columns + j] = value + offsets[j]
-    return is_valid
+def add_offsets(columns, bounds, offsets, out):
+    """Write ids + offsets of their column, by example; returns whether all were in 0 … bound − 1.
+
+    `columns` are the addresses of equally many ids each.
+    """
+    width = len(columns)
+    num_bad = 0
+    for first in range(0, len(out) // width, _TILE):
+        for j in range(width):
+            column, bound, offset = columns[j], uint64(bounds[j]), offsets[j]
+            for i in range(first, min(first + _TILE, len(out) // width)):
+                value = load_int64(column + 8 * i)
+                num_bad += uint64(value) >= bound  # a negative id is a very large one
+                out[i * width + j] = value + offset
+    return num_bad == 0

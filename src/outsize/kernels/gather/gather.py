@@ -159,18 +159,18 @@ def _read(kernels: Any, rows: Tensor, places: Tensor, bags: Bags | None) -> Tens
 
 def _sum(kernels: Any, gradients: Tensor, places: Places, bags: Bags | None, reuse: bool) -> Tensor:
     n, dim = places.order.shape[0], gradients.shape[1]
-    num_rows, num_blocks = places.starts.shape[0] - 1, -(-n // _BLOCK)
+    num_rows, parts = places.starts.shape[0] - 1, num_parts(n * dim, _LEAST_NUMBERS)
     new = scratch("total", num_rows * dim) if reuse else torch.empty(num_rows * dim)
-    total, carried = new.view(num_rows, dim), torch.empty(num_blocks, dim)
+    total, carried = new.view(num_rows, dim), torch.empty(n // _BLOCK + parts + 1, dim)
     lines = empty(0, dtype=torch.int32) if bags is None else array(bags.lines())
     starts = array(places.starts)
     run_parts(
-        kernels.sum_by_row, num_parts(n * dim, _LEAST_NUMBERS), array(gradients),
+        kernels.sum_by_row, parts, array(gradients),
         array(places.order), starts, num_rows, lines, _scales(bags), _BLOCK,
         array(total), array(carried),
     )  # fmt: skip
-    if num_blocks > 1:
-        kernels.add_carried(starts, num_rows, _BLOCK, n, array(total), array(carried))
+    if parts > 1:
+        kernels.add_carried(parts, starts, num_rows, _BLOCK, array(total), array(carried))
     return total
 
 

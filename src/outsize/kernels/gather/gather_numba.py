@@ -5,12 +5,20 @@ from __future__ import annotations
 from typing import no_type_check
 
 import numba
-from numpy import uint32, uint64
+from numpy import uint32
 
 from outsize.kernels.compiled import kernel
-from outsize.kernels.memory_numba import prefetch_row
+from outsize.kernels.gather.lines_numba import (
+    add_line,
+    copy_line,
+    line_at,
+    rows_ahead,
+    sum_lines,
+)
+from outsize.kernels.memory_numba import prefetch_line
+from outsize.kernels.vectors_numba import address_of, store_float
 
-_AHEAD = 16  # rows that are prefetched
+_AHEAD = 32  # occurrences whose gradients are prefetched
 
 
 @kernel("void(int64, int64, float32[:, ::1], int64[::1], float32[:, ::1])")
@@ -19,16 +27,16 @@ def gather_rows(part, parts, rows, places, out):
     """Copy rows: line i of `out` is row `places[i]`."""
     n = len(places)
     dim = rows.shape[1]
+    ahead = rows_ahead(dim)
+    source, target = address_of(rows), address_of(out)
     first = n * part // parts
     stop = n * (part + 1) // parts
-    for i in range(first, min(first + _AHEAD, stop)):
-        prefetch_row(rows, places[i], dim)
+    for i in range(first, min(first + ahead, stop)):
+        prefetch_line(source + 4 * places[i] * dim, dim)
     for i in range(first, stop):
-        if i + _AHEAD < stop:
-            prefetch_row(rows, places[i + _AHEAD], dim)
-        row = uint64(places[i])
-        for j in range(dim):
-            out[i, j] = rows[row, j]
+        if i + ahead < stop:
+            prefetch_line(source + 4 * places[i + ahead] * dim, dim)
+        copy_line(source + 4 * places[i] * dim, target + 4 * i * dim, dim)
 
 
 @kernel(
@@ -42,40 +50,46 @@ def pool_rows(part, parts, rows, places, edges, scales, out):
     """
     n = len(edges) - 1
     dim = rows.shape[1]
+    ahead = rows_ahead(dim)
+    source, target = address_of(rows), address_of(out)
     scaled = len(scales) > 0
+    end = edges[n * (part + 1) // parts]
     for b in range(n * part // parts, n * (part + 1) // parts):
-        first = edges[b]
-        stop = edges[b + 1]
-        for j in range(dim):
-            out[b, j] = 0.0
-        for i in range(first, stop):
-            row = uint64(places[i])
-            if scaled:
-                scale = scales[i]
-                for j in range(dim):
-                    out[b, j] += scale * rows[row, j]
-            else:
-                for j in range(dim):
-                    out[b, j] += rows[row, j]
+        line = target + 4 * b * dim
+        for j in range(0, 4 * dim, 4):
+            store_float(line + j, numba.float32(0.0))
+        for i in range(edges[b], edges[b + 1]):
+            if i + ahead < end:
+                prefetch_line(source + 4 * places[i + ahead] * dim, dim)
+            scale = scales[i] if scaled else numba.float32(1.0)
+            add_line(source + 4 * places[i] * dim, scale, line, dim)
 
 
 @numba.njit(forceinline=True)
 @no_type_check
-def _add_line(gradients, line, scale, scaled, out, row, is_first):
-    dim = gradients.shape[1]
-    if scaled:
-        if is_first:
-            for j in range(dim):
-                out[row, j] = scale * gradients[line, j]
+def _row_at(starts, num_rows, place):
+    """The row whose occurrences include number `place` of all."""
+    low = 0
+    high = num_rows
+    while low + 1 < high:
+        middle = (low + high) // 2
+        if starts[middle] <= place:
+            low = middle
         else:
-            for j in range(dim):
-                out[row, j] += scale * gradients[line, j]
-    elif is_first:
-        for j in range(dim):
-            out[row, j] = gradients[line, j]
-    else:
-        for j in range(dim):
-            out[row, j] += gradients[line, j]
+            high = middle
+    return low
+
+
+@numba.njit(forceinline=True)
+@no_type_check
+def _cut(starts, num_rows, block, part, parts):
+    """Where a part begins, and its row there: a multiple of `block` after the row's start."""
+    n = starts[num_rows]
+    if part == parts:
+        return n, num_rows
+    place = n * part // parts
+    row = _row_at(starts, num_rows, place)
+    return starts[row] + (place - starts[row]) // block * block, row
 
 
 @kernel(
@@ -86,70 +100,56 @@ def _add_line(gradients, line, scale, scaled, out, row, is_first):
 def sum_by_row(part, parts, gradients, order, starts, num_rows, lines, scales, block, out, carried):
     """Sum the gradients of each row's occurrences.
 
-    The occurrences, sorted by row, are cut into blocks of fixed size, so that a row with very many
-    of them is summed by several threads, and in the same order by any number of threads. What a
-    block adds to a row that an earlier block began goes to its line of `carried`.
+    The occurrences of a row are summed in blocks of fixed size, so that a row with very many of
+    them can be cut between threads, and any number of threads sums it in the same order. Blocks of
+    the row that an earlier part began go to `carried`, from line cut // block + part on.
     """
-    n = len(order)
-    num_blocks = (n + block - 1) // block
-    scaled = len(scales) > 0
-    mapped = len(lines) > 0
-    begin = num_blocks * part // parts * block
-    end = min(num_blocks * (part + 1) // parts * block, n)
-    if begin >= end:
-        return
-    low = 0
-    high = num_rows
-    while low + 1 < high:  # the row of occurrence `begin`
-        middle = (low + high) // 2
-        if starts[middle] <= begin:
-            low = middle
-        else:
-            high = middle
-    row = low
-    i = begin
-    while i < end:
-        edge = min((i // block + 1) * block, end)
-        while i < edge:
-            stop = min(starts[row + 1], edge)
-            is_carried = i > starts[row]
-            target = carried if is_carried else out
-            line_out = i // block if is_carried else row
-            first = True
-            while i < stop:
-                if i + _AHEAD < end:
-                    ahead = order[i + _AHEAD]
-                    prefetch_row(
-                        gradients, lines[uint64(ahead)] if mapped else ahead, gradients.shape[1]
-                    )
-                place = order[i]
-                line = uint64(lines[uint64(place)] if mapped else place)
-                scale = scales[uint64(place)] if scaled else numba.float32(1.0)
-                _add_line(gradients, line, scale, scaled, target, uint64(line_out), first)
-                first = False
-                i += 1
-            if i == starts[row + 1]:
-                row += 1
+    dim = gradients.shape[1]
+    source, target, spare = address_of(gradients), address_of(out), address_of(carried)
+    sorted_places = address_of(order)
+    line_of = address_of(lines) if len(lines) > 0 else 0
+    scale_of = address_of(scales) if len(scales) > 0 else 0
+    begin, row = _cut(starts, num_rows, block, part, parts)
+    end, _ = _cut(starts, num_rows, block, part + 1, parts)
+    place = begin
+    line = spare + 4 * (begin // block + part) * dim
+    is_carried = begin > starts[row]
+    while place < end:
+        stop = min(starts[row + 1], end)
+        if place + _AHEAD < end:
+            prefetch_line(line_at(source, dim, sorted_places, place + _AHEAD, line_of), dim)
+        total = line if is_carried else target + 4 * row * dim
+        edge = min(place + block, stop)
+        sum_lines(source, dim, sorted_places, place, edge, line_of, scale_of, total)
+        while edge < stop:  # a hot row
+            line += 4 * dim
+            place = edge
+            edge = min(place + block, stop)
+            sum_lines(source, dim, sorted_places, place, edge, line_of, scale_of, line)
+            if not is_carried:
+                add_line(line, numba.float32(1.0), total, dim)
+        if is_carried:
+            line += 4 * dim
+            is_carried = False
+        place = edge
+        row += 1
 
 
-@kernel("void(int32[::1], int64, int64, int64, float32[:, ::1], float32[:, ::1])")
+@kernel("void(int64, int32[::1], int64, int64, float32[:, ::1], float32[:, ::1])")
 @no_type_check
-def add_carried(starts, num_rows, block, n, out, carried):
-    """Add what blocks summed for rows that an earlier block began, in the order of blocks."""
-    row = 0
-    for i in range(1, (n + block - 1) // block):
-        low = row
-        high = num_rows
-        while low + 1 < high:  # the row of the block's first occurrence
-            middle = (low + high) // 2
-            if starts[middle] <= i * block:
-                low = middle
-            else:
-                high = middle
-        row = low
-        if starts[row] < i * block:
-            for j in range(out.shape[1]):
-                out[row, j] += carried[i, j]
+def add_carried(parts, starts, num_rows, block, out, carried):
+    """Add what parts summed for rows that an earlier part began, in the order of the batch."""
+    dim = out.shape[1]
+    target, spare = address_of(out), address_of(carried)
+    for part in range(1, parts):
+        begin, row = _cut(starts, num_rows, block, part, parts)
+        end, _ = _cut(starts, num_rows, block, part + 1, parts)
+        if begin == starts[row]:
+            continue
+        line = spare + 4 * (begin // block + part) * dim
+        for _ in range(begin, min(starts[row + 1], end), block):
+            add_line(line, numba.float32(1.0), target + 4 * row * dim, dim)
+            line += 4 * dim
 
 
 @kernel("boolean(uint32[::1])")

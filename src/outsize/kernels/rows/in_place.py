@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,34 +16,12 @@ from outsize.kernels.threads import num_parts, run_parts
 _LEAST_NUMBERS = 1 << 14  # per thread
 
 
-@dataclass(frozen=True)
-class Lines:
-    """Arrays of a table's rows, state and clocks, and of the updates of some of its rows.
-
-    Attributes:
-        rows: All rows of the table.
-        state: Their optimizer state.
-        clocks: Their clocks.
-        places: The rows to update, each once.
-        gradients: Their gradients.
-        ticks: The increments of their clocks.
-        squares: The sums that replace squared gradients; without lines if there are none.
-    """
-
-    rows: Any
-    state: Mapping[str, Any]
-    clocks: Any
-    places: Any
-    gradients: Any
-    ticks: Any
-    squares: Any
-
-
-Call = Callable[[Any, Lines], tuple[Any, tuple[Any, ...]]]
+Rule = tuple[int, tuple[float, ...]]
+"""The number of a rule (`rule_numbers_numba`), and its settings."""
 
 
 def update_in_place(
-    call: Call,
+    rule: Rule,
     rows: Tensor,
     state: Mapping[str, Tensor],
     clocks: Tensor,
@@ -55,7 +33,7 @@ def update_in_place(
     """Update rows by a compiled kernel; returns false, without a change, if none can be used.
 
     Args:
-        call: From the module of kernels and the lines to the kernel and its arguments.
+        rule: The rule.
         rows: All rows of a table.
         state: Their optimizer state.
         clocks: Their clocks, int32.
@@ -72,18 +50,25 @@ def update_in_place(
     kernels = compiled("rows.updates_numba")
     if kernels is None:
         return False
-    lines = Lines(
-        array(rows),
-        {name: array(part) for name, part in state.items()},
-        array(clocks),
-        array(places.contiguous()),
-        array(gradients),
-        array(ticks.contiguous()),
-        empty(0, 1) if squares is None else array(squares),
-    )
-    kernel, arguments = call(kernels, lines)
-    run_parts(kernel, num_parts(gradients.numel(), _LEAST_NUMBERS), *arguments)
+    number, settings = rule
+    run_parts(
+        kernels.update_rows, num_parts(gradients.numel(), _LEAST_NUMBERS), number, array(rows),
+        *state_arrays(state), array(clocks), array(places.contiguous()), array(gradients),
+        empty(0, 1) if squares is None else array(squares), array(ticks.contiguous()),
+        settings_array(settings),
+    )  # fmt: skip
     return True
+
+
+def state_arrays(state: Mapping[str, Tensor]) -> list[Any]:
+    """The state of a rule as the three arrays that kernels take; unused ones have no lines."""
+    found = [array(part) for part in state.values()]
+    return found + [empty(0, 1)] * (3 - len(found))
+
+
+def settings_array(settings: tuple[float, ...]) -> Any:
+    """The settings of a rule as an array."""
+    return np.array(settings, dtype=np.float32)
 
 
 def mean_squares(gradients: Tensor) -> Tensor | None:
@@ -99,7 +84,7 @@ def mean_squares(gradients: Tensor) -> Tensor | None:
 
 
 def step_in_place(
-    call: Call,
+    rule: Rule,
     rows: Tensor,
     state: Mapping[str, Tensor],
     gradients: Tensor,
@@ -109,5 +94,5 @@ def step_in_place(
     n = rows.shape[0]
     none = torch.zeros(n, dtype=torch.int64)
     return rows.device.type == "cpu" and update_in_place(
-        call, rows, state, none.int(), torch.arange(n), gradients, none, squares
+        rule, rows, state, none.int(), torch.arange(n), gradients, none, squares
     )

@@ -17,13 +17,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int32, Int64
 from torch import Tensor
 
-from outsize.kernels.rows.in_place import Lines, mean_squares, step_in_place, update_in_place
+from outsize.kernels.rows.in_place import mean_squares, step_in_place, update_in_place
+from outsize.kernels.rows.rule_numbers_numba import ADAGRAD, ADAM, ROW_ADAGRAD, SGD
 
 RowState = Mapping[str, Float[Tensor, "n width"]]
 
@@ -36,7 +37,7 @@ class UpdateRule(ABC):
         learning_rate: Step size.
         compiled: Use a compiled kernel where there is one.
         merges_batches: Whether the rule accepts gradients summed over several batches.
-        has_kernel: Whether the rule implements `kernel_call`.
+        has_kernel: Whether the rule implements `kernel_settings`.
     """
 
     learning_rate: float
@@ -73,12 +74,10 @@ class UpdateRule(ABC):
             squares: The sum of `square(g)` over those batches; `None` for a single batch.
         """
 
-    def kernel_call(self, kernels: Any, lines: Lines) -> tuple[Any, tuple[Any, ...]]:
-        """The compiled kernel of this rule, and its arguments after the part; see `updates_numba`.
+    def kernel_settings(self) -> tuple[int, tuple[float, ...]]:
+        """The number of this rule (`rule_numbers_numba`), and the settings its kernel takes.
 
-        Args:
-            kernels: The module of kernels.
-            lines: The arrays to work on.
+        The state is passed in the order of `state_widths`.
         """
         raise NotImplementedError
 
@@ -109,14 +108,16 @@ class UpdateRule(ABC):
             self.compiled
             and self.has_kernel
             and update_in_place(
-                self.kernel_call, rows, state, clocks, places, gradients, ticks, squares
+                self.kernel_settings(), rows, state, clocks, places, gradients, ticks, squares
             )
         )
 
     def _step_compiled(
         self, rows: Tensor, state: RowState, gradients: Tensor, squares: Tensor | None
     ) -> bool:
-        return self.compiled and step_in_place(self.kernel_call, rows, state, gradients, squares)
+        return self.compiled and step_in_place(
+            self.kernel_settings(), rows, state, gradients, squares
+        )
 
 
 @dataclass(frozen=True)
@@ -135,9 +136,8 @@ class SGDRule(UpdateRule):
         if not self._step_compiled(rows, state, gradients, squares):
             rows.sub_(gradients, alpha=self.learning_rate)
 
-    def kernel_call(self, kernels: Any, lines: Lines) -> tuple[Any, tuple[Any, ...]]:  # noqa: D102
-        arrays = (lines.rows, lines.clocks, lines.places, lines.gradients, lines.ticks)
-        return kernels.sgd, (*arrays, self.learning_rate)
+    def kernel_settings(self) -> tuple[int, tuple[float, ...]]:  # noqa: D102
+        return SGD, (self.learning_rate,)
 
 
 @dataclass(frozen=True)
@@ -184,11 +184,8 @@ class AdagradRule(UpdateRule):
         total = state["sum"].add_(self.square(gradients) if squares is None else squares)
         rows.addcdiv_(gradients, total.sqrt().add_(self.eps), value=-self.learning_rate)
 
-    def kernel_call(self, kernels: Any, lines: Lines) -> tuple[Any, tuple[Any, ...]]:  # noqa: D102
-        kernel = kernels.row_adagrad if self.row_wise else kernels.adagrad
-        updates = (lines.places, lines.gradients, lines.squares, lines.ticks)
-        settings = (self.learning_rate, self.eps)
-        return kernel, (lines.rows, lines.state["sum"], lines.clocks, *updates, *settings)
+    def kernel_settings(self) -> tuple[int, tuple[float, ...]]:  # noqa: D102
+        return ROW_ADAGRAD if self.row_wise else ADAGRAD, (self.learning_rate, self.eps)
 
 
 @dataclass(frozen=True)
@@ -231,8 +228,6 @@ class AdamRule(UpdateRule):
         denominator = (variance / correction_2).sqrt_().add_(self.eps)
         rows.addcdiv_(mean / correction_1, denominator, value=-self.learning_rate)
 
-    def kernel_call(self, kernels: Any, lines: Lines) -> tuple[Any, tuple[Any, ...]]:  # noqa: D102
-        state = (lines.state["mean"], lines.state["variance"], lines.state["steps"])
-        updates = (lines.clocks, lines.places, lines.gradients, lines.ticks)
-        settings = (self.learning_rate, self.eps, *(s for b in self.betas for s in (b, 1.0 - b)))
-        return kernels.adam, (lines.rows, *state, *updates, *settings)
+    def kernel_settings(self) -> tuple[int, tuple[float, ...]]:  # noqa: D102
+        betas = (s for b in self.betas for s in (b, 1.0 - b))
+        return ADAM, (self.learning_rate, self.eps, *betas)

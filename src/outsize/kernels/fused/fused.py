@@ -1,0 +1,187 @@
+"""Look-up of a batch, and its backward pass with the update of rows, by compiled kernels.
+
+What they return is what `gather`, `distinct`, `sum_lines` and an update in place return, which are
+the reference and do the work where kernels cannot: sums are taken in the same order.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int32, Int64
+from torch import Tensor
+
+from outsize.kernels.arrays import (
+    addresses,
+    array,
+    empty,
+    is_plain,
+    is_plain_float,
+)
+from outsize.kernels.compiled import compiled, is_worthwhile
+from outsize.kernels.distinct.distinct import LEAST_IDS
+from outsize.kernels.gather import gather
+from outsize.kernels.gather.gather import Bags
+from outsize.kernels.rows.in_place import Rule, settings_array, state_arrays
+from outsize.kernels.threads import num_parts, run_parts
+
+_LEAST_PER_THREAD = 2048  # ids
+_BUCKET_IDS = 4096
+_MOST_BUCKET_BITS = 12
+_MOST_BITS = 31
+_PADDING = 176  # arrays a power of two apart would share few lines of the processor's cache
+_held = threading.local()
+_LINE = 32  # counters; two parts must not write to one cache line
+_LARGEST = torch.finfo(torch.float32).max
+_FACTOR = 0x9E3779B1  # an odd number near 2³² divided by the golden ratio
+
+
+@dataclass(frozen=True)
+class RowsInPlace:
+    """A table in this process, with all that an update changes.
+
+    Attributes:
+        rows: The rows.
+        state: Optimizer state by name, a line per row.
+        clocks: A clock per row.
+        start: The store id of the first row.
+    """
+
+    rows: Float[Tensor, "rows dim"]
+    state: Mapping[str, Float[Tensor, "rows _"]]
+    clocks: Int32[Tensor, " rows"]
+    start: int = 0
+
+
+def read_columns(
+    rows: Float[Tensor, "rows dim"],
+    columns: Sequence[Int64[Tensor, " n"]],
+    bounds: Int64[Tensor, " columns"],
+    offsets: Int64[Tensor, " columns"],
+) -> tuple[Int64[Tensor, " _"], Float[Tensor, "_ dim"]] | None:
+    """Rows of columns of ids, by example: all columns of the first, then of the second, and so on.
+
+    Returns the ids with their offsets, and the lines; `None` if an id is out of bounds, or no
+    kernel can be used.
+
+    Args:
+        rows: The table.
+        columns: Ids, as many in each column.
+        bounds: The ids of a column are below its bound.
+        offsets: What to add to each column.
+    """
+    num, width, dim = columns[0].shape[0], len(columns), rows.shape[1]
+    if not (is_worthwhile(num * width, LEAST_IDS) and is_plain_float(rows) and is_plain(*columns)):
+        return None
+    kernels = compiled("fused.fused_numba")
+    if kernels is None:
+        return None
+    columns = [column.contiguous() for column in columns]
+    parts = num_parts(num * width, _LEAST_PER_THREAD)
+    ids, lines = torch.empty(num * width, dtype=torch.int64), torch.empty(num * width, dim)
+    num_bad = np.empty(parts, dtype=np.uint32)
+    run_parts(
+        kernels.read_columns, parts, array(rows), addresses(columns), num, array(bounds),
+        array(offsets), array(ids), array(lines), num_bad,
+    )  # fmt: skip
+    return None if num_bad.any() else (ids, lines)
+
+
+def train_rows(
+    table: RowsInPlace,
+    rule: Rule,
+    ids: Int64[Tensor, " n"],
+    bags: Bags | None,
+    gradients: Float[Tensor, "lines dim"],
+) -> bool:
+    """Update the rows of a batch by the gradients of its lines, each row once.
+
+    Returns false, without a change, if no kernel can be used, or a sum of gradients may be NaN or
+    infinite: the caller then takes the steps one by one, and sees which.
+
+    Args:
+        table: The rows.
+        rule: How to update them.
+        ids: Store ids of the table.
+        bags: How ids form the lines; `None` for one line per id.
+        gradients: One per line.
+    """
+    n, dim = ids.shape[0], gradients.shape[1]
+    num_rows = table.rows.shape[0]
+    bits = max(num_rows - 1, 1).bit_length()
+    gradients = gradients.detach().contiguous()
+    if not (
+        is_worthwhile(n, LEAST_IDS)
+        and n < 1 << 31
+        and bits <= _MOST_BITS
+        and is_plain_float(table.rows, gradients, *table.state.values())
+        and is_plain(ids)
+    ):
+        return False
+    kernels, buckets = compiled("fused.fused_numba"), compiled("fused.buckets_numba")
+    if kernels is None or buckets is None:
+        return False
+    parts = num_parts(n, _LEAST_PER_THREAD)
+    scales = None if bags is None else bags.scales
+    if not _is_small(kernels, gradients, parts, n, scales):
+        return False
+    bucket_bits = min((n // _BUCKET_IDS).bit_length(), _MOST_BUCKET_BITS, bits)
+    num_buckets, digits = 1 << bucket_bits, 1 << (bits - bucket_bits + 1) // 2
+    factor, inverse = _factors(bits)
+    counts = _memory("counts", np.uint32, 2, parts, max(num_buckets, _LINE))
+    edges = _memory("edges", np.int32, num_buckets + 2)
+    words = _memory("words", np.uint64, n)
+    given = (array(ids.contiguous()), table.start, factor, bits, bucket_bits)
+    run_parts(buckets.count_buckets, parts, *given, counts[0])
+    run_parts(buckets.fill_buckets, parts, *given, counts[0], counts[1], edges, words)
+    most = (1 << int(edges[-1]).bit_length()) + _PADDING  # ids of a bucket; seldom changes
+    parts = min(parts, num_buckets)
+    number, settings = rule
+    lines = None if bags is None else bags.lines()
+    run_parts(
+        kernels.train_buckets, parts, number, array(table.rows), *state_arrays(table.state),
+        array(table.clocks), settings_array(settings), array(gradients),
+        empty(0, dtype=torch.int32) if lines is None else array(lines),
+        empty(0) if scales is None else array(scales),
+        words, edges[:-1], inverse, bits, bucket_bits, gather._BLOCK,
+        _memory("digits", np.uint32, parts, 2, digits),
+        _memory("spare", np.uint64, parts, most),
+        _memory("rows", np.int64, parts, most),
+        _memory("places", np.int32, parts, 4, most),
+        _memory("totals", np.float32, parts, 2, max(dim, _LINE)),
+        np.zeros(1, dtype=np.int64),
+    )  # fmt: skip
+    return True
+
+
+@cache
+def _factors(bits: int) -> tuple[np.uint64, np.uint64]:
+    """An odd factor of at most so many bits, and the one that undoes it modulo 2^bits."""
+    factor = _FACTOR & ((1 << bits) - 1) | 1
+    return np.uint64(factor), np.uint64(pow(factor, -1, 1 << bits))
+
+
+def _memory(name: str, dtype: Any, *shape: int) -> Any:
+    """An array of this thread that the next call with the same name and shape returns again."""
+    held = _held.__dict__.get(name)
+    if held is None or held.shape != shape:
+        held = _held.__dict__[name] = np.empty(shape, dtype=dtype)
+    return held
+
+
+def _is_small(kernels: Any, gradients: Tensor, parts: int, n: int, scales: Tensor | None) -> bool:
+    """Whether all sums of `n` of these numbers are finite."""
+    largest = 1.0 if scales is None or not scales.numel() else float(scales.abs().max())
+    if not largest < float("inf"):
+        return False
+    limit = np.float32(_LARGEST / (2.0 * max(n, 1) * max(largest, 1.0)))
+    counts = np.empty(parts, dtype=np.uint32)
+    bits = array(gradients).reshape(-1).view("uint32")
+    run_parts(kernels.count_large, parts, bits, limit.view(np.uint32), counts)
+    return not counts.any()

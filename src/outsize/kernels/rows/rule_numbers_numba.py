@@ -1,0 +1,3 @@
+"""The numbers by which kernels know the update rules; needs no numba."""
+
+SGD, ROW_ADAGRAD, ADAGRAD, ADAM = range(4)
