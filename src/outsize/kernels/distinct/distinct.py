@@ -100,7 +100,7 @@ def _by_sorting(kernels: Any, ids: Int64[Tensor, " n"], bits: int, reuse: bool) 
     n = ids.shape[0]
     num_digits = -(-bits // _DIGIT_BITS)
     digit_bits = -(-bits // num_digits)
-    counts = empty(1 << digit_bits, dtype=torch.int32).view("uint32")
+    counts = empty(num_digits, 1 << digit_bits, dtype=torch.int32).view("uint32")
     words = array(scratch("words", 2 * n, torch.int64)).view("uint64")
     unique = _vector("unique", n, torch.int64, reuse)
     inverse = _vector("inverse", n, torch.int64, reuse)

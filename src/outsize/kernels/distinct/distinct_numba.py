@@ -13,57 +13,58 @@ _TILE = 64  # examples, whose ids of all columns fit a first-level cache
 
 
 @kernel(
-    "int64(int64[::1], int64, int64, uint32[::1], uint64[::1], uint64[::1],"
+    "int64(int64[::1], int64, int64, uint32[:, ::1], uint64[::1], uint64[::1],"
     " int64[::1], int64[::1], int32[::1], int32[::1])"
 )
 @no_type_check
 def distinct_ids(ids, digit_bits, num_digits, counts, keys, spare, unique, inverse, order, starts):
     """Sort ids, number the distinct ones, and list the places of each in order.
 
-    Ids are below 2^(digit_bits · num_digits) and below 2³². `counts` has 2^digit_bits elements;
-    `keys` and `spare` are as long as `ids`, and hold an id in the upper and its place in the lower
-    half of a word. Returns the number of distinct ids.
+    Ids are below 2^(digit_bits · num_digits) and below 2³². `counts` has a line of 2^digit_bits
+    elements per digit; `keys` and `spare` are as long as `ids`, and hold an id in the upper and its
+    place in the lower half of a word. Returns the number of distinct ids.
     """
     n = len(ids)
     half = uint64(32)
     size = 1 << digit_bits
     mask = uint64(size - 1)
-    for i in range(n):
-        keys[i] = (uint64(ids[i]) << half) | uint64(i)
+    counts[:num_digits] = 0
+    for i in range(n):  # count all digits in the pass that makes the words
+        value = uint64(ids[i])
+        keys[i] = (value << half) | uint64(i)
+        for digit in range(num_digits):
+            counts[digit, value & mask] += uint32(1)
+            value >>= uint64(digit_bits)
     source = keys
     target = spare
     for digit in range(num_digits):
         shift = half + uint64(digit * digit_bits)
-        for bucket in range(size):
-            counts[bucket] = 0
-        for i in range(n):
-            counts[(source[i] >> shift) & mask] += uint32(1)
+        own = counts[digit]
         total = uint32(0)
         for bucket in range(size):
-            count = counts[bucket]
-            counts[bucket] = total
+            count = own[bucket]
+            own[bucket] = total
             total += count
         for i in range(n):
             word = source[i]
             bucket = (word >> shift) & mask
-            place = counts[bucket]
+            place = own[bucket]
             target[uint64(place)] = word
-            counts[bucket] = place + uint32(1)
+            own[bucket] = place + uint32(1)
         source, target = target, source
     found = -1
     last = uint64(0xFFFFFFFFFFFFFFFF)
-    for i in range(n):
+    starts[0] = 0
+    for i in range(n):  # without a branch on whether an id is new, which cannot be predicted
         word = source[i]
         value = word >> half
         place = word & uint64(0xFFFFFFFF)
-        if value != last:
-            last = value
-            found += 1
-            unique[found] = int64(value)
-            starts[found] = i
+        found += int64(value != last)
+        last = value
+        unique[found] = int64(value)
+        starts[found + 1] = i + 1
         inverse[place] = found
         order[i] = int32(place)
-    starts[found + 1] = n
     return found + 1
 
 
