@@ -19,7 +19,7 @@ from outsize.kernels.vectors_numba import (
     store_float,
 )
 
-_AHEAD_READ, _AHEAD_UPDATED = 1024, 512  # numbers that are prefetched
+_AHEAD_NUMBERS = 1024  # that are prefetched
 _AHEAD_OCCURRENCES = 16
 
 
@@ -27,14 +27,14 @@ _AHEAD_OCCURRENCES = 16
 @no_type_check
 def rows_ahead(dim):
     """How many rows that are read to prefetch: enough to hide latency, no more than fit."""
-    return min(max(_AHEAD_READ // dim, 8), 64)
+    return min(max(_AHEAD_NUMBERS // dim, 8), 64)
 
 
 @numba.njit(forceinline=True)
 @no_type_check
 def updates_ahead(dim):
     """How many rows that are updated to prefetch, with their state and gradient."""
-    return min(max(_AHEAD_UPDATED // dim, 4), 32)
+    return min(max(_AHEAD_NUMBERS // dim, 4), 24)
 
 
 @numba.njit(forceinline=True)
