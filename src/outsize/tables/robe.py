@@ -48,7 +48,7 @@ class RobeTable(EmbeddingTable):
         columns = columns_of(spec, columns)
         self.size = size
         self.signs = signs
-        self.widths = column_widths(spec.dim, columns)
+        self.widths = tuple(column_widths(spec.dim, columns))
         values = fresh_weight(spec, size, 1, spec.init.std_for(spec.dim), seed)
         self.weight = nn.Parameter(values.detach().flatten())
         self.register_buffer("hashes", draw_hashes(columns, seed))
@@ -73,7 +73,7 @@ class RobeTable(EmbeddingTable):
         return {"size": self.size, "columns": len(self.widths), "signs": self.signs}
 
     def lookup(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "n dim"]:  # noqa: D102
-        source = Source(HashedPointers(self.hashes, self.size), 1, [0] * len(self.widths))
+        source = Source(HashedPointers(self.hashes, self.size), 1, (0,) * len(self.widths))
         vectors = composed(self.weight, ids, self.widths, [source], signed=self.signs)
         if vectors is not None:
             return vectors

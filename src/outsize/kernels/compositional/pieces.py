@@ -7,13 +7,15 @@ and arrays of less than 2³¹ numbers.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float, Int32, Int64, Integer
+from jaxtyping import Float, Int32, Int64, Integer, UInt8
 from torch import Tensor
 
 from outsize.kernels.arrays import array, empty, is_plain, is_plain_float, scratch
@@ -24,15 +26,17 @@ _LEAST_IDS = 4096
 _LEAST_PER_THREAD = 8192
 _MOST_BUCKETS = 1 << 24
 _WORDS_PER_HASH = 9
+_LEAST_BYTES = 8  # of stored pointers, which are read as words
 _BLOCK = 256  # vectors whose pieces are found before they are read
 _CHUNKS = 8  # of a batch, whose gradients are summed apart
+_GRADIENTS_PER_SUM = 4  # at least, so that sums cost little beside the gradients
 
 
 class StoredPointers(NamedTuple):
     """Pointers that a table stores, one per column.
 
     Attributes:
-        pointers: All pointers, packed.
+        pointers: All pointers.
         first: The first column to use.
         columns: The number of columns; all from `first` on by default.
     """
@@ -41,11 +45,25 @@ class StoredPointers(NamedTuple):
     first: int = 0
     columns: int | None = None
 
+    @property
+    def num_columns(self) -> int:
+        """Number of columns to use."""
+        every = self.pointers.shape[1] - self.first
+        return every if self.columns is None else self.columns
 
-def num_columns(stored: StoredPointers) -> int:
-    """Number of columns to use."""
-    every = stored.pointers.shape[1] - stored.first
-    return every if stored.columns is None else stored.columns
+
+class PackedPointers(NamedTuple):
+    """Pointers of some bits each, as `outsize.tables.bit_packing` packs them.
+
+    Attributes:
+        packed: All pointers, line after line.
+        bits: Bits per pointer.
+        num_columns: Pointers per line.
+    """
+
+    packed: UInt8[Tensor, " bytes"]
+    bits: int
+    num_columns: int
 
 
 class HashedPointers(NamedTuple):
@@ -54,10 +72,20 @@ class HashedPointers(NamedTuple):
     Attributes:
         hashes: The functions, from `outsize.hashing.draw_hashes`.
         num_buckets: The number of values.
+        offset: What to add to ids before they are hashed.
     """
 
     hashes: Int64[Tensor, "columns 9"]
     num_buckets: int
+    offset: int = 0
+
+    @property
+    def num_columns(self) -> int:
+        """Number of functions."""
+        return self.hashes.shape[0]
+
+
+Pointers = StoredPointers | PackedPointers | HashedPointers
 
 
 class Source(NamedTuple):
@@ -71,33 +99,37 @@ class Source(NamedTuple):
         starts: Start of each column's pieces.
     """
 
-    pointers: StoredPointers | HashedPointers
+    pointers: Pointers
     stride: int
-    starts: Sequence[int]
+    starts: tuple[int, ...]
 
 
 def composed(
     weight: Float[Tensor, "..."],
     ids: Int64[Tensor, " n"],
-    widths: Sequence[int],
+    widths: tuple[int, ...],
     sources: Sequence[Source],
+    *,
+    lines: Int64[Tensor, " n"] | None = None,
     signed: bool = False,
 ) -> Float[Tensor, "n dim"] | None:
     """The vectors of ids from an array of pieces; `None` if the caller must use torch.
 
     Args:
         weight: The array; its shape does not matter.
-        ids: The ids, or the lines of their stored pointers.
+        ids: The ids.
         widths: The width of each column.
         sources: One or two sources, whose pieces are added.
+        lines: The line of each id's stored pointers; the id itself by default.
         signed: Multiply each piece by the sign that its hash function gives; for one source.
     """
-    if not (
-        is_plain(ids, *(_tensor(source) for source in sources))  # first: a trace has no fixed sizes
+    lines = ids if lines is None else lines
+    if not (  # first: a trace has no fixed sizes
+        is_plain(ids, lines, *(_tensor(source.pointers) for source in sources))
         and is_worthwhile(ids.shape[0], _LEAST_IDS)
         and weight.numel() < 1 << 31
         and is_plain_float(weight)
-        and all(_is_narrow(source) for source in sources)
+        and all(_is_readable(source.pointers) for source in sources)
     ):
         return None
     if compiled("compositional.pieces_numba") is None:
@@ -105,8 +137,9 @@ def composed(
     num_pieces = len(sources) * len(widths)
     num_blocks = -(-ids.shape[0] // _BLOCK)
     starts = torch.empty(num_blocks, num_pieces, _BLOCK, dtype=torch.int32)
-    pieces = Pieces(ids.shape[0], starts, torch.tensor([0, *accumulate(widths)]))
-    vectors: Tensor = _Compose.apply(weight, pieces, _Ids(ids.contiguous(), sources, signed))
+    pieces = Pieces(ids.shape[0], starts, widths)
+    found = _Ids(ids.contiguous(), lines.contiguous(), sources, signed)
+    vectors: Tensor = _Compose.apply(weight, pieces, found)
     return vectors
 
 
@@ -118,16 +151,16 @@ class Pieces:
         num: The number of vectors.
         starts: Per block of vectors, source and column, where the pieces begin; the complement of
             that for a sign of −1.
-        edges: The edges of the columns of a vector.
+        widths: The widths of the columns of a vector.
     """
 
     num: int
     starts: Int32[Tensor, "blocks pieces block"]
-    edges: Int64[Tensor, " edges"]
+    widths: tuple[int, ...]
 
     def arrays(self) -> tuple[Any, Any]:
-        """Both as arrays."""
-        return array(self.starts), array(self.edges)
+        """The starts, and the edges of the columns, for kernels."""
+        return array(self.starts), _edges(self.widths)
 
     def num_parts(self) -> int:
         """Number of threads to use."""
@@ -138,15 +171,17 @@ class _Ids(NamedTuple):
     """Ids, and how their pieces are found."""
 
     ids: Int64[Tensor, " n"]
+    lines: Int64[Tensor, " n"]
     sources: Sequence[Source]
     signed: bool
 
     def arrays(self) -> tuple[Any, ...]:
         """The arguments of the kernel `find_and_compose` from `ids` to `signed`."""
-        layouts = torch.tensor([_layout(source) for source in self.sources])
-        packed, words = zip(*(_packed_and_words(source) for source in self.sources), strict=True)
-        all_words = array(words[0] if len(words) == 1 else torch.cat(words))
-        return array(self.ids), packed[0], packed[-1], all_words, array(layouts), self.signed
+        pointers = [source.pointers for source in self.sources]
+        layouts = _layouts(tuple(map(_layout, self.sources)))
+        packed, words = [_packed(p) for p in pointers], [_words(p) for p in pointers]
+        ids, lines = array(self.ids), array(self.lines)
+        return ids, lines, packed[0], packed[-1], words[0], words[-1], layouts, self.signed
 
 
 class _Compose(torch.autograd.Function):
@@ -157,14 +192,13 @@ class _Compose(torch.autograd.Function):
         """With `ids`, the same pass finds their pieces."""
         ctx.pieces, ctx.shape = pieces, weight.shape
         kernels = compiled("compositional.pieces_numba")
-        starts, edges = pieces.arrays()
-        out = torch.empty(pieces.num, int(edges[-1]))
+        out = torch.empty(pieces.num, sum(pieces.widths))
         flat, parts = array(weight).reshape(-1), pieces.num_parts()
+        given = (*pieces.arrays(), array(out))
         if ids is None:
-            run_parts(kernels.compose, parts, flat, starts, edges, array(out))
+            run_parts(kernels.compose, parts, flat, *given)
         else:
-            found = (*ids.arrays(), edges, starts, array(out))
-            run_parts(kernels.find_and_compose, parts, flat, *found)
+            run_parts(kernels.find_and_compose, parts, flat, *ids.arrays(), *given)
         return out
 
     @staticmethod
@@ -180,8 +214,8 @@ class _Decompose(torch.autograd.Function):
         ctx.pieces = pieces
         kernels = compiled("compositional.pieces_numba")
         size = shape.numel()
-        # More sums than one only where they are small beside the batch.
-        num_chunks = max(1, min(_CHUNKS, gradients.numel() // max(size, 1)))
+        most = gradients.numel() // (_GRADIENTS_PER_SUM * max(size, 1))
+        num_chunks = max(1, min(_CHUNKS, most))
         out = torch.empty(size)
         totals = out if num_chunks == 1 else scratch("composed_totals", num_chunks * size)
         totals = totals.view(num_chunks, size)
@@ -196,29 +230,65 @@ class _Decompose(torch.autograd.Function):
         return _Compose.apply(weight.contiguous(), ctx.pieces, None), None, None
 
 
-def _layout(source: Source) -> list[int]:
+def _tensor(pointers: Pointers) -> Tensor:
+    if isinstance(pointers, HashedPointers):
+        return pointers.hashes
+    return pointers.packed if isinstance(pointers, PackedPointers) else pointers.pointers
+
+
+def _is_readable(pointers: Pointers) -> bool:
+    """Whether the kernel can find them; stored ones are read as bytes, the lowest first."""
+    if isinstance(pointers, HashedPointers):
+        return 1 <= pointers.num_buckets <= _MOST_BUCKETS
+    return sys.byteorder == "little"
+
+
+def _layout(source: Source) -> tuple[int, ...]:
     """How the kernel finds the pieces of a source; see `find_and_compose`."""
     pointers = source.pointers
     if isinstance(pointers, HashedPointers):
-        return [0, 0, 0, pointers.num_buckets, source.stride, *source.starts]
-    num_bytes, width = pointers.pointers.element_size(), pointers.pointers.shape[1]
-    return [num_bytes, width, pointers.first, 0, source.stride, *source.starts]
+        how = (0, 0, 0, pointers.offset, pointers.num_buckets)
+    elif isinstance(pointers, PackedPointers):
+        how = (pointers.bits, pointers.num_columns, 0, 0, 0)
+    else:
+        stored = pointers.pointers
+        how = (8 * stored.element_size(), stored.shape[1], pointers.first, 0, 0)
+    return (*how, source.stride, *source.starts)
 
 
-def _packed_and_words(source: Source) -> tuple[Any, Tensor]:
-    """Stored pointers as bytes, and hash functions; what a source does not have is blank."""
-    pointers = source.pointers
+def _packed(pointers: Pointers) -> Any:
+    """Stored pointers as bytes."""
     if isinstance(pointers, HashedPointers):
-        return empty(0, dtype=torch.uint8), pointers.hashes.contiguous()
-    packed = array(pointers.pointers.contiguous()).reshape(-1).view("uint8")
-    return packed, torch.zeros(len(source.starts), _WORDS_PER_HASH, dtype=torch.int64)
+        return _no_bytes()
+    stored = pointers.packed if isinstance(pointers, PackedPointers) else pointers.pointers
+    flat = stored.contiguous().view(-1).view(torch.uint8)
+    if flat.shape[0] < _LEAST_BYTES:
+        flat = torch.nn.functional.pad(flat, (0, _LEAST_BYTES))
+    return array(flat)
 
 
-def _tensor(source: Source) -> Tensor:
-    pointers = source.pointers
-    return pointers.hashes if isinstance(pointers, HashedPointers) else pointers.pointers
+def _words(pointers: Pointers) -> Any:
+    """Hash functions."""
+    if isinstance(pointers, HashedPointers):
+        return array(pointers.hashes.contiguous())
+    return _no_words()
 
 
-def _is_narrow(source: Source) -> bool:
-    pointers = source.pointers
-    return isinstance(pointers, StoredPointers) or 1 <= pointers.num_buckets <= _MOST_BUCKETS
+@cache
+def _no_bytes() -> Any:
+    return empty(0, dtype=torch.uint8)
+
+
+@cache
+def _no_words() -> Any:
+    return empty(0, _WORDS_PER_HASH, dtype=torch.int64)
+
+
+@lru_cache(1 << 10)
+def _layouts(layouts: tuple[tuple[int, ...], ...]) -> Any:
+    return array(torch.tensor(layouts))
+
+
+@lru_cache(1 << 10)
+def _edges(widths: tuple[int, ...]) -> Any:
+    return array(torch.tensor([0, *accumulate(widths)]))
