@@ -23,7 +23,7 @@ from torch import Tensor
 
 from outsize.errors import ConfigError
 from outsize.hashing import derive_seed, draw_hashes
-from outsize.kernels.compositional.pieces import HashedPointers, Pointers, StoredPointers
+from outsize.kernels.compositional.pointers import HashedPointers, Pointers, StoredPointers
 from outsize.spec import Budget, TableSpec
 from outsize.tables.clustered_table import ClusteredTable
 from outsize.tables.columns import columns_of

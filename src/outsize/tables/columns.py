@@ -15,7 +15,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from outsize.errors import ConfigError
-from outsize.kernels.compositional.pieces import Pointers, Source, composed
+from outsize.kernels.compositional.pieces import Source, composed
+from outsize.kernels.compositional.pointers import Pointers
 from outsize.spec import TableSpec
 
 _DEFAULT_COLUMNS = 4

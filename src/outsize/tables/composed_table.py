@@ -19,7 +19,7 @@ from torch import Tensor
 
 from outsize.errors import ConfigError
 from outsize.hashing import derive_seed, draw_hashes, hash_ids
-from outsize.kernels.compositional.pieces import Pointers, StoredPointers
+from outsize.kernels.compositional.pointers import Pointers, StoredPointers
 from outsize.spec import TableSpec
 from outsize.tables.columns import columns_of, composed_columns, gather_columns, gather_pieces
 from outsize.tables.pointer_table import PointerTable

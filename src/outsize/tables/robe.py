@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from outsize.contracts import EmbeddingTable
 from outsize.hashing import draw_hashes, hash_ids, hash_signs
-from outsize.kernels.compositional.pieces import HashedPointers, Source, composed
+from outsize.kernels.compositional.pieces import Source, composed
+from outsize.kernels.compositional.pointers import HashedPointers
 from outsize.spec import Budget, TableSpec
 from outsize.tables.columns import column_widths, columns_of
 from outsize.tables.sizing import Cost, hash_bytes, largest_size

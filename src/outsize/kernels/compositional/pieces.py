@@ -7,85 +7,26 @@ and arrays of less than 2³¹ numbers.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float, Int32, Int64, Integer, UInt8
+from jaxtyping import Float, Int32, Int64
 from torch import Tensor
 
-from outsize.kernels.arrays import array, empty, is_plain, is_plain_float, scratch
+from outsize.kernels.arrays import array, is_plain, is_plain_float, scratch
 from outsize.kernels.compiled import compiled, is_worthwhile
+from outsize.kernels.compositional.pointers import Pointers
 from outsize.kernels.threads import num_parts, run_parts
 
 _LEAST_IDS = 4096
-_LEAST_PER_THREAD = 8192
-_MOST_BUCKETS = 1 << 24
-_WORDS_PER_HASH = 9
-_LEAST_BYTES = 8  # of stored pointers, which are read as words
+_LEAST_PER_THREAD = 4096
 _BLOCK = 256  # vectors whose pieces are found before they are read
 _CHUNKS = 8  # of a batch, whose gradients are summed apart
 _GRADIENTS_PER_SUM = 4  # at least, so that sums cost little beside the gradients
-
-
-class StoredPointers(NamedTuple):
-    """Pointers that a table stores, one per column.
-
-    Attributes:
-        pointers: All pointers.
-        first: The first column to use.
-        columns: The number of columns; all from `first` on by default.
-    """
-
-    pointers: Integer[Tensor, "lines pointers"]
-    first: int = 0
-    columns: int | None = None
-
-    @property
-    def num_columns(self) -> int:
-        """Number of columns to use."""
-        every = self.pointers.shape[1] - self.first
-        return every if self.columns is None else self.columns
-
-
-class PackedPointers(NamedTuple):
-    """Pointers of some bits each, as `outsize.tables.bit_packing` packs them.
-
-    Attributes:
-        packed: All pointers, line after line.
-        bits: Bits per pointer.
-        num_columns: Pointers per line.
-    """
-
-    packed: UInt8[Tensor, " bytes"]
-    bits: int
-    num_columns: int
-
-
-class HashedPointers(NamedTuple):
-    """Pointers that are hashes of ids, one function per column.
-
-    Attributes:
-        hashes: The functions, from `outsize.hashing.draw_hashes`.
-        num_buckets: The number of values.
-        offset: What to add to ids before they are hashed.
-    """
-
-    hashes: Int64[Tensor, "columns 9"]
-    num_buckets: int
-    offset: int = 0
-
-    @property
-    def num_columns(self) -> int:
-        """Number of functions."""
-        return self.hashes.shape[0]
-
-
-Pointers = StoredPointers | PackedPointers | HashedPointers
 
 
 class Source(NamedTuple):
@@ -119,17 +60,18 @@ def composed(
         weight: The array; its shape does not matter.
         ids: The ids.
         widths: The width of each column.
-        sources: One or two sources, whose pieces are added.
+        sources: One or two sources, whose pieces are added; those of one do not overlap those of
+            the other.
         lines: The line of each id's stored pointers; the id itself by default.
         signed: Multiply each piece by the sign that its hash function gives; for one source.
     """
     lines = ids if lines is None else lines
     if not (  # first: a trace has no fixed sizes
-        is_plain(ids, lines, *(_tensor(source.pointers) for source in sources))
+        is_plain(ids, lines, *(source.pointers.tensor for source in sources))
         and is_worthwhile(ids.shape[0], _LEAST_IDS)
         and weight.numel() < 1 << 31
         and is_plain_float(weight)
-        and all(_is_readable(source.pointers) for source in sources)
+        and all(source.pointers.is_readable for source in sources)
     ):
         return None
     if compiled("compositional.pieces_numba") is None:
@@ -162,6 +104,11 @@ class Pieces:
         """The starts, and the edges of the columns, for kernels."""
         return array(self.starts), _edges(self.widths)
 
+    @property
+    def num_sources(self) -> int:
+        """Number of pieces that are added in each column."""
+        return self.starts.shape[1] // len(self.widths)
+
     def num_parts(self) -> int:
         """Number of threads to use."""
         return num_parts(self.num, _LEAST_PER_THREAD)
@@ -177,11 +124,13 @@ class _Ids(NamedTuple):
 
     def arrays(self) -> tuple[Any, ...]:
         """The arguments of the kernel `find_and_compose` from `ids` to `signed`."""
-        pointers = [source.pointers for source in self.sources]
-        layouts = _layouts(tuple(map(_layout, self.sources)))
-        packed, words = [_packed(p) for p in pointers], [_words(p) for p in pointers]
+        layouts = _layouts(
+            tuple((*how.layout(), stride, *starts) for how, stride, starts in self.sources)
+        )
+        packed, words = self.sources[0].pointers.arrays()
+        packed_2, words_2 = self.sources[-1].pointers.arrays()
         ids, lines = array(self.ids), array(self.lines)
-        return ids, lines, packed[0], packed[-1], words[0], words[-1], layouts, self.signed
+        return ids, lines, packed, packed_2, words, words_2, layouts, self.signed
 
 
 class _Compose(torch.autograd.Function):
@@ -203,7 +152,10 @@ class _Compose(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradients: Tensor) -> Any:
-        return _Decompose.apply(gradients.contiguous(), ctx.pieces, ctx.shape), None, None
+        given = gradients.contiguous(), ctx.pieces, ctx.shape
+        # A gradient of this gradient is rarely asked for, and takes time to prepare.
+        decompose = _Decompose.apply if torch.is_grad_enabled() else _decomposed
+        return decompose(*given), None, None
 
 
 class _Decompose(torch.autograd.Function):
@@ -212,76 +164,32 @@ class _Decompose(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gradients: Tensor, pieces: Pieces, shape: torch.Size) -> Tensor:
         ctx.pieces = pieces
-        kernels = compiled("compositional.pieces_numba")
-        size = shape.numel()
-        most = gradients.numel() // (_GRADIENTS_PER_SUM * max(size, 1))
-        num_chunks = max(1, min(_CHUNKS, most))
-        out = torch.empty(size)
-        totals = out if num_chunks == 1 else scratch("composed_totals", num_chunks * size)
-        totals = totals.view(num_chunks, size)
-        parts = min(num_chunks, pieces.num_parts())
-        run_parts(kernels.add_pieces, parts, array(gradients), *pieces.arrays(), array(totals))
-        if num_chunks > 1:
-            run_parts(kernels.sum_chunks, num_parts(size, 1 << 14), array(totals), array(out))
-        return out.view(shape)
+        return _decomposed(gradients, pieces, shape)
 
     @staticmethod
     def backward(ctx: Any, weight: Tensor) -> Any:
         return _Compose.apply(weight.contiguous(), ctx.pieces, None), None, None
 
 
-def _tensor(pointers: Pointers) -> Tensor:
-    if isinstance(pointers, HashedPointers):
-        return pointers.hashes
-    return pointers.packed if isinstance(pointers, PackedPointers) else pointers.pointers
-
-
-def _is_readable(pointers: Pointers) -> bool:
-    """Whether the kernel can find them; stored ones are read as bytes, the lowest first."""
-    if isinstance(pointers, HashedPointers):
-        return 1 <= pointers.num_buckets <= _MOST_BUCKETS
-    return sys.byteorder == "little"
-
-
-def _layout(source: Source) -> tuple[int, ...]:
-    """How the kernel finds the pieces of a source; see `find_and_compose`."""
-    pointers = source.pointers
-    if isinstance(pointers, HashedPointers):
-        how = (0, 0, 0, pointers.offset, pointers.num_buckets)
-    elif isinstance(pointers, PackedPointers):
-        how = (pointers.bits, pointers.num_columns, 0, 0, 0)
+def _decomposed(
+    gradients: Float[Tensor, "n dim"], pieces: Pieces, shape: torch.Size
+) -> Float[Tensor, "..."]:
+    """Σ of the gradients of each number of an array of a shape."""
+    kernels = compiled("compositional.pieces_numba")
+    size = shape.numel()
+    most = gradients.numel() // (_GRADIENTS_PER_SUM * max(size, 1))
+    num_chunks, num_threads = max(1, min(_CHUNKS, most)), pieces.num_parts()
+    gradient = array(gradients), *pieces.arrays()
+    if num_chunks == 1:
+        out, groups = torch.zeros(size), pieces.num_sources
+        totals = array(out.view(1, size))
+        run_parts(kernels.add_pieces, min(groups, num_threads), *gradient, groups, totals)
     else:
-        stored = pointers.pointers
-        how = (8 * stored.element_size(), stored.shape[1], pointers.first, 0, 0)
-    return (*how, source.stride, *source.starts)
-
-
-def _packed(pointers: Pointers) -> Any:
-    """Stored pointers as bytes."""
-    if isinstance(pointers, HashedPointers):
-        return _no_bytes()
-    stored = pointers.packed if isinstance(pointers, PackedPointers) else pointers.pointers
-    flat = stored.contiguous().view(-1).view(torch.uint8)
-    if flat.shape[0] < _LEAST_BYTES:
-        flat = torch.nn.functional.pad(flat, (0, _LEAST_BYTES))
-    return array(flat)
-
-
-def _words(pointers: Pointers) -> Any:
-    """Hash functions."""
-    if isinstance(pointers, HashedPointers):
-        return array(pointers.hashes.contiguous())
-    return _no_words()
-
-
-@cache
-def _no_bytes() -> Any:
-    return empty(0, dtype=torch.uint8)
-
-
-@cache
-def _no_words() -> Any:
-    return empty(0, _WORDS_PER_HASH, dtype=torch.int64)
+        out = torch.empty(size)
+        totals = array(scratch("composed_totals", num_chunks * size).view(num_chunks, size))
+        run_parts(kernels.add_pieces, min(num_chunks, num_threads), *gradient, 1, totals)
+        run_parts(kernels.sum_chunks, num_parts(size, 1 << 14), totals, array(out))
+    return out.view(shape)
 
 
 @lru_cache(1 << 10)

@@ -70,8 +70,9 @@ def _find_stored(lines, packed, layout, read, starts):
     # A pointer that begins within a byte has up to 7 bits of others before it.
     per_word = (64 if bits % 8 == 0 else 57) // bits
     for j in range(0, columns, per_word):
+        line_bits, first_bit = width * bits, (first + j) * bits
         for i in range(num):
-            bit = (lines[i] * width + first + j) * bits
+            bit = lines[i] * line_bits + first_bit
             byte = min(bit >> 3, last)
             read[i] = load_word(packed, byte) >> uint64(bit - (byte << 3))
         for k in range(j, min(j + per_word, columns)):
