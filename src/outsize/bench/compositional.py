@@ -20,7 +20,14 @@ from outsize.spec import TableSpec
 from outsize.tables import build_table
 
 ABOUT = "milliseconds of look-up and backward of CE, CCE and ROBE beside nn.Embedding"
-_METHODS = ("cce", "ce-concat", "ce-hybrid", "robe", "hash")
+_TABLES: dict[str, dict[str, Any]] = {
+    "cce": {},
+    "ce-concat": {},
+    "ce-hybrid": {},
+    "robe": {},
+    "hash": {},
+    "cce, packed pointers": {"method": "cce", "pointers": "packed"},
+}
 _SPARSE, _DENSE = "nn.Embedding, sparse", "nn.Embedding, dense"
 
 
@@ -69,7 +76,8 @@ def _measure(num_ids: int, batch: int, cap: int, threads: int, rounds: int) -> d
         _SPARSE: nn.Embedding(num_ids, 16, sparse=True),
         _DENSE: nn.Embedding(num_ids, 16),
     }
-    modules |= {method: build_table(method, spec, max_params=cap) for method in _METHODS}
+    for name, options in _TABLES.items():
+        modules[name] = build_table(**{"method": name, **options}, spec=spec, max_params=cap)
     draw = torch.Generator().manual_seed(0)
     ranks = Zipf([num_ids], 1.05).ranks(torch.rand(batch, 1, generator=draw)).squeeze(1)
     ids, gradient = ranks * 48_271 % num_ids, torch.randn(batch, 16, generator=draw)

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from outsize.errors import ConfigError
 from outsize.hashing import derive_seed, draw_hashes
-from outsize.kernels.compositional.pieces import HashedPointers, StoredPointers
+from outsize.kernels.compositional.pointers import HashedPointers, Pointers, StoredPointers
 from outsize.spec import Budget, TableSpec
 from outsize.tables.clustered_table import ClusteredTable
 from outsize.tables.columns import columns_of
@@ -125,7 +125,7 @@ class CCETable(ClusteredTable):
         return cls(spec, num_buckets=size, seed=seed, **options)
 
     def lookup(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "n dim"]:  # noqa: D102
-        sources: list[StoredPointers | HashedPointers] = [StoredPointers(self.pointers)]
+        sources: list[Pointers] = [StoredPointers(self.pointers)]
         if self.num_helper:
             sources.append(HashedPointers(self.helper_hashes, self.num_helper * self._pool))
         vectors = self._composed(ids, sources)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from outsize.contracts import EmbeddingTable
 from outsize.hashing import draw_hashes, hash_ids
-from outsize.kernels.compositional.pieces import HashedPointers
+from outsize.kernels.compositional.pointers import HashedPointers
 from outsize.spec import Budget, TableSpec
 from outsize.tables.columns import columns_of, composed_columns, gather_columns
 from outsize.tables.sizing import Cost, hash_bytes, largest_size

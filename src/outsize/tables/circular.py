@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from outsize.contracts import EmbeddingTable, PlannedRecluster
 from outsize.errors import ConfigError
 from outsize.hashing import derive_seed, draw_hashes
-from outsize.kernels.compositional.pieces import StoredPointers
+from outsize.kernels.compositional.pointers import StoredPointers
 from outsize.spec import Budget, TableSpec
 from outsize.tables.columns import (
     columns_of,

@@ -7,6 +7,7 @@ represent k^c different vectors.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -14,13 +15,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from outsize.errors import ConfigError
-from outsize.kernels.compositional.pieces import (
-    HashedPointers,
-    Source,
-    StoredPointers,
-    composed,
-    num_columns,
-)
+from outsize.kernels.compositional.pieces import Source, composed
+from outsize.kernels.compositional.pointers import Pointers
 from outsize.spec import TableSpec
 
 _DEFAULT_COLUMNS = 4
@@ -67,9 +63,10 @@ def gather_columns(
 def composed_columns(
     weight: Float[Tensor, "rows dim"],
     ids: Int64[Tensor, " n"],
-    pointers: Sequence[StoredPointers | HashedPointers],
+    pointers: Sequence[Pointers],
     first_rows: Sequence[int],
     *,
+    lines: Int64[Tensor, " n"] | None = None,
     pooled: bool = False,
 ) -> Float[Tensor, "n dim"] | None:
     """Vectors as sums of what `gather_columns` returns for each source of pointers, in one pass.
@@ -78,25 +75,34 @@ def composed_columns(
 
     Args:
         weight: The stored rows.
-        ids: The ids, or the lines of their stored pointers.
+        ids: The ids.
         pointers: One or two sources of pointers.
         first_rows: For each source, the row that pointer 0 names (the piece, if pooled).
+        lines: The line of each id's stored pointers; the id itself by default.
         pooled: Pointers name pieces of rows, as for `gather_pieces`, not rows.
     """
-    dim = weight.shape[1]
-    columns = (
-        pointers[0].hashes.shape[0]
-        if isinstance(pointers[0], HashedPointers)
-        else num_columns(pointers[0])
-    )
-    widths = column_widths(dim, columns)
+    dim, columns = weight.shape[1], pointers[0].num_columns
+    widths = _widths(dim, columns)
     stride = widths[0] if pooled else dim
-    starts = [0] * columns if pooled else [sum(widths[:j]) for j in range(columns)]
     sources = [
-        Source(source, stride, [first * stride + start for start in starts])
+        Source(source, stride, _starts(dim, columns, first, pooled))
         for source, first in zip(pointers, first_rows, strict=True)
     ]
-    return composed(weight, ids, widths, sources)
+    return composed(weight, ids, widths, sources, lines=lines)
+
+
+@lru_cache(1 << 10)
+def _widths(dim: int, columns: int) -> tuple[int, ...]:
+    return tuple(column_widths(dim, columns))
+
+
+@lru_cache(1 << 10)
+def _starts(dim: int, columns: int, first: int, pooled: bool) -> tuple[int, ...]:
+    """Where the piece of each column begins that pointer 0 names."""
+    widths = _widths(dim, columns)
+    if pooled:
+        return (first * widths[0],) * columns
+    return tuple(first * dim + sum(widths[:j]) for j in range(columns))
 
 
 def stack_columns(

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from outsize.errors import ConfigError
 from outsize.hashing import derive_seed, draw_hashes, hash_ids
-from outsize.kernels.compositional.pieces import HashedPointers, StoredPointers
+from outsize.kernels.compositional.pointers import Pointers, StoredPointers
 from outsize.spec import TableSpec
 from outsize.tables.columns import columns_of, composed_columns, gather_columns, gather_pieces
 from outsize.tables.pointer_table import PointerTable
@@ -138,10 +138,12 @@ class ComposedTable(PointerTable):
         return self._vectors(main, helper[0] if helper else None)
 
     def _composed(
-        self, ids: Tensor, sources: Sequence[StoredPointers | HashedPointers]
+        self, ids: Tensor, sources: Sequence[Pointers], lines: Tensor | None = None
     ) -> Tensor | None:
         first_rows = (0, self.num_codes)[: len(sources)]
-        return composed_columns(self.weight, ids, sources, first_rows, pooled=self.shared)
+        return composed_columns(
+            self.weight, ids, sources, first_rows, lines=lines, pooled=self.shared
+        )
 
     def renew_version(self) -> None:
         """Compute the version of the current pointers, and which rows are codes."""

@@ -13,12 +13,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int64, Integer
+from jaxtyping import Float, Int64, Integer, UInt8
 from torch import Tensor
 
 from outsize.clustering import CHUNK_POINTS, nearest
 from outsize.errors import ConfigError
 from outsize.hashing import derive_seed, draw_hashes, hash_ids
+from outsize.kernels.compositional.pointers import HashedPointers, PackedPointers, Pointers
+from outsize.kernels.compositional.slots import SlotMap, found_slots
 from outsize.spec import Budget, TableSpec
 from outsize.tables.bit_packing import bits_for, pack_bits, packed_bytes, read_bits
 from outsize.tables.byte_rule import Shape, largest_shape, num_shared_slots
@@ -123,13 +125,36 @@ class PackedCCETable(ClusteredTable):
             self._is_clustered = bool(self.num_clusterings)
         super().renew_version()
 
+    @property
+    def _uses_slots(self) -> bool:
+        """Whether pointers are read from slots; otherwise ids hash into the codes."""
+        return self._is_clustered or self.has_slots_for_all
+
     def lookup(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "n dim"]:  # noqa: D102
-        return self.vectors_of(self._all_pointers_of(ids))
+        sources: list[Pointers] = []
+        if self._uses_slots:
+            slots = self._slots_in(self._own_buffers(), ids)
+            sources.append(PackedPointers(self.pointers, self.pointer_bits, self.columns))
+        else:
+            slots = ids
+            hashed = HashedPointers(self.helper_hashes, self.num_codes, self.spec.num_rows)
+            sources.append(hashed)
+        if self.num_helper:
+            sources.append(HashedPointers(self.helper_hashes, self.num_helper * self._pool))
+        vectors = self._composed(ids, sources, lines=slots)
+        if vectors is not None:
+            return vectors
+        main = self._read(self.pointers, slots) if self._uses_slots else self._hashed(ids)
+        return self._vectors(main, self._helper_of(ids) if self.num_helper else None)
 
     def pointers_of(self, ids: Int64[Tensor, " n"]) -> Int64[Tensor, "n columns"]:
         """The codes that ids point to."""
-        if self._is_clustered or self.has_slots_for_all:
-            return self._pointers_in(dict(self.named_buffers()), ids)
+        return (
+            self._pointers_in(self._own_buffers(), ids) if self._uses_slots else self._hashed(ids)
+        )
+
+    def _hashed(self, ids: Int64[Tensor, " n"]) -> Int64[Tensor, "n columns"]:
+        """The codes of ids before the first clustering, if there are fewer slots than ids."""
         return hash_ids(ids + self.spec.num_rows, self.helper_hashes, self.num_codes)
 
     @property
@@ -192,16 +217,38 @@ class PackedCCETable(ClusteredTable):
         num_shared = self.num_slots - self.num_own
         return hash_ids(ids + 2 * self.spec.num_rows, hashes[:1], num_shared).squeeze(1)
 
+    def _own_buffers(self) -> dict[str, Tensor]:
+        """The buffers that `_pointers_in` reads."""
+        found = {"pointers": self.pointers, "helper_hashes": self.helper_hashes}
+        if self.id_starts is not None and self.id_lows is not None:
+            found |= {"id_starts": self.id_starts, "id_lows": self.id_lows}
+        return found
+
     def _pointers_in(
         self, buffers: Mapping[str, Tensor], ids: Int64[Tensor, " n"]
     ) -> Int64[Tensor, "n columns"]:
-        slots = ids
-        if not self.has_slots_for_all:
-            found, is_own = find_slots(ids, buffers["id_starts"], buffers["id_lows"])
-            shared = self.num_own + self._shared_slots(ids, buffers["helper_hashes"])
-            slots = torch.where(is_own, found, shared)
-        places = slots.unsqueeze(1) * self.columns + torch.arange(self.columns, device=ids.device)
-        return read_bits(buffers["pointers"], places, self.pointer_bits)
+        return self._read(buffers["pointers"], self._slots_in(buffers, ids))
+
+    def _slots_in(
+        self, buffers: Mapping[str, Tensor], ids: Int64[Tensor, " n"]
+    ) -> Int64[Tensor, " n"]:
+        """The slot of each id."""
+        if self.has_slots_for_all:
+            return ids
+        starts, lows, hashes = (buffers[k] for k in ("id_starts", "id_lows", "helper_hashes"))
+        num_shared, offset = self.num_slots - self.num_own, 2 * self.spec.num_rows
+        slots = found_slots(ids, SlotMap(starts, lows, hashes, num_shared, offset))
+        if slots is not None:
+            return slots
+        found, is_own = find_slots(ids, starts, lows)
+        return torch.where(is_own, found, self.num_own + self._shared_slots(ids, hashes))
+
+    def _read(
+        self, packed: UInt8[Tensor, " bytes"], slots: Int64[Tensor, " n"]
+    ) -> Int64[Tensor, "n columns"]:
+        """The pointers in some slots."""
+        places = slots.unsqueeze(1) * self.columns + torch.arange(self.columns, device=slots.device)
+        return read_bits(packed, places, self.pointer_bits)
 
     def _distinct_pointers(self, buffers: Mapping[str, Tensor]) -> Integer[Tensor, "lines columns"]:
         places = torch.arange(self.num_slots * self.columns, device=buffers["pointers"].device)

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from outsize.contracts import EmbeddingTable
 from outsize.hashing import draw_hashes, hash_ids, hash_signs
-from outsize.kernels.compositional.pieces import HashedPointers, Source, composed
+from outsize.kernels.compositional.pieces import Source, composed
+from outsize.kernels.compositional.pointers import HashedPointers
 from outsize.spec import Budget, TableSpec
 from outsize.tables.columns import column_widths, columns_of
 from outsize.tables.sizing import Cost, hash_bytes, largest_size
@@ -48,7 +49,7 @@ class RobeTable(EmbeddingTable):
         columns = columns_of(spec, columns)
         self.size = size
         self.signs = signs
-        self.widths = column_widths(spec.dim, columns)
+        self.widths = tuple(column_widths(spec.dim, columns))
         values = fresh_weight(spec, size, 1, spec.init.std_for(spec.dim), seed)
         self.weight = nn.Parameter(values.detach().flatten())
         self.register_buffer("hashes", draw_hashes(columns, seed))
@@ -73,7 +74,7 @@ class RobeTable(EmbeddingTable):
         return {"size": self.size, "columns": len(self.widths), "signs": self.signs}
 
     def lookup(self, ids: Int64[Tensor, " n"]) -> Float[Tensor, "n dim"]:  # noqa: D102
-        source = Source(HashedPointers(self.hashes, self.size), 1, [0] * len(self.widths))
+        source = Source(HashedPointers(self.hashes, self.size), 1, (0,) * len(self.widths))
         vectors = composed(self.weight, ids, self.widths, [source], signed=self.signs)
         if vectors is not None:
             return vectors

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 import outsize
 from outsize.kernels.compositional import pieces
+from outsize.tables.packed_cce import PackedCCETable
 
 pytest.importorskip("numba")
 NUM_IDS = 700
@@ -51,8 +52,8 @@ def test_a_compiled_look_up_equals_torchs(monkeypatch, method, options, dim, max
 
 @settings(max_examples=60, deadline=None)
 @given(
-    method=st.sampled_from(["ce-concat", "ce-hybrid", "cce", "circular", "robe"]),
-    dim=st.integers(2, 19),
+    method=st.sampled_from(["ce-concat", "ce-hybrid", "cce", "circular", "robe", "hash"]),
+    dim=st.one_of(st.integers(2, 19), st.sampled_from([32, 33, 64, 75, 128])),
     columns=st.integers(2, 8),
     num_rows=st.integers(1, 40),
     num_ids=st.sampled_from([0, 1, 2, 255, 256, 257, 600, 2049]),
@@ -62,9 +63,8 @@ def test_a_compiled_look_up_equals_torchs(monkeypatch, method, options, dim, max
 def test_any_shape_equals_torchs(method, dim, columns, num_rows, num_ids, is_one_id, seed):
     """Also where the last block of ids is short, and pieces wrap around or are wide."""
     draw = torch.Generator().manual_seed(seed)
-    options = {"columns": min(columns, dim)} | (
-        {"signs": seed % 2 == 1} if method == "robe" else {}
-    )
+    options = {} if method == "hash" else {"columns": min(columns, dim)}
+    options |= {"signs": seed % 2 == 1} if method == "robe" else {}
     spec = outsize.TableSpec("ad", NUM_IDS, dim)
     cap = (num_rows + 2) * dim
     table = outsize.build_table(method, spec, max_params=cap, seed=seed, **options)
@@ -92,9 +92,45 @@ def test_pointers_of_every_width_are_read(monkeypatch, num_codes):
     assert torch.equal(table.decode(codes), expected)
 
 
-def test_gradients_do_not_depend_on_the_number_of_threads(monkeypatch):
+@settings(max_examples=40, deadline=None)
+@given(
+    dim=st.integers(1, 20),
+    columns=st.integers(1, 6),
+    num_buckets=st.sampled_from([2, 3, 9, 40, 300, 5_000]),
+    num_slots=st.sampled_from([2, 17, 100, 699, 700]),
+    is_clustered=st.booleans(),
+    helper=st.booleans(),
+    num_ids=st.sampled_from([0, 1, 256, 600]),
+    seed=st.integers(0, 1000),
+)
+def test_packed_pointers_are_read_as_by_torch(
+    dim, columns, num_buckets, num_slots, is_clustered, helper, num_ids, seed
+):
+    """Pointers of 1 to 15 bits; slots for all ids or for some; before and after a clustering."""
+    draw = torch.Generator().manual_seed(seed)
+    spec = outsize.TableSpec("ad", NUM_IDS, dim)
+    table = PackedCCETable(
+        spec, num_buckets=num_buckets, num_slots=num_slots, columns=min(columns, dim), seed=seed
+    )
+    if is_clustered:
+        counts = torch.randint(0, 5, (NUM_IDS,), generator=draw)
+        table.recluster(counts=counts, helper=helper, iterations=1)
+    ids = torch.randint(0, NUM_IDS, (num_ids,), generator=draw)
+    ids[:1] = NUM_IDS - 1  # whose pointers are the last bits
+    weights = torch.randn(num_ids, dim, generator=draw)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OUTSIZE_KERNELS", "torch")
+        expected, gradient = step(table, ids, weights)
+        patch.setenv("OUTSIZE_KERNELS", "numba")
+        found, found_gradient = step(table, ids, weights)
+    assert torch.equal(found, expected)
+    torch.testing.assert_close(found_gradient, gradient, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("max_params", [640, 40_000])  # with several sums, and with one
+def test_gradients_do_not_depend_on_the_number_of_threads(monkeypatch, max_params):
     monkeypatch.setenv("OUTSIZE_KERNELS", "numba")
-    table = outsize.build_table("cce", outsize.TableSpec("ad", 5000, 16), max_params=640)
+    table = outsize.build_table("cce", outsize.TableSpec("ad", 5000, 16), max_params=max_params)
     ids, weights = torch.randint(0, 5000, (3000,)), torch.randn(3000, 16)
     vectors, gradients = [], []
     for parts in (1, 3):

@@ -9,55 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float, Int32, Int64, Integer
+from jaxtyping import Float, Int32, Int64
 from torch import Tensor
 
-from outsize.kernels.arrays import array, empty, is_plain, is_plain_float, scratch
+from outsize.kernels.arrays import array, is_plain, is_plain_float, scratch
 from outsize.kernels.compiled import compiled, is_worthwhile
+from outsize.kernels.compositional.pointers import Pointers
 from outsize.kernels.threads import num_parts, run_parts
 
 _LEAST_IDS = 4096
-_LEAST_PER_THREAD = 8192
-_MOST_BUCKETS = 1 << 24
-_WORDS_PER_HASH = 9
+_LEAST_PER_THREAD = 4096
 _BLOCK = 256  # vectors whose pieces are found before they are read
 _CHUNKS = 8  # of a batch, whose gradients are summed apart
-
-
-class StoredPointers(NamedTuple):
-    """Pointers that a table stores, one per column.
-
-    Attributes:
-        pointers: All pointers, packed.
-        first: The first column to use.
-        columns: The number of columns; all from `first` on by default.
-    """
-
-    pointers: Integer[Tensor, "lines pointers"]
-    first: int = 0
-    columns: int | None = None
-
-
-def num_columns(stored: StoredPointers) -> int:
-    """Number of columns to use."""
-    every = stored.pointers.shape[1] - stored.first
-    return every if stored.columns is None else stored.columns
-
-
-class HashedPointers(NamedTuple):
-    """Pointers that are hashes of ids, one function per column.
-
-    Attributes:
-        hashes: The functions, from `outsize.hashing.draw_hashes`.
-        num_buckets: The number of values.
-    """
-
-    hashes: Int64[Tensor, "columns 9"]
-    num_buckets: int
+_GRADIENTS_PER_SUM = 4  # at least, so that sums cost little beside the gradients
 
 
 class Source(NamedTuple):
@@ -71,33 +40,38 @@ class Source(NamedTuple):
         starts: Start of each column's pieces.
     """
 
-    pointers: StoredPointers | HashedPointers
+    pointers: Pointers
     stride: int
-    starts: Sequence[int]
+    starts: tuple[int, ...]
 
 
 def composed(
     weight: Float[Tensor, "..."],
     ids: Int64[Tensor, " n"],
-    widths: Sequence[int],
+    widths: tuple[int, ...],
     sources: Sequence[Source],
+    *,
+    lines: Int64[Tensor, " n"] | None = None,
     signed: bool = False,
 ) -> Float[Tensor, "n dim"] | None:
     """The vectors of ids from an array of pieces; `None` if the caller must use torch.
 
     Args:
         weight: The array; its shape does not matter.
-        ids: The ids, or the lines of their stored pointers.
+        ids: The ids.
         widths: The width of each column.
-        sources: One or two sources, whose pieces are added.
+        sources: One or two sources, whose pieces are added; those of one do not overlap those of
+            the other.
+        lines: The line of each id's stored pointers; the id itself by default.
         signed: Multiply each piece by the sign that its hash function gives; for one source.
     """
-    if not (
-        is_plain(ids, *(_tensor(source) for source in sources))  # first: a trace has no fixed sizes
+    lines = ids if lines is None else lines
+    if not (  # first: a trace has no fixed sizes
+        is_plain(ids, lines, *(source.pointers.tensor for source in sources))
         and is_worthwhile(ids.shape[0], _LEAST_IDS)
         and weight.numel() < 1 << 31
         and is_plain_float(weight)
-        and all(_is_narrow(source) for source in sources)
+        and all(source.pointers.is_readable for source in sources)
     ):
         return None
     if compiled("compositional.pieces_numba") is None:
@@ -105,8 +79,9 @@ def composed(
     num_pieces = len(sources) * len(widths)
     num_blocks = -(-ids.shape[0] // _BLOCK)
     starts = torch.empty(num_blocks, num_pieces, _BLOCK, dtype=torch.int32)
-    pieces = Pieces(ids.shape[0], starts, torch.tensor([0, *accumulate(widths)]))
-    vectors: Tensor = _Compose.apply(weight, pieces, _Ids(ids.contiguous(), sources, signed))
+    pieces = Pieces(ids.shape[0], starts, widths)
+    found = _Ids(ids.contiguous(), lines.contiguous(), sources, signed)
+    vectors: Tensor = _Compose.apply(weight, pieces, found)
     return vectors
 
 
@@ -118,16 +93,21 @@ class Pieces:
         num: The number of vectors.
         starts: Per block of vectors, source and column, where the pieces begin; the complement of
             that for a sign of −1.
-        edges: The edges of the columns of a vector.
+        widths: The widths of the columns of a vector.
     """
 
     num: int
     starts: Int32[Tensor, "blocks pieces block"]
-    edges: Int64[Tensor, " edges"]
+    widths: tuple[int, ...]
 
     def arrays(self) -> tuple[Any, Any]:
-        """Both as arrays."""
-        return array(self.starts), array(self.edges)
+        """The starts, and the edges of the columns, for kernels."""
+        return array(self.starts), _edges(self.widths)
+
+    @property
+    def num_sources(self) -> int:
+        """Number of pieces that are added in each column."""
+        return self.starts.shape[1] // len(self.widths)
 
     def num_parts(self) -> int:
         """Number of threads to use."""
@@ -138,15 +118,19 @@ class _Ids(NamedTuple):
     """Ids, and how their pieces are found."""
 
     ids: Int64[Tensor, " n"]
+    lines: Int64[Tensor, " n"]
     sources: Sequence[Source]
     signed: bool
 
     def arrays(self) -> tuple[Any, ...]:
         """The arguments of the kernel `find_and_compose` from `ids` to `signed`."""
-        layouts = torch.tensor([_layout(source) for source in self.sources])
-        packed, words = zip(*(_packed_and_words(source) for source in self.sources), strict=True)
-        all_words = array(words[0] if len(words) == 1 else torch.cat(words))
-        return array(self.ids), packed[0], packed[-1], all_words, array(layouts), self.signed
+        layouts = _layouts(
+            tuple((*how.layout(), stride, *starts) for how, stride, starts in self.sources)
+        )
+        packed, words = self.sources[0].pointers.arrays()
+        packed_2, words_2 = self.sources[-1].pointers.arrays()
+        ids, lines = array(self.ids), array(self.lines)
+        return ids, lines, packed, packed_2, words, words_2, layouts, self.signed
 
 
 class _Compose(torch.autograd.Function):
@@ -157,19 +141,21 @@ class _Compose(torch.autograd.Function):
         """With `ids`, the same pass finds their pieces."""
         ctx.pieces, ctx.shape = pieces, weight.shape
         kernels = compiled("compositional.pieces_numba")
-        starts, edges = pieces.arrays()
-        out = torch.empty(pieces.num, int(edges[-1]))
+        out = torch.empty(pieces.num, sum(pieces.widths))
         flat, parts = array(weight).reshape(-1), pieces.num_parts()
+        given = (*pieces.arrays(), array(out))
         if ids is None:
-            run_parts(kernels.compose, parts, flat, starts, edges, array(out))
+            run_parts(kernels.compose, parts, flat, *given)
         else:
-            found = (*ids.arrays(), edges, starts, array(out))
-            run_parts(kernels.find_and_compose, parts, flat, *found)
+            run_parts(kernels.find_and_compose, parts, flat, *ids.arrays(), *given)
         return out
 
     @staticmethod
     def backward(ctx: Any, gradients: Tensor) -> Any:
-        return _Decompose.apply(gradients.contiguous(), ctx.pieces, ctx.shape), None, None
+        given = gradients.contiguous(), ctx.pieces, ctx.shape
+        # A gradient of this gradient is rarely asked for, and takes time to prepare.
+        decompose = _Decompose.apply if torch.is_grad_enabled() else _decomposed
+        return decompose(*given), None, None
 
 
 class _Decompose(torch.autograd.Function):
@@ -178,47 +164,39 @@ class _Decompose(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, gradients: Tensor, pieces: Pieces, shape: torch.Size) -> Tensor:
         ctx.pieces = pieces
-        kernels = compiled("compositional.pieces_numba")
-        size = shape.numel()
-        # More sums than one only where they are small beside the batch.
-        num_chunks = max(1, min(_CHUNKS, gradients.numel() // max(size, 1)))
-        out = torch.empty(size)
-        totals = out if num_chunks == 1 else scratch("composed_totals", num_chunks * size)
-        totals = totals.view(num_chunks, size)
-        parts = min(num_chunks, pieces.num_parts())
-        run_parts(kernels.add_pieces, parts, array(gradients), *pieces.arrays(), array(totals))
-        if num_chunks > 1:
-            run_parts(kernels.sum_chunks, num_parts(size, 1 << 14), array(totals), array(out))
-        return out.view(shape)
+        return _decomposed(gradients, pieces, shape)
 
     @staticmethod
     def backward(ctx: Any, weight: Tensor) -> Any:
         return _Compose.apply(weight.contiguous(), ctx.pieces, None), None, None
 
 
-def _layout(source: Source) -> list[int]:
-    """How the kernel finds the pieces of a source; see `find_and_compose`."""
-    pointers = source.pointers
-    if isinstance(pointers, HashedPointers):
-        return [0, 0, 0, pointers.num_buckets, source.stride, *source.starts]
-    num_bytes, width = pointers.pointers.element_size(), pointers.pointers.shape[1]
-    return [num_bytes, width, pointers.first, 0, source.stride, *source.starts]
+def _decomposed(
+    gradients: Float[Tensor, "n dim"], pieces: Pieces, shape: torch.Size
+) -> Float[Tensor, "..."]:
+    """Σ of the gradients of each number of an array of a shape."""
+    kernels = compiled("compositional.pieces_numba")
+    size = shape.numel()
+    most = gradients.numel() // (_GRADIENTS_PER_SUM * max(size, 1))
+    num_chunks, num_threads = max(1, min(_CHUNKS, most)), pieces.num_parts()
+    gradient = array(gradients), *pieces.arrays()
+    if num_chunks == 1:
+        out, groups = torch.zeros(size), pieces.num_sources
+        totals = array(out.view(1, size))
+        run_parts(kernels.add_pieces, min(groups, num_threads), *gradient, groups, totals)
+    else:
+        out = torch.empty(size)
+        totals = array(scratch("composed_totals", num_chunks * size).view(num_chunks, size))
+        run_parts(kernels.add_pieces, min(num_chunks, num_threads), *gradient, 1, totals)
+        run_parts(kernels.sum_chunks, num_parts(size, 1 << 14), totals, array(out))
+    return out.view(shape)
 
 
-def _packed_and_words(source: Source) -> tuple[Any, Tensor]:
-    """Stored pointers as bytes, and hash functions; what a source does not have is blank."""
-    pointers = source.pointers
-    if isinstance(pointers, HashedPointers):
-        return empty(0, dtype=torch.uint8), pointers.hashes.contiguous()
-    packed = array(pointers.pointers.contiguous()).reshape(-1).view("uint8")
-    return packed, torch.zeros(len(source.starts), _WORDS_PER_HASH, dtype=torch.int64)
+@lru_cache(1 << 10)
+def _layouts(layouts: tuple[tuple[int, ...], ...]) -> Any:
+    return array(torch.tensor(layouts))
 
 
-def _tensor(source: Source) -> Tensor:
-    pointers = source.pointers
-    return pointers.hashes if isinstance(pointers, HashedPointers) else pointers.pointers
-
-
-def _is_narrow(source: Source) -> bool:
-    pointers = source.pointers
-    return isinstance(pointers, StoredPointers) or 1 <= pointers.num_buckets <= _MOST_BUCKETS
+@lru_cache(1 << 10)
+def _edges(widths: tuple[int, ...]) -> Any:
+    return array(torch.tensor([0, *accumulate(widths)]))
