@@ -13,16 +13,16 @@ _held = threading.local()
 
 def is_plain(*tensors: Tensor) -> bool:
     """Whether kernels can work on these tensors: on the CPU, and not traced or transformed."""
-    return (
-        not torch.compiler.is_compiling()  # first: torch.compile cannot read the rest
-        and all(
+    if torch.compiler.is_compiling():  # first: torch.compile cannot read the rest
+        return False
+    for tensor in tensors:
+        if not (
             type(tensor) in (Tensor, nn.Parameter)
-            and tensor.device.type == "cpu"
+            and tensor.is_cpu
             and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-            for tensor in tensors
-        )
-        and not torch._C._is_tracing()
-    )
+        ):
+            return False
+    return not torch._C._is_tracing()
 
 
 def is_plain_float(*tensors: Tensor) -> bool:
