@@ -65,14 +65,19 @@ class Packing:
         error feedback) and the rows requested.
         """
         writer = MessageWriter()
-        parts = _by_precision(request.update)
-        for part, chosen in zip(parts, (wire, wire.finer), strict=True):
-            self._put_update(writer, part, chosen, rule)
+        coarse, fine = _by_precision(request.update)
+        self._put_update(writer, coarse, wire, rule)
+        if fine is not None:
+            self._put_update(writer, fine, wire.finer, rule)
         self._put_ids(writer, request.ids)
         if request.clocks is not None:
             writer.put("clocks", request.clocks.clamp_max(_MAX_INT32).to(torch.int32))
-        numbers = (parts[0].ids.shape[0], parts[1].ids.shape[0], request.ids.shape[0])
-        return writer.message(request.ids.device), numbers
+        num_fine = 0 if fine is None else fine.ids.shape[0]
+        return writer.message(request.ids.device), (
+            coarse.ids.shape[0],
+            num_fine,
+            request.ids.shape[0],
+        )
 
     def read_request(
         self,
@@ -94,6 +99,7 @@ class Packing:
         updates = [
             self._take_update(reader, size, owner, chosen, rule, with_squares)
             for size, chosen in zip(sizes, (wire, wire.finer), strict=True)
+            if size or chosen is wire
         ]
         ids = self._take_ids(reader, num_requested, owner)
         clocks = reader.take(num_requested, torch.int32).long() if has_clocks else None
@@ -240,9 +246,9 @@ def _unpacked(content: UInt8[Tensor, " bytes"], num: int) -> Bool[Tensor, " n"]:
     return (content.unsqueeze(1) & places).ne(0).view(-1)[:num]
 
 
-def _by_precision(update: RowUpdate) -> tuple[RowUpdate, RowUpdate]:
-    """Split an update into the rows for the wire and the rows for the finer wire."""
+def _by_precision(update: RowUpdate) -> tuple[RowUpdate, RowUpdate | None]:
+    """Split an update into the rows for the wire and the rows for the finer wire, if any."""
     if update.exact is None or not bool(update.exact.any()):
-        return update, update.take(update.ids[:0])
+        return update, None
     coarse, fine = (flag.nonzero().flatten() for flag in (~update.exact, update.exact))
     return update.take(coarse), update.take(fine)
