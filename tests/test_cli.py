@@ -234,6 +234,7 @@ def test_bench_writes_its_results(capfd, tmp_path):
     assert code == 0
     result = json.loads(out)
     assert {row["optimizer"] for row in result["speed"]} >= {"sgd"}
+    assert result["rows"][0]["share"] < 1
     (page,) = tmp_path.glob("dlrm-*.md")
     assert "Examples per second" in page.read_text()
     assert json.loads(page.with_suffix(".json").read_text()) == result

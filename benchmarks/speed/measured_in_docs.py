@@ -31,7 +31,21 @@ def with_numbers(page: str) -> str:
     """The page with the numbers of the results files between its two marks."""
     before, rest = page.split(_BEGIN)
     _, after = rest.split(_END)
-    return "".join((before, _BEGIN, _rows(), "\n", _compositional(), "\n", _cache(), _END, after))
+    return "".join(
+        (
+            before,
+            _BEGIN,
+            _rows(),
+            "\n",
+            _compositional(),
+            "\n",
+            _cache(),
+            "\n",
+            _dlrm(),
+            _END,
+            after,
+        )
+    )
 
 
 def _rows() -> str:
@@ -81,6 +95,17 @@ def _cache() -> str:
         f"{few:,}. A step of four ranks takes {results['ratio_float32']:.2f} times as long with a "
         f"cache as without one in float32, and {results['ratio_int8']:.2f} times in int8 "
         f"({_source(results)}).\n"
+    )
+
+
+def _dlrm() -> str:
+    results = _results("dlrm")
+    row = next(row for row in results["rows"] if row["batch_size"] == 2048)
+    step, dense = (row[name]["median_s"] * 1e3 for name in ("step", "dense"))
+    return (
+        f"A step of DLRM at batch {row['batch_size']:,} takes {step:.1f} ms, and {dense:.1f} ms on "
+        f"vectors that are given: all that concerns rows is {row['share']:.1%} of it, and "
+        f"{row['share_alone']:.1%} if timed alone ({_source(results)}).\n"
     )
 
 

@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from processes import Started, run_ranks
 
-from outsize.contracts import RowLayout, RowUpdate, Shard
+from outsize.contracts import RowUpdate, Shard
 from outsize.kernels.rows.updates import AdagradRule, SGDRule
 from outsize.spec import TableSpec
 from outsize.stores import LocalStore, ServedStore
+from outsize.stores.packing import RowRequest
 from outsize.stores.replies import join_replies
 
 SPECS = [TableSpec("wide", 13, 4), TableSpec("thin", 5, 2), TableSpec("other", 2, 4)]
@@ -64,8 +65,9 @@ def test_joined_answers_of_owners_are_the_answer_of_one_store(asked, num_owners,
         replies.append(
             owner.exchange(update.take(everything[everything % num_owners == index]), mine, clocks)
         )
-        questions.append(mine)
-    joined = join_replies(replies, questions, RowLayout(SPECS))
+        places = (ids % num_owners == index).nonzero().flatten()
+        questions.append(RowRequest(update, mine, clocks, places))
+    joined = join_replies(replies, questions)
     clocks = torch.full_like(ids, known) if has_clocks else None
     expected = whole.exchange(None, ids, clocks)
     assert torch.equal(joined.stale, expected.stale)

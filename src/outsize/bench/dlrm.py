@@ -1,4 +1,4 @@
-"""Training speed of DLRM against the same model in plain PyTorch, and the cost of the loop itself.
+"""Training speed of DLRM against the same model in plain PyTorch; the cost of rows and of the loop.
 
 The peer is what a PyTorch user writes: one `nn.EmbeddingBag(sparse=True)` per feature and a torch
 optimizer that takes sparse gradients. Its MLPs and interaction are the same code as in our DLRM, so
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from itertools import cycle, islice
 from typing import Any
 
@@ -17,9 +18,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Optimizer
 
+from outsize.bench.rows_share import measure_rows_share
 from outsize.bench.runner import Benchmark
 from outsize.bench.timing import time_in_turns
 from outsize.data import ClickBatch, SyntheticConfig
+from outsize.models import DLRM
 from outsize.models.mlp import mlp
 from outsize.training.build import build_dense_optimizer
 from outsize.training.config import (
@@ -31,7 +34,7 @@ from outsize.training.loop import Loop
 from outsize.training.store_config import RowOptimizerConfig, StoreConfig
 from outsize.training.tasks import ClickTask
 
-ABOUT = "DLRM examples/s beside plain PyTorch, and the share of data and loop in a step"
+ABOUT = "DLRM examples/s beside plain PyTorch, and the shares of rows, data and loop in a step"
 _BATCHES_KEPT = 8
 
 
@@ -75,7 +78,7 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
     # The default, set explicitly: torch's Adagrad warns if it is not.
     torch.sparse.check_sparse_tensor_invariants.disable()
     sizes = (128,) if quick else (128, 2048, 16_384)
-    results: dict[str, Any] = {"speed": [], "loop": []}
+    results: dict[str, Any] = {"speed": [], "rows": [], "loop": []}
     for batch_size in sizes:
         # Long turns on a GPU, so that batches made ahead do not hide the cost of making them.
         calls = 2 if quick else max(20 if torch.cuda.is_available() else 1, 8192 // batch_size)
@@ -83,6 +86,8 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
         for kind in ("sgd", "adagrad"):
             say(f"batch {batch_size:,}, {kind}")
             results["speed"].append(_speed(data, batch_size, kind, rounds, calls))
+        say(f"batch {batch_size:,}, rows")
+        results["rows"].append(_rows_share(data, batch_size, rounds, calls))
         say(f"batch {batch_size:,}, loop")
         results["loop"].append(_loop_share(data, batch_size, rounds, calls))
     return results
@@ -99,6 +104,20 @@ def table(results: dict[str, Any]) -> str:
         lines.append(
             f"| {row['batch_size']:,} | {row['optimizer']} | {_rate(row, 'plain')} | "
             f"{_rate(row, 'outsize')} | {row['speed_up']:.2f}× |"
+        )
+    lines += [
+        "\nWhat rows (look-up, gradients of rows, update) add to a step on given vectors, by "
+        "row-wise Adagrad; and what they take alone.\n",
+        "| batch | step | step on given vectors | share of rows | rows alone | their share |",
+        "|--:|--:|--:|--:|--:|--:|",
+    ]
+    for row in results["rows"]:
+        step, dense, rows = (
+            f"{row[n]['median_s'] * 1e3:.2f} ms" for n in ("step", "dense", "rows")
+        )
+        lines.append(
+            f"| {row['batch_size']:,} | {step} | {dense} | {row['share']:.1%} | {rows} | "
+            f"{row['share_alone']:.1%} |"
         )
     lines += [
         "\nWhat data and loop (schedules, checks, clipping, logging) add to a bare step on batches "
@@ -137,6 +156,19 @@ def _speed(
         "speed_up": timings["plain"].median_s / timings["outsize"].median_s,
         **{name: asdict(timing) for name, timing in timings.items()},
     }
+
+
+def _rows_share(data: SyntheticConfig, batch_size: int, rounds: int, calls: int) -> dict[str, Any]:
+    config = _config(data, batch_size, "adagrad")
+    task = ClickTask(config)
+    batches = list(islice(task.train_batches(0, 0), _BATCHES_KEPT))
+    make = partial(build_dense_optimizer, config.optimizer)
+    assert isinstance(task.model, DLRM)
+    assert task.rows is not None
+    shares = measure_rows_share(
+        task.model, make(task.model), task.rows, batches, make, rounds=rounds, calls=calls
+    )
+    return {"batch_size": batch_size, **shares}
 
 
 def _loop_share(data: SyntheticConfig, batch_size: int, rounds: int, calls: int) -> dict[str, Any]:

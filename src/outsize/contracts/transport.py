@@ -14,6 +14,11 @@ class Transport:
         """Which rows are remote, and so worth a copy here."""
         return torch.ones_like(ids, dtype=torch.bool)
 
+    @property
+    def has_remote_rows(self) -> bool:
+        """Whether any row is remote."""
+        return True
+
     def bytes_per_row(self, dim: int) -> int:
         """Bytes per row, or per gradient, of this width in a message."""
         return 4 * dim

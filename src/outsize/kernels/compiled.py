@@ -28,6 +28,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from outsize.kernels.freed_memory import keep_freed_memory
 from outsize.kernels.openmp import addresses
 from outsize.user_folders import user_cache
 
@@ -161,6 +162,7 @@ def cache_folder() -> Path | None:
 
 def _load(name: str) -> ModuleType | None:
     problem = numba_problem()
+    keep_freed_memory()  # such large work comes again in the next step
     if problem is None:
         try:
             return _compile(name)

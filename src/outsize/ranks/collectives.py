@@ -265,7 +265,8 @@ class ProcessRanks:
     ) -> list[UInt8[Tensor, " _"]]:
         if self.size == 1:
             return list(messages)
-        sent = torch.cat(list(messages))
+        filled = [message for message in messages if message.shape[0]]
+        sent = filled[0] if len(filled) == 1 else torch.cat(list(messages))
         received = torch.empty(sum(sizes), dtype=torch.uint8, device=self._device)
         splits = [message.shape[0] for message in messages]
         dist.all_to_all_single(

@@ -8,6 +8,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from outsize.errors import ConfigError
+from outsize.kernels.exchange.routes import quotients
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Shard:
 
     def positions(self, ids: Int64[Tensor, " n"]) -> Int64[Tensor, " n"]:
         """The positions of its store ids within the shard, which is in ascending order."""
-        return ids if self.count == 1 else ids // self.count
+        return quotients(ids, self.count)
 
     def id_at(self, position: int) -> int:
         """The store id at a position."""

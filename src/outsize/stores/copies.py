@@ -113,7 +113,8 @@ class RowCopies(CopyDirectory):
         """
         missing = (slots == NO_COPY).nonzero().flatten()
         chosen, places, victims = self.choose(ids, slots)
-        evicted = self.pending_updates(victims[self.is_dirty(victims)])
+        dirty = victims[self.is_dirty(victims)] if victims.shape[0] else victims
+        evicted = self.pending_updates(dirty)
         self.evict(victims)
         if places.shape[0]:
             admitted = missing[chosen]

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int32, Int64
 from torch import Tensor
 
 from outsize.contracts import RowLayout, RowUpdate
+from outsize.kernels.exchange.sums import sum_lines, union
 from outsize.kernels.rows.updates import UpdateRule
 
 
@@ -26,18 +27,28 @@ def merge_updates(
 
     `rule` defines the squares that are summed with the gradients.
     """
+    return _merge(updates, layout, rule, 1)
+
+
+def _merge(
+    updates: Sequence[RowUpdate], layout: RowLayout, rule: UpdateRule | None, divisor: int
+) -> RowUpdate:
+    """`merge_updates`, with gradients divided by a number; squares are not."""
     updates = [update for update in updates if update.ids.numel()] or list(updates[:1])
     if len(updates) == 1:
-        return updates[0]
-    ids, inverse = torch.unique(torch.cat([u.ids for u in updates]), return_inverse=True)
+        gradients = updates[0].gradients
+        if divisor > 1:
+            gradients = tuple(part / divisor for part in gradients)
+        return replace(updates[0], gradients=gradients)
+    ids, inverse, counts = union([u.ids for u in updates])
     places = inverse.split([update.ids.shape[0] for update in updates])
-    ticks = torch.zeros_like(ids)
-    for update, place in zip(updates, places, strict=True):
-        ticks.index_add_(0, place, update.ticks)
-    gradients = _sum([u.gradients for u in updates], places, layout, ids)
+    ticks = torch.zeros_like(ids).index_add_(0, inverse, torch.cat([u.ticks for u in updates]))
+    gradients = _sum([u.gradients for u in updates], places, layout, ids, counts, divisor)
     squares = [_squares_of(u, rule) for u in updates]
     known = [part for part in squares if part is not None]
-    summed = _sum(known, places, layout, ids) if len(known) == len(updates) else None
+    summed = None
+    if len(known) == len(updates):
+        summed = _sum(known, places, layout, ids, counts)
     return RowUpdate(ids, gradients, ticks, summed, _any_exact(updates, places, ids))
 
 
@@ -59,16 +70,15 @@ def average_over_workers(
     summed = [update.ids[update.ticks > 1] for update in updates]
     has_squares = any(update.squares is not None for update in updates)
     if rule is None or not has_squares or not any(ids.shape[0] for ids in summed):
-        merged = merge_updates([replace(u, squares=None) for u in updates], layout, None)
-        gradients = tuple(part / num_workers for part in merged.gradients)
-        return RowUpdate(merged.ids, gradients, merged.ticks)
-    merged = merge_updates(updates, layout, rule)
+        merged = _merge([replace(u, squares=None) for u in updates], layout, None, num_workers)
+        return RowUpdate(merged.ids, merged.gradients, merged.ticks)
+    squared = [replace(u, squares=_squares_of(u, rule)) for u in updates]
+    merged = _merge(squared, layout, rule, num_workers)
     ids = merged.ids
-    gradients = tuple(part / num_workers for part in merged.gradients)
     several = torch.zeros_like(ids, dtype=torch.bool)
     several[torch.searchsorted(ids, torch.cat(summed))] = True
-    squares = squares_for(rule, gradients, _squares_of(merged, rule), several, num_workers)
-    return RowUpdate(ids, gradients, merged.ticks, squares)
+    squares = squares_for(rule, merged.gradients, merged.squares, several, num_workers)
+    return RowUpdate(ids, merged.gradients, merged.ticks, squares)
 
 
 def squares_for(
@@ -105,22 +115,26 @@ def _sum(
     places: Sequence[Int64[Tensor, " _"]],
     layout: RowLayout,
     ids: Int64[Tensor, " n"],
+    counts: Int32[Tensor, " n"],
+    divisor: int = 1,
 ) -> tuple[Tensor, ...]:
     """Sum tensors with one line per row, group by group, in the order given.
 
     An update holds each row once, so no two lines of one addition collide: the sum is deterministic
-    on every device.
+    on every device. `counts` says how many updates hold each row; sums are divided by `divisor`.
     """
+    if len(layout.groups) == 1:
+        return (sum_lines([part[0] for part in parts], places, counts, divisor),)
     sizes = layout.group_sizes(ids)
     starts = [sum(sizes[:group]) for group in range(len(sizes))]
     totals: list[Tensor] = []
     for group, (start, size) in enumerate(zip(starts, sizes, strict=True)):
-        total = parts[0][group].new_zeros(size, parts[0][group].shape[1])
+        lines: list[Tensor] = []
         for part, place in zip(parts, places, strict=True):
             before = sum(other.shape[0] for other in part[:group])
-            own = place[before : before + part[group].shape[0]] - start
-            total.index_add_(0, own, part[group])
-        totals.append(total)
+            lines.append(place[before : before + part[group].shape[0]] - start)
+        own = counts[start : start + size]
+        totals.append(sum_lines([part[group] for part in parts], lines, own, divisor))
     return tuple(totals)
 
 

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from outsize.contracts import RowLayout, RowReply, RowUpdate
 from outsize.kernels.arrays import array, is_plain
+from outsize.kernels.exchange.routes import quotients
 from outsize.kernels.rows.updates import UpdateRule
 from outsize.ranks.sections import Message, MessageReader, MessageWriter, padded
 from outsize.stores.merging import empty_update, merge_updates
@@ -31,11 +32,19 @@ _EXACT = Float32Wire()
 
 @dataclass(frozen=True)
 class RowRequest:
-    """What one rank sends to an owner: the update it pushes, and the rows it requests."""
+    """What one rank sends to an owner: the update it pushes, and the rows it requests.
+
+    Attributes:
+        update: The update.
+        ids: The rows, ascending.
+        clocks: The clocks that they are requested with, if any.
+        places: On the rank that requests: their places among its rows of all owners.
+    """
 
     update: RowUpdate
     ids: Int64[Tensor, " n"]
     clocks: Int64[Tensor, " n"] | None
+    places: Int64[Tensor, " n"] | None = None
 
 
 class Packing:
@@ -56,14 +65,19 @@ class Packing:
         error feedback) and the rows requested.
         """
         writer = MessageWriter()
-        parts = _by_precision(request.update)
-        for part, chosen in zip(parts, (wire, wire.finer), strict=True):
-            self._put_update(writer, part, chosen, rule)
+        coarse, fine = _by_precision(request.update)
+        self._put_update(writer, coarse, wire, rule)
+        if fine is not None:
+            self._put_update(writer, fine, wire.finer, rule)
         self._put_ids(writer, request.ids)
         if request.clocks is not None:
             writer.put("clocks", request.clocks.clamp_max(_MAX_INT32).to(torch.int32))
-        numbers = (parts[0].ids.shape[0], parts[1].ids.shape[0], request.ids.shape[0])
-        return writer.message(request.ids.device), numbers
+        num_fine = 0 if fine is None else fine.ids.shape[0]
+        return writer.message(request.ids.device), (
+            coarse.ids.shape[0],
+            num_fine,
+            request.ids.shape[0],
+        )
 
     def read_request(
         self,
@@ -85,6 +99,7 @@ class Packing:
         updates = [
             self._take_update(reader, size, owner, chosen, rule, with_squares)
             for size, chosen in zip(sizes, (wire, wire.finer), strict=True)
+            if size or chosen is wire
         ]
         ids = self._take_ids(reader, num_requested, owner)
         clocks = reader.take(num_requested, torch.int32).long() if has_clocks else None
@@ -139,6 +154,13 @@ class Packing:
         """Write one bit per row that says whether it is sent, and `RowReply.behind`."""
         stale, behind = reply.stale, reply.behind
         worst = -_MAX_INT32 - 1 if behind is None else max(behind, -_MAX_INT32)
+        if is_plain(stale):  # both sections at once
+            content = np.zeros(self.num_flag_bytes(stale.shape[0]), np.uint8)
+            content[:4].view(np.int32)[0] = worst
+            bits = np.packbits(array(stale.contiguous()), bitorder="little")
+            content[padded(4) :][: bits.shape[0]] = bits
+            writer.put("clocks", torch.from_numpy(content))
+            return
         writer.put("clocks", torch.tensor([worst], dtype=torch.int32, device=stale.device))
         writer.put("clocks", _packed(stale))
 
@@ -188,7 +210,7 @@ class Packing:
         return total
 
     def _put_ids(self, writer: MessageWriter, ids: Int64[Tensor, " n"]) -> None:
-        writer.put("ids", (ids // self._num_owners).to(self._position_type))
+        writer.put("ids", quotients(ids, self._num_owners).to(self._position_type))
 
     def _take_ids(self, reader: MessageReader, num: int, owner: int) -> Int64[Tensor, " n"]:
         positions = reader.take(num, self._position_type).long()
@@ -209,8 +231,6 @@ class Packing:
 
 def _packed(flags: Bool[Tensor, " n"]) -> UInt8[Tensor, " bytes"]:
     """Flags as bits, the first one in the lowest bit."""
-    if is_plain(flags):
-        return torch.from_numpy(np.packbits(array(flags.contiguous()), bitorder="little"))
     bits = flags.new_zeros(-(-flags.shape[0] // 8) * 8, dtype=torch.uint8)
     bits[: flags.shape[0]] = flags
     places = 1 << torch.arange(8, dtype=torch.uint8, device=flags.device)
@@ -226,9 +246,9 @@ def _unpacked(content: UInt8[Tensor, " bytes"], num: int) -> Bool[Tensor, " n"]:
     return (content.unsqueeze(1) & places).ne(0).view(-1)[:num]
 
 
-def _by_precision(update: RowUpdate) -> tuple[RowUpdate, RowUpdate]:
-    """Split an update into the rows for the wire and the rows for the finer wire."""
+def _by_precision(update: RowUpdate) -> tuple[RowUpdate, RowUpdate | None]:
+    """Split an update into the rows for the wire and the rows for the finer wire, if any."""
     if update.exact is None or not bool(update.exact.any()):
-        return update, update.take(update.ids[:0])
+        return update, None
     coarse, fine = (flag.nonzero().flatten() for flag in (~update.exact, update.exact))
     return update.take(coarse), update.take(fine)

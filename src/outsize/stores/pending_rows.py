@@ -32,6 +32,10 @@ class Outbox:
         self._layout = layout
         self._updates: list[RowUpdate] = []
 
+    def __len__(self) -> int:
+        """How many updates it holds."""
+        return len(self._updates)
+
     def put(self, update: RowUpdate) -> None:
         """Hold an update for the next round."""
         self._updates.append(update)
@@ -62,16 +66,18 @@ class Outbox:
         Args:
             pushed: Updates of copies that stay, one entry per group; may be empty.
             final: Updates of copies that are evicted or flushed; they travel by the finer wire.
-                May be empty, but not with `pushed`.
+                May be empty, but not with `pushed` and the outbox.
             rule: Defines the squares that are summed with the gradients.
             exact: Whether the outbox travels by the finer wire, too.
         """
         updates = [
             self._as_update(groups, is_final)
             for groups, is_final in ((pushed, False), (final, True))
-            if groups
+            if any(rows.ids.shape[0] for rows in groups)
         ]
         updates += [_marked(update, exact) for update in self._updates]
+        if not updates:
+            updates = [self._as_update(pushed or final, exact=False)]
         return merge_updates(updates, self._layout, rule)
 
     def _as_update(self, groups: Sequence[PendingRows], exact: bool) -> RowUpdate:
@@ -88,4 +94,5 @@ class Outbox:
 
 def _marked(update: RowUpdate, exact: bool) -> RowUpdate:
     """An update of which all rows, or none, travel by the finer wire."""
-    return replace(update, exact=torch.full_like(update.ids, exact, dtype=torch.bool))
+    flags = torch.ones_like(update.ids, dtype=torch.bool) if exact else None
+    return replace(update, exact=flags)

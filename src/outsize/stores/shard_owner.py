@@ -19,15 +19,13 @@ from outsize.contracts import (
     Transport,
 )
 from outsize.errors import ConfigError
+from outsize.kernels.exchange.routes import by_owner, modulo, newer_rows
 from outsize.kernels.rows.updates import UpdateRule
-from outsize.ranks.owners import places_by_owner
 from outsize.spec import MemoryUse, TableSpec
 from outsize.stores.local import LocalStore
 from outsize.stores.merging import average_over_workers
 from outsize.stores.packing import Packing, RowRequest
 from outsize.stores.wire import WIRES, Wire, wire_for, wire_named
-
-_LEAST = torch.iinfo(torch.int64).min
 
 
 class ShardTransport(Transport):
@@ -40,7 +38,12 @@ class ShardTransport(Transport):
 
     def is_remote(self, ids: Int64[Tensor, " n"]) -> Bool[Tensor, " n"]:
         """Which rows have another owner."""
-        return ids % self._num_owners != self._rank
+        return modulo(ids, self._num_owners) != self._rank
+
+    @property
+    def has_remote_rows(self) -> bool:
+        """Whether there is another owner."""
+        return self._num_owners > 1 or self._rank > 0
 
     def bytes_per_row(self, dim: int) -> int:  # noqa: D102
         return wire_for(dim, self._wire).bytes_per_row(dim)
@@ -123,12 +126,17 @@ class ShardOwner(RowStore):
         clocks: Int64[Tensor, " n"] | None,
     ) -> list[RowRequest]:
         """The request to each rank: what it owns of the update and of the ids."""
-        pushed, read = (
-            places_by_owner(rows % self.num_owners, self.num_workers) for rows in (update.ids, ids)
-        )
+        order, sizes = by_owner(update.ids, self.num_owners, self.num_workers)
+        places, read = by_owner(ids, self.num_owners, self.num_workers)
         return [
-            RowRequest(update.take(own), ids[place], None if clocks is None else clocks[place])
-            for own, place in zip(pushed, read, strict=True)
+            RowRequest(update.take(own), asked, held, place)
+            for own, asked, held, place in zip(
+                order.split(sizes),
+                ids.index_select(0, places).split(read),
+                [None] * len(read) if clocks is None else clocks[places].split(read),
+                places.split(read),
+                strict=True,
+            )
         ]
 
     def _optimizer_facts(self) -> str:
@@ -176,29 +184,21 @@ class ShardOwner(RowStore):
             return [
                 RowReply(stale, (rows,), clocks) for stale, rows, clocks in zip(*parts, strict=True)
             ]
-        ahead = self.owned.clocks_of(ids) - torch.cat(asked)
-        stale = ahead > 0
-        sent = [int(num) for num in _sums(stale.long(), sizes)]
-        reply = self.owned.exchange(
-            None, ids[stale], torch.full_like(ids[:1], -1).expand(sum(sent))
-        )
-        ahead.masked_fill_(stale, _LEAST)
-        rows, clocks = reply.rows[0].split(sent), reply.clocks.split(sent)
-        state = {name: part.split(sent) for name, part in reply.state[0].items()}
-        replies: list[RowReply] = []
-        for i, (flags, lag) in enumerate(zip(stale.split(sizes), ahead.split(sizes), strict=True)):
-            own = {name: parts[i] for name, parts in state.items()}
-            behind = int(lag.max()) if sent[i] < sizes[i] else None
-            replies.append(RowReply(flags, (rows[i],), clocks[i], (own,), behind))
-        return replies
-
-
-def _sums(values: Int64[Tensor, " n"], sizes: Sequence[int]) -> list[int]:
-    """The sum of each run of values, given their lengths."""
-    totals = torch.cat([values.new_zeros(1), values.cumsum(0)])
-    edges = torch.tensor([0, *sizes], device=values.device).cumsum(0)
-    found: list[int] = totals[edges].diff().tolist()
-    return found
+        places = self.owned.shard.positions(ids)
+        stale, newer, sent, behind = newer_rows(self.owned.clocks, places, torch.cat(asked), sizes)
+        lines = {"rows": self.owned.rows(0), "clocks": self.owned.clocks, **self.owned.state(0)}
+        rows, clocks, *state = (part.index_select(0, newer).split(sent) for part in lines.values())
+        names = list(self.owned.state(0))
+        return [
+            RowReply(
+                flags,
+                (rows[i],),
+                clocks[i].long(),
+                ({name: parts[i] for name, parts in zip(names, state, strict=True)},),
+                behind[i],
+            )
+            for i, flags in enumerate(stale.split(sizes))
+        ]
 
 
 def _refuse_state_dict(

@@ -137,7 +137,6 @@ class ShardedStore(ShardOwner):
         reply = self._round(pushed, ids, clocks, operation)
         self._counts.pushes += pushed.ids.shape[0]
         self._counts.reads += ids.shape[0]
-        self._counts.local += ids.shape[0] - int(self.transport.is_remote(ids).sum())
         self._counts.exchange_s += time.perf_counter() - started
         return reply
 
@@ -168,6 +167,7 @@ class ShardedStore(ShardOwner):
         """Swap requests, apply updates, swap replies; in the same order on all ranks."""
         counts, wire = self._counts_of(evaluates), self._wire_of(evaluates)
         requests = self._requests(update, ids, clocks)
+        counts.local += requests[self.rank].ids.shape[0]
         theirs = self._swap_requests(requests, clocks is not None, operation, counts)
         replies = self._reply(theirs, evaluates)
         if clocks is not None:
@@ -176,7 +176,7 @@ class ShardedStore(ShardOwner):
             flags = [(torch.ones_like(r.ids, dtype=torch.bool), None) for r in requests]
         rule = None if clocks is None else self.rule
         found = self._swap_rows(replies, requests, flags, rule, wire, counts)
-        return join_replies(found, [request.ids for request in requests], self.layout)
+        return join_replies(found, requests)
 
     def _swap_requests(
         self,
@@ -232,7 +232,10 @@ class ShardedStore(ShardOwner):
         """The rows that each owner sends; without state if `rule` is `None`."""
         me = self.rank
         pairs = zip(requests, flags, strict=True)
-        by_group = [self.layout.group_sizes(request.ids[stale]) for request, (stale, _) in pairs]
+        if len(self.layout.groups) == 1:
+            by_group = [[int(stale.count_nonzero())] for stale, _ in flags]
+        else:
+            by_group = [self.layout.group_sizes(r.ids[stale]) for r, (stale, _) in pairs]
         sizes = [self._packing.num_row_bytes(each, rule, wire) for each in by_group]
         sizes[me] = 0
         messages = self._write(replies, partial(self._packing.put_rows, wire=wire))

@@ -17,8 +17,10 @@ def test_what_is_hidden_is_the_time_that_a_step_saves_of_its_exchange():
         cells.append(times(overlapped, [0.07, 0.06], [0.09, 0.09], [0.01, 0.02]))
     assert overlap.hidden_shares(cells[0], cells[1]) == pytest.approx([0.5, 0.75])
     text = overlap.table({"sizes": {"steps": 20, "turns": 2}, "times": cells})
-    assert "| 128 | synchronous | 110.0 (100.0 to 120.0) | 1.00 | 70.0 | 70.0 |  |" in text
-    assert "| 65.0 (60.0 to 70.0) | 1.69 | 90.0 | 15.0 | 62% (50% to 75%) |" in text
+    assert (
+        "| 128 | synchronous | 110.0 (100.0 to 120.0) | 1.00 | 1.00 | 70.0 | 70.0 |  |  |" in text
+    )
+    assert "| 65.0 (60.0 to 70.0) | 1.69 | 1.69 | 90.0 | 15.0 | 83% | 62% (50% to 75%) |" in text
 
 
 def test_seconds_are_those_of_a_step_and_a_rank_in_the_second_half():

@@ -143,7 +143,7 @@ class ServedStore(ShardOwner):
             counts.reads += ids.shape[0]
             counts.local += requests[self.rank].ids.shape[0]
             counts.exchange_s += time.perf_counter() - started
-        return join_replies(replies, [request.ids for request in requests], self.layout)
+        return join_replies(replies, requests)
 
     def _begin(
         self,
