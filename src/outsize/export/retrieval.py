@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,16 +14,14 @@ from jaxtyping import Float32
 from numpy.typing import NDArray
 from torch import Tensor
 
-from outsize.errors import ConfigError, DataError, OutsizeError, one_line
-from outsize.export.format import CONFIG, VOCABULARIES, WEIGHTS, unreadable
+from outsize.errors import ConfigError, DataError
+from outsize.export.format import CONFIG, VOCABULARIES, described, registered, unreadable
 from outsize.export.pairs import ItemNames, PairFiles, listed_items, unknown_items
-from outsize.export.tables import exported_tables
-from outsize.export.weights import opened
-from outsize.export.write import BATCH_SIZE, dense_state, table_state, write_folder
+from outsize.export.weights import all_tensors, opened
+from outsize.export.write import write_model
 from outsize.json_files import SchemaError
 from outsize.kernels.ragged import Ragged
 from outsize.models import RETRIEVAL_MODELS, RetrievalModel, RetrievalModelConfig
-from outsize.registries import name_of
 from outsize.text_bytes import as_bytes, from_bytes
 
 if TYPE_CHECKING:
@@ -76,49 +73,34 @@ def write_exported_retrieval(
             on them and the inverse temperature "beta"; without it, no file can be evaluated.
         cold: Keys of queries without a training pair, which are not evaluated.
     """
-    tables = exported_tables(model.embeddings)
-    facts: dict[str, Any] | None = None
-    tensors: dict[str, Tensor] = {}
-    if encoder is not None:
-        facts, tensors = encoder.only(model.query_features).state()
-        if cold is not None and len(cold):
-            tensors[COLD] = torch.from_numpy(cold.view(np.int64))
-    content = {
-        "task": "retrieval",
-        "model": {"kind": name_of(RETRIEVAL_MODELS, config), **dataclasses.asdict(config)},  # type: ignore[call-overload]
-        "towers": {
-            "query_features": list(model.query_features),
-            "item_features": list(model.item_features),
-            "numbers": sorted(model.numbers),
-        },
-        "features": [dataclasses.asdict(feature) for feature in model.embeddings.features],
-        "tables": [table.facts for table in tables],
-        "encoding": facts,
+    facts: dict[str, Any] = {
+        "towers": towers_of(model),
+        "encoding": None,
         "pairs": None if pairs is None else dict(pairs),
-        "batch_size": BATCH_SIZE,
-        "training": dict(training or {}),
     }
-    dense = dense_state(model)
-    files = {
-        WEIGHTS: {**dense, **table_state(tables)},
-        ITEMS: {"vectors": vectors.cpu().contiguous(), **as_bytes(names)},
+    files = {ITEMS: {"vectors": vectors.cpu().contiguous(), **as_bytes(names)}}
+    if encoder is not None:
+        facts["encoding"], files[VOCABULARIES] = encoder.only(model.query_features).state()
+        if cold is not None and len(cold):
+            files[VOCABULARIES][COLD] = torch.from_numpy(cold.view(np.int64))
+    return write_model(folder, model, config, RETRIEVAL_MODELS, facts, files, training, data)
+
+
+def towers_of(model: RetrievalModel) -> dict[str, list[str]]:
+    """What the configuration says of the features of a model's towers."""
+    return {
+        "query_features": list(model.query_features),
+        "item_features": list(model.item_features),
+        "numbers": sorted(model.numbers),
     }
-    if facts is not None:
-        files[VOCABULARIES] = tensors
-    return write_folder(Path(folder), content, files, tables, dense, dict(data or {}))
 
 
 def build_retrieval(
     kind: str, settings: Mapping[str, Any], config: Mapping[str, Any], embeddings: Any
 ) -> RetrievalModel:
     """Build the retrieval model that a configuration describes."""
-    if kind not in RETRIEVAL_MODELS:
-        raise ConfigError(
-            f"no model {kind!r}; there are {', '.join(RETRIEVAL_MODELS)}: if it is your own, "
-            "import its module first"
-        )
     towers = config["towers"]
-    return RETRIEVAL_MODELS[kind](**settings).build(
+    return registered("model", kind, RETRIEVAL_MODELS)(**settings).build(
         embeddings,
         towers["query_features"],
         towers["item_features"],
@@ -302,11 +284,8 @@ def _load_encoder(
     """The encoder of queries, and the keys of those that are not evaluated."""
     from outsize.data.entity_encoder import EntityEncoder
 
-    with opened(folder, VOCABULARIES) as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    try:
+    tensors = all_tensors(folder, VOCABULARIES)
+    with described(folder, "the encoding"):
         cold = tensors.pop(COLD, None)
         keys = None if cold is None else cold.numpy().view(np.uint64)
         return EntityEncoder.from_state(facts, tensors), keys
-    except (SchemaError, OutsizeError, KeyError, TypeError, ValueError) as error:
-        raise unreadable(folder, f"the encoding in {CONFIG}: {one_line(error)}") from None
