@@ -163,7 +163,7 @@ def read_seen(paths: Sequence[Path], files: PairFiles, items: ItemNames) -> Seen
     A row without a query or an item is left out. Columns other than these two are not read.
     """
     from outsize.data.encoding.bad_rows import BadRows
-    from outsize.export.score_files import cannot_score
+    from outsize.export.file_reading import cannot_score
 
     keys, rows, num_unknown, example, bad = [], [], 0, "", BadRows()
     for path in paths:
@@ -190,7 +190,7 @@ def good_pairs(
     """Rows of a file that have a query and an item and count as pairs, and their numbers."""
     from outsize.data.encoding.rows import check_rows, wanted_columns
     from outsize.data.encoding.sources import read_chunks
-    from outsize.export.score_files import file_to_read
+    from outsize.export.file_reading import file_to_read
 
     for chunk in read_chunks([file_to_read(path)], wanted_columns(recipe), recipe, bad):
         check_stop()

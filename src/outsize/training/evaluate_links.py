@@ -15,7 +15,6 @@ from outsize.errors import ConfigError, DataError
 from outsize.export.graph_files import NodeFileReading, read_known_links
 from outsize.export.graph_predictors import LinkPredictor
 from outsize.export.pairs import SeenItems
-from outsize.export.score_files import file_progress
 from outsize.metrics import RankingMetrics
 from outsize.training.quantization_loss import QUERIES_PER_CHUNK
 from outsize.training.retrieval_evaluation import rank_relevant
@@ -54,20 +53,20 @@ def evaluate_links(
     """
     if ranking is None:
         raise ConfigError("this model does not know what to measure: export its run again")
-    most = 0.0 if max_bad_rows is None else max_bad_rows
     if exclude:
         seen = read_known_links(predictor, exclude)
     assert predictor.columns.target is not None
-    reading = NodeFileReading(predictor.reader, file, (predictor.columns.target,))
+    others = (predictor.columns.target,)
+    reading = NodeFileReading(predictor.reader, file, max_bad_rows or 0.0, others)
     none = np.zeros(0, np.int64)
     sources, targets = [none], [none]
-    with file_progress(reading.path, "read", quiet) as advance:
-        for chunk, asked in reading.chunks(advance, most):
+    with reading.progress("read", quiet):
+        for chunk, asked in reading.asked():
             pairs, found = predictor.read_targets(chunk, reading.path, asked, reading.bad)
-            reading.require_good(most)
+            reading.require_good()
             sources.append(pairs.nodes)
             targets.append(found)
-    reading.finish(most, reading.bad.num_rows)
+    reading.finish(reading.bad.num_rows)
     asked_for, wanted = np.concatenate(sources), np.concatenate(targets)
     if (asked_for < 0).any():
         raise DataError(

@@ -17,10 +17,10 @@ from outsize.data.encoding.text_keys import text_keys
 from outsize.data.interactions import InteractionsConfig
 from outsize.data.item_lists import ItemLists
 from outsize.errors import ConfigError, DataError
+from outsize.export.file_reading import cannot_score, file_progress, file_to_read
 from outsize.export.labelled_pairs import LabelledPairs, read_pairs
 from outsize.export.pairs import PairFiles, SeenItems, read_seen, require_pair_files
 from outsize.export.retrieval import ItemSearcher
-from outsize.export.score_files import cannot_score, file_progress, file_to_read
 from outsize.metrics import RankingMetrics
 from outsize.models import RetrievalModel
 from outsize.training.config import RunConfig
