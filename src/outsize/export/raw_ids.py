@@ -43,6 +43,10 @@ class RawIds:
             return self._integers_among(column)
         return np.where(missing, -1, self._ids.numbers(keys)), missing
 
+    def rows_of(self, values: Column) -> NDArray[np.int64]:
+        """The number of each id of a column; −1 if it is unknown."""
+        return self.numbers(values)[0]
+
     def _integers_among(self, column: Column) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """The same for a column with ids that are no integers, and so unknown."""
         text, wrong = to_text(column)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,12 @@ from torch import Tensor
 
 from outsize.errors import ConfigError, one_line
 from outsize.export.format import TEXTS, TOKENIZER, described, unreadable
-from outsize.export.pairs import listed_items, unknown_items
 from outsize.export.retrieval import (
     ITEMS,
     FoundItems,
     ItemSearcher,
     best_items,
-    lists_of_rows,
-    other_length,
+    find_items,
     towers_of,
 )
 from outsize.export.weights import all_tensors, opened
@@ -141,11 +140,7 @@ class TextSearcher(ItemSearcher):
 
     def search(self, model: RetrievalModel, rows: Any, k: int, exclude: Any = None) -> FoundItems:
         """The best items for texts; see `RetrievalModel.search`."""
-        import warnings
-
         assert isinstance(model, TextModel)
-        if k < 1:
-            raise ConfigError(f"k must be >= 1, but got {k}")
         texts = [rows] if isinstance(rows, str) else list(rows)
         for text in texts:
             if not isinstance(text, str):
@@ -153,17 +148,8 @@ class TextSearcher(ItemSearcher):
                     f"this model searches for texts: give a list of them, not of "
                     f"{type(text).__name__}"
                 )
-        lists = None
-        if exclude is not None:
-            lists, num_unknown, example = listed_items(exclude, self.items)
-            if num_unknown:
-                warnings.warn(unknown_items(num_unknown, example), stacklevel=3)
-            lists_of_rows(lists, 0, len(texts))
-            if lists.num_lines != len(texts):
-                raise other_length(lists.num_lines, len(texts))
-        found, scores = best_items(self.vectors, model.encode_query_texts(texts), k, lists)
-        items = [[self.names[row] for row in line if row >= 0] for line in found.tolist()]
-        return FoundItems(items, scores.numpy())
+        best = partial(best_items, self.vectors, model.encode_query_texts(texts), k)
+        return find_items([(len(texts), best)], k, exclude, self.items, self.names_at)
 
     def row_of(self, name: str) -> int:
         """The row of an item, by its id."""
