@@ -10,13 +10,12 @@ import numpy as np
 import torch
 
 from outsize.data import RetrievalData
-from outsize.data.item_lists import ItemLists
 from outsize.errors import ConfigError, DataError
 from outsize.export.graph_files import NodeFileReading, read_known_links
 from outsize.export.graph_predictors import LinkPredictor
 from outsize.export.pairs import SeenItems
 from outsize.metrics import RankingMetrics
-from outsize.training.quantization_loss import QUERIES_PER_CHUNK
+from outsize.training.evaluate_pairs import relevant_and_known
 from outsize.training.retrieval_evaluation import rank_relevant
 
 
@@ -74,7 +73,9 @@ def evaluate_links(
             "does not have: leave them out, or predict them with outsize predict"
         )
     is_warm = ~np.isin(asked_for, predictor.cold)
-    relevant, known, nodes = _lists(asked_for[is_warm], wanted[is_warm], seen)
+    nodes, places = np.unique(asked_for[is_warm], return_inverse=True)
+    own, rows, items = map(torch.from_numpy, (nodes, places.reshape(-1), wanted[is_warm]))
+    relevant, known = relevant_and_known(nodes.astype(np.uint64), rows, items, seen)
     if not len(relevant.values):
         raise DataError(
             f"{reading.path}: no source can be evaluated: there is no link, every one is known "
@@ -83,26 +84,10 @@ def evaluate_links(
     metrics = rank_relevant(
         relevant,
         known,
-        lambda rows: predictor.sources[nodes[rows]],
+        lambda rows: predictor.sources[own[rows]],
         predictor.targets,
         torch.tensor(ranking["beta"]),
         RankingMetrics(**ranking["metrics"]),
-        QUERIES_PER_CHUNK,
     )
     note = "" if seen is None else seen.note()
     return {**metrics, "num_rows": len(wanted), "num_bad": reading.bad.total, "note": note}
-
-
-def _lists(
-    sources: Any, targets: Any, seen: SeenItems | None
-) -> tuple[ItemLists, ItemLists, torch.Tensor]:
-    """The relevant and the known targets of each distinct source, and these sources."""
-    nodes, places = np.unique(sources, return_inverse=True)
-    asked, wanted = torch.from_numpy(places.reshape(-1)), torch.from_numpy(targets)
-    none = torch.zeros(0, dtype=torch.int64)
-    known = ItemLists(none, none, len(nodes))
-    if seen is not None:
-        found = seen.of(nodes.astype(np.uint64))
-        known = ItemLists(found.lines(), found.values, len(nodes))
-    new = ~known.contains(asked, wanted)
-    return ItemLists(asked[new], wanted[new], len(nodes)), known, torch.from_numpy(nodes)

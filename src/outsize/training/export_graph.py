@@ -35,8 +35,6 @@ from outsize.training.tasks import TASKS
 from outsize.training.tasks.links import LinkTask
 from outsize.training.tasks.nodes import NodeTask
 
-_CUTS = ("recall_at", "ndcg_at", "mrr_at", "hit_at", "map_at")
-
 
 @dataclass(frozen=True)
 class LoadedGraphRun:
@@ -178,14 +176,13 @@ def _links(loaded: LoadedGraphRun) -> GraphPurpose:
             "quoted": form.quoted,
         }
     assert loaded.config.retrieval is not None
-    cuts = {name: list(getattr(loaded.config.retrieval, name)) for name in _CUTS}
     assert isinstance(loaded.task, LinkTask)
     beta = float(loaded.task.negatives.temperature().detach())
     return GraphPurpose(
         relation.source,
         _columns(loaded, relation.source, settings),
         target_type=relation.target,
-        ranking={"metrics": cuts, "beta": beta},
+        ranking={"metrics": loaded.config.retrieval.cuts(), "beta": beta},
         **_evaluated(loaded.config),
     )
 

@@ -40,6 +40,7 @@ from outsize.training.metric_names import Metrics
 from outsize.training.probed_examples import touching
 from outsize.training.random_state import load_own_generators, own_generators
 from outsize.training.retrieval_evaluation import (
+    QUERIES_PER_CHUNK,
     Encode,
     encode_corpus,
     evaluate_retrieval,
@@ -47,8 +48,6 @@ from outsize.training.retrieval_evaluation import (
 )
 from outsize.training.saved_state import fitting, require_weights
 from outsize.training.tasks.base import RankPart, Task
-
-_QUERIES_PER_CHUNK = 1024
 
 
 class RetrievalTask(Task[PairBatch]):
@@ -73,7 +72,7 @@ class RetrievalTask(Task[PairBatch]):
         self.higher_is_better = self.judge != "loss"
         self._wanted = config.retrieval
         self._num_at_once = items_at_once(config, self.data.items.num_rows)
-        most = min(_QUERIES_PER_CHUNK, self._num_at_once)
+        most = min(QUERIES_PER_CHUNK, self._num_at_once)
         self._eval_queries = min(config.train.eval_batch_size, most)
         self._require_possible(config)
         chunk_size = config.negatives.chunk_size
