@@ -11,7 +11,7 @@ from torch import Tensor
 
 from outsize.checkpoint import load_checkpoint
 from outsize.data import EdgesConfig, GraphData
-from outsize.data.graphs import NodeFile
+from outsize.data.graphs.node_files import NodeFile
 from outsize.errors import ConfigError
 from outsize.export.graph import (
     GraphPurpose,
