@@ -88,12 +88,6 @@ def _facts_of_folder(folder: Path) -> dict[str, dict[str, Any]]:
     return facts
 
 
-def _dense_state(model: Any) -> dict[str, Tensor]:
-    """The weights of a model besides its embeddings."""
-    state = model.state_dict().items()
-    return {name: value for name, value in state if not name.startswith("embeddings.")}
-
-
 def _table_state(tables: list[ExportedTable]) -> dict[str, Tensor]:
     """The tensors of tables, by the names they have in the loaded module."""
     return {
@@ -135,7 +129,10 @@ def write_model(
     save_encoder: Callable[[Path], None] | None = getattr(model, "write_encoder", None)
     if save_encoder is not None:
         settings["path"] = ENCODER
-    dense = {} if save_encoder is not None else _dense_state(model)
+    dense: dict[str, Tensor] = {}
+    if save_encoder is None:
+        state = model.state_dict().items()
+        dense = {name: value for name, value in state if not name.startswith("embeddings.")}
     content = {
         "task": config.task,
         "model": {"kind": name_of(kinds, config), **settings},
