@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outsize.errors import ConfigError
-from outsize.export.asked_nodes import AskedNodes, NodeReader, UnknownNeighbors, refuse
+from outsize.export.asked_nodes import AskedNodes, NodeReader, UnknownNeighbors, shown_value
 from outsize.export.graph_columns import GraphColumns
 from outsize.export.graph_encoder import GraphEncoder
 from outsize.export.predicting import cannot_score_rows
@@ -156,10 +156,11 @@ class LinkPredictor:
         assert column is not None
         numbers, missing = self.reader.look_up(chunk, path, column, self.target_type)
         is_lost = missing & asked.is_good
-        refuse(bad, f"a missing value of {column!r}", is_lost, chunk, path)
+        chunk.refuse(bad, f"a missing value of {column!r}", is_lost, path)
         unknown = (numbers < 0) & ~missing & asked.is_good
         kind = f"a value of {column!r} that the graph does not have"
-        refuse(bad, kind, unknown, chunk, path, column)
+        ids = chunk.columns[column]
+        chunk.refuse(bad, kind, unknown, path, lambda row: shown_value(ids[row]))
         return asked.take(numbers[asked.is_good] >= 0), numbers[asked.is_good & (numbers >= 0)]
 
     def names(self, numbers: NDArray[np.int64]) -> list[Any]:
