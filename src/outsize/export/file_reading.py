@@ -83,7 +83,7 @@ class FileReading:
         if self.bad.total and not self._max_bad_rows:
             raise cannot_score(self.bad)
 
-    def kept(self, chunk: Chunk, form: TextForm, is_good: NDArray[np.bool_]) -> Any:
+    def rows_out(self, chunk: Chunk, form: TextForm, is_good: NDArray[np.bool_]) -> Any:
         """A table of the numbers of good rows, and their values of the columns to keep."""
         import pyarrow as pa
 

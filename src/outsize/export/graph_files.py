@@ -133,7 +133,7 @@ def score_nodes(
             logits = predictor.encoder.encode(kind, asked.nodes, asked.new)
             best = predictor.probabilities(logits).topk(count, dim=1)
             values, found = best.values.numpy(), classes[best.indices.numpy()]
-            table = reading.kept(chunk, predictor.reader.columns, asked.is_good)
+            table = reading.rows_out(chunk, predictor.reader.columns, asked.is_good)
             columns = {"class": found.ravel(), "probability": values.ravel()}
             write_ranked(output, table, columns, np.ones(values.shape, bool))
             reading.add(len(values), float(values[:, 0].sum()))
@@ -161,7 +161,7 @@ def score_links(
             pairs, targets = predictor.read_targets(chunk, reading.path, asked, reading.bad)
             reading.require_good()
             scores = predictor.score(pairs, targets).numpy()
-            table = reading.kept(chunk, predictor.columns, pairs.is_good)
+            table = reading.rows_out(chunk, predictor.columns, pairs.is_good)
             output.write(table, {"score": scores})
             reading.add(len(scores), float(scores.sum()))
         return reading.scores(reading.unknown.note())
@@ -203,7 +203,7 @@ def search_links(
                 continue
             own = None if seen is None else seen.of(asked.nodes.astype(np.uint64))
             found, scores = predictor.best_targets(asked, k, own)
-            table = reading.kept(chunk, predictor.columns, asked.is_good)
+            table = reading.rows_out(chunk, predictor.columns, asked.is_good)
             is_there, best = found >= 0, scores[:, 0]
             names = predictor.names(found[is_there].numpy())
             columns = {"target": names, "score": scores[is_there].numpy()}

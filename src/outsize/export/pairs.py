@@ -196,15 +196,15 @@ def good_pairs(
         check_stop()
         rows, is_good = check_rows(chunk, path, recipe, bad)
         numbers = chunk.numbers[is_good]
-        kept = rows.labels > 0
+        is_used = rows.labels > 0
         for name in (files.query, files.item):
-            lost = (rows.texts[name].codes < 0) & kept
+            lost = (rows.texts[name].codes < 0) & is_used
             if lost.any():
                 place = int(numbers[np.flatnonzero(lost)[0]])
                 bad.add(f"no value of {name!r}", int(lost.sum()), f"{path} row {place:,}")
-            kept &= ~lost
+            is_used &= ~lost
         advance("", chunk.num_bytes)
-        yield rows.take(kept), numbers[kept]
+        yield rows.take(is_used), numbers[is_used]
 
 
 def query_keys(rows: Rows, column: str) -> NDArray[np.uint64]:

@@ -92,11 +92,11 @@ def _kept(
     counts: NDArray[np.int64], flat: Column, is_kept: Column
 ) -> tuple[NDArray[np.int64], Column]:
     """Lists without some of their values."""
-    kept = np.asarray(is_kept.to_numpy(zero_copy_only=False), bool)
-    if kept.all():
+    is_used = np.asarray(is_kept.to_numpy(zero_copy_only=False), bool)
+    if is_used.all():
         return counts, flat
     ends = np.concatenate((np.zeros(1, np.int64), counts.cumsum()))
-    before = np.concatenate((np.zeros(1, np.int64), kept.cumsum()))
+    before = np.concatenate((np.zeros(1, np.int64), is_used.cumsum()))
     return np.diff(before[ends]), flat.filter(is_kept)
 
 

@@ -126,7 +126,7 @@ def _encoded(
         encoded, is_good = scorer.encode(chunk, reading.path, recipe, reading.bad)
         if pending is not None:
             reading.require_good()
-            pending.add(reading.kept(chunk, recipe, is_good))
+            pending.add(reading.rows_out(chunk, recipe, is_good))
         yield encoded
 
 

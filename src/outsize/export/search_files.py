@@ -76,7 +76,7 @@ def search_file(
             is_good[is_good] = is_known
             is_there, best = found >= 0, scores[:, 0]
             names = [searcher.names[row] for row in found[is_there].tolist()]
-            table = reading.kept(chunk, recipe, is_good)
+            table = reading.rows_out(chunk, recipe, is_good)
             columns = {"item": names, "score": scores[is_there].numpy()}
             write_ranked(output, table, columns, is_there.numpy())
             reading.add(len(best), float(best[best.isfinite()].sum()))  # some have no items left

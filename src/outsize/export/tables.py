@@ -80,8 +80,8 @@ def exported_table(name: str, table: EmbeddingTable) -> ExportedTable:
     trained = {key for key, _ in table.named_parameters()}
     state = {key: value.detach() for key, value in table.state_dict().items()}
     facts = _describe(name, method, table.spec, table.spec.dtype)
-    kept = next(state[key] for key in state if key in trained)
-    facts |= {"dtype": _name(kept.dtype), "settings": settings}
+    weights = next(state[key] for key in state if key in trained)
+    facts |= {"dtype": _name(weights.dtype), "settings": settings}
     return ExportedTable(
         facts,
         state,

@@ -85,9 +85,9 @@ def choose_checkpoint(folder: RunFolder, step: int | None = None) -> ChosenCheck
     if step is not None:
         same = [path for path in checkpoints if step_of(path) == step]
         if not same:
-            kept = dict.fromkeys(f"{step_of(path):,}" for path in checkpoints)
+            steps = dict.fromkeys(f"{step_of(path):,}" for path in checkpoints)
             raise ConfigError(
-                f"{folder.path} has no checkpoint of step {step:,}: it keeps those of {few(kept)}"
+                f"{folder.path} has no checkpoint of step {step:,}: it keeps those of {few(steps)}"
             )
         chosen = best if best in same else same[-1]
         return _chosen(folder, chosen, chosen == best)
