@@ -121,8 +121,9 @@ def predict(
 ) -> dict[str, Any]:
     """Score the rows of a file with an exported model, or find items, classes or links for them."""
     from outsize.export import load_exported
+    from outsize.export.file_reading import file_to_read
     from outsize.export.graph_files import predict_graph_file
-    from outsize.export.score_files import file_to_read, score_file
+    from outsize.export.score_files import score_file
     from outsize.export.search_files import search_file
     from outsize.models import GraphModel, RetrievalModel
 

@@ -11,9 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 from outsize.compare.grid import TUNED, Cell
+from outsize.compare.outcome import plain_result
 from outsize.contracts import EmbeddingTable
 from outsize.nn.rows import PQ, table_from_rows
-from outsize.spec import MEMORY_KINDS, Budget
+from outsize.spec import Budget
 from outsize.tables import FullTable
 from outsize.training import RunConfig, RunResult
 from outsize.training.build import build_optimizer
@@ -37,16 +38,7 @@ def quantized_result(cell: Cell, trained: RunResult) -> dict[str, Any]:
     _quantize(task, _budget(cell), cell.seed)
     validation, test = _measured(cell, task)
     use = task.embeddings.memory_use()
-    return {
-        "steps": trained.steps,
-        "stopped": trained.stopped,
-        "validation": validation,
-        "test": test,
-        "params": use.num_parameters,
-        "bytes": {kind: use.bytes_of(kind) for kind in MEMORY_KINDS},
-        "total_bytes": use.total_bytes,
-        "elapsed_s": round(trained.elapsed_s, 3),
-    }
+    return plain_result(replace(trained, best=validation, test=test, memory=use))
 
 
 def _budget(cell: Cell) -> Budget:

@@ -6,19 +6,14 @@ from outsize.data.avazu import AvazuConfig
 from outsize.data.click_data import ClickBatch, ClickData, ClickDataConfig
 from outsize.data.criteo import CriteoConfig
 from outsize.data.encoded import EncodedClicks
-from outsize.data.graphs import (
-    AmazonConfig,
-    EdgesConfig,
-    Graph,
-    GraphData,
-    GraphDataConfig,
-    LinkSplit,
-    NodeLabels,
-    NpzGraphConfig,
-    OgbConfig,
-    RedditConfig,
-    SyntheticGraphConfig,
-)
+from outsize.data.graphs.amazon import AmazonConfig
+from outsize.data.graphs.edges import EdgesConfig
+from outsize.data.graphs.graph import Graph, GraphData, GraphDataConfig, NodeLabels
+from outsize.data.graphs.links import LinkSplit
+from outsize.data.graphs.npz import NpzGraphConfig
+from outsize.data.graphs.ogb import OgbConfig
+from outsize.data.graphs.reddit import RedditConfig
+from outsize.data.graphs.synthetic import SyntheticGraphConfig
 from outsize.data.interactions import InteractionsConfig
 from outsize.data.item_lists import ItemLists
 from outsize.data.movielens import MovieLensConfig
@@ -26,16 +21,13 @@ from outsize.data.retrieval_data import Entities, PairBatch, RetrievalData, Retr
 from outsize.data.synthetic import SyntheticClicks, SyntheticConfig
 from outsize.data.synthetic_interactions import SyntheticInteractionsConfig
 from outsize.data.tabular import TabularConfig
-from outsize.data.texts import (
-    BeirConfig,
-    MsMarcoConfig,
-    PydocsConfig,
-    TextDataConfig,
-    TextPairs,
-    TextPairsConfig,
-    Texts,
-    TokenData,
-)
+from outsize.data.texts.beir import BeirConfig
+from outsize.data.texts.config import TextDataConfig
+from outsize.data.texts.ms_marco import MsMarcoConfig
+from outsize.data.texts.pair_files import TextPairsConfig
+from outsize.data.texts.pydocs import PydocsConfig
+from outsize.data.texts.text_pairs import TextPairs, Texts
+from outsize.data.texts.token_data import TokenData
 from outsize.registries import ByTask
 
 CLICK_DATA: dict[str, type[ClickDataConfig]] = {

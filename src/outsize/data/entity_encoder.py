@@ -67,8 +67,8 @@ class EntityEncoder:
 
     def only(self, features: Sequence[str]) -> EntityEncoder:
         """The encoder of the columns of some features."""
-        kept = [column for column in self.columns if column.feature in features]
-        return EntityEncoder(kept, self.separator, self.max_length)
+        selected = [column for column in self.columns if column.feature in features]
+        return EntityEncoder(selected, self.separator, self.max_length)
 
     def recipe(self) -> Recipe:
         """What is read, as a recipe for the checks of rows."""

@@ -99,7 +99,7 @@ class NodeReader:
         """The nodes that the rows of a chunk ask for; rows that ask for none are bad."""
         bad.num_rows += chunk.num_rows
         numbers, missing = self.look_up(chunk, path, self.columns.id, self.node_type)
-        refuse(bad, f"a missing value of {self.columns.id!r}", missing, chunk, path)
+        chunk.refuse(bad, f"a missing value of {self.columns.id!r}", missing, path)
         is_new = (numbers < 0) & ~missing
         new = self._new_nodes(chunk, path, is_new, unknown)
         total = np.zeros(new.count, np.int64)
@@ -107,7 +107,8 @@ class NodeReader:
             total += lists.lengths
         lost = is_new.copy()
         lost[is_new] = total == 0
-        refuse(bad, self._unknown(), lost, chunk, path, self.columns.id)
+        ids = chunk.columns[self.columns.id]
+        chunk.refuse(bad, self._unknown(), lost, path, lambda row: shown_value(ids[row]))
         is_good = ~missing & ~lost
         return AskedNodes(is_good, numbers[is_good], new.take(total > 0))
 
@@ -164,27 +165,6 @@ class NodeReader:
         wanted = [*self.columns.neighbors.values(), *self.columns.attributes.values()]
         where = f" (they would be in {few(wanted)})" if wanted else ""
         return f"an id that the graph does not have, without known neighbours{where}"
-
-
-def refuse(
-    bad: BadRows,
-    kind: str,
-    wrong: NDArray[np.bool_],
-    chunk: Chunk,
-    path: Path | None,
-    column: str | None = None,
-) -> None:
-    """Count bad rows of a kind; the first is described, with its value of a column."""
-    if not wrong.any():
-        return
-    row = int(np.flatnonzero(wrong)[0])
-    where = f"row {chunk.numbers[row]:,}"
-    if path is not None:
-        unit = "row" if path.suffix in (".parquet", ".pq") else "line"
-        where = f"{path} {unit} {chunk.numbers[row]:,}"
-    if column is not None:
-        where += f": {shown_value(chunk.columns[column][row])}"
-    bad.add(kind, int(wrong.sum()), where)
 
 
 def shown_value(value: Any) -> str:

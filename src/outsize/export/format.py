@@ -8,14 +8,16 @@ model is written in the oldest format that can hold it, which older versions rea
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from outsize.errors import ConfigError, ExportError
+from outsize.errors import ConfigError, ExportError, OutsizeError, one_line
 from outsize.files import flaw_of, reason_of
 from outsize.json_files import FILE_FACTS, Absent, Each, OneOf, SchemaError, Whole, check, read_json
 
+Kind = TypeVar("Kind")
 FORMAT = 5
 READABLE = (1, 2, 3, 4, 5)
 CONFIG, WEIGHTS, VOCABULARIES = "config.json", "model.safetensors", "vocabularies.safetensors"
@@ -131,6 +133,25 @@ def require_free(folder: Path) -> None:
         raise ExportError(
             f"could not write {folder}: {reason_of(error)}; choose another folder for the export"
         ) from error
+
+
+def registered(what: str, name: str, kinds: Mapping[str, Kind]) -> Kind:
+    """The kind of an export's model or table; raises a `ConfigError` if there is no such name."""
+    if name not in kinds:
+        raise ConfigError(
+            f"no {what} {name!r}; there are {', '.join(kinds)}: if it is your own, import its "
+            "module first"
+        )
+    return kinds[name]
+
+
+@contextmanager
+def described(folder: Path, part: str) -> Iterator[None]:
+    """Build a part of a model that its configuration describes; whatever is wrong names it."""
+    try:
+        yield
+    except (SchemaError, OutsizeError, KeyError, TypeError, ValueError) as error:
+        raise unreadable(folder, f"{part} in {CONFIG}: {one_line(error)}") from None
 
 
 def disagree(folder: Path, name: str) -> ExportError:

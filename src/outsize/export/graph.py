@@ -18,9 +18,8 @@ import torch
 from jaxtyping import Float32, Int64
 from torch import Tensor
 
-from outsize.errors import ConfigError
 from outsize.export.asked_nodes import NodeReader
-from outsize.export.format import CONFIG, WEIGHTS, unreadable
+from outsize.export.format import CONFIG, registered, unreadable
 from outsize.export.graph_columns import GraphColumns
 from outsize.export.graph_encoder import GraphEncoder
 from outsize.export.graph_predictors import LinkPredictor, NodePredictor
@@ -31,12 +30,11 @@ from outsize.export.graph_tensors import (
     read_part,
     schema_of,
 )
-from outsize.export.tables import CHUNK_ROWS, exported_tables
-from outsize.export.weights import opened
-from outsize.export.write import BATCH_SIZE, dense_state, table_state, write_folder
+from outsize.export.tables import CHUNK_ROWS
+from outsize.export.weights import all_tensors
+from outsize.export.write import write_model
 from outsize.json_files import Absent, OneOf, SchemaError, check
 from outsize.models import GRAPH_MODELS, GraphModel, GraphModelConfig
-from outsize.registries import name_of
 
 if TYPE_CHECKING:
     from outsize.data.graphs.graph import Graph
@@ -85,6 +83,12 @@ class GraphPurpose:
         """The types whose vectors the model computes."""
         return list(dict.fromkeys(t for t in (self.node_type, self.target_type) if t is not None))
 
+    def ends(self) -> dict[str, str]:
+        """The types of the ends of links, each type once; the targets come first."""
+        assert self.target_type is not None
+        same = self.target_type == self.node_type
+        return {"targets": self.target_type, **({} if same else {"sources": self.node_type})}
+
     def facts(self) -> dict[str, Any]:
         """What `config.json` says of it."""
         own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
@@ -129,29 +133,16 @@ def write_exported_graph(
         data: Facts about the training data for the card, as plain values.
         cold: For links, sources without a training link, which are not evaluated.
     """
-    tables = exported_tables(model.embeddings)
     part = read_part(graph, model.types_by_layer)
     facts, tensors = graph_state(part)
     rows = own_rows(model, [purpose.node_type])
     tensors |= {f"{_OWN_ROW}.{kind}": row for kind, row in rows.items()}
-    content = {
-        "task": "graph",
-        "model": {"kind": name_of(GRAPH_MODELS, config), **dataclasses.asdict(config)},  # type: ignore[call-overload]
-        "features": [dataclasses.asdict(feature) for feature in model.embeddings.features],
-        "tables": [table.facts for table in tables],
-        "graph": {**purpose.facts(), **facts},
-        "batch_size": BATCH_SIZE,
-        "training": dict(training or {}),
-    }
-    dense = dense_state(model)
     ordered = sorted(tensors, key=lambda name: -tensors[name].element_size())  # each is aligned
-    files = {
-        WEIGHTS: {**dense, **table_state(tables)},
-        GRAPH: {name: tensors[name] for name in ordered},
-    }
+    files = {GRAPH: {name: tensors[name] for name in ordered}}
     if purpose.target_type is not None:
         files[VECTORS] = link_vectors(model, part, purpose, cold)
-    return write_folder(Path(folder), content, files, tables, dense, dict(data or {}))
+    own = {"graph": {**purpose.facts(), **facts}}
+    return write_model(folder, model, config, GRAPH_MODELS, own, files, training, data)
 
 
 @torch.no_grad()
@@ -187,13 +178,9 @@ def link_vectors(
         cold: Sources without a training link, which are returned, too.
     """
     encoder = GraphEncoder(model, graph, purpose.fan_out, purpose.seed)
-    assert purpose.target_type is not None
-    kinds = {"targets": purpose.target_type, "sources": purpose.node_type}
-    if purpose.target_type == purpose.node_type:
-        del kinds["sources"]
     found = {
         name: encoder.encode(kind, np.arange(graph.nodes[kind].num_nodes))
-        for name, kind in kinds.items()
+        for name, kind in purpose.ends().items()
     }
     return {_COLD: torch.zeros(0, dtype=torch.int64) if cold is None else cold.cpu(), **found}
 
@@ -202,14 +189,9 @@ def build_graph_model(
     kind: str, settings: Mapping[str, Any], config: Mapping[str, Any], embeddings: Any
 ) -> GraphModel:
     """Build the graph model that a configuration describes."""
-    if kind not in GRAPH_MODELS:
-        raise ConfigError(
-            f"no model {kind!r}; there are {', '.join(GRAPH_MODELS)}: if it is your own, import "
-            "its module first"
-        )
     purpose = GraphPurpose.from_facts(config["graph"])
     num_classes = None if purpose.classes is None else len(purpose.classes)
-    return GRAPH_MODELS[kind](**settings).build(
+    return registered("model", kind, GRAPH_MODELS)(**settings).build(
         embeddings, schema_of(config["graph"]), purpose.output_types, num_classes, seed=0
     )
 
@@ -219,7 +201,7 @@ def load_predictor(
 ) -> NodePredictor | LinkPredictor:
     """What predicts raw rows with an exported model."""
     purpose = GraphPurpose.from_facts(config["graph"])
-    tensors = _tensors(folder, GRAPH)
+    tensors = all_tensors(folder, GRAPH)
     try:
         graph = graph_from_state(config["graph"], tensors.__getitem__)
     except KeyError as error:
@@ -228,7 +210,7 @@ def load_predictor(
         raise unreadable(folder, f"graph in {CONFIG}: {error}") from None
     prefix = f"{_OWN_ROW}."
     rows = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-    vectors = _tensors(folder, VECTORS) if purpose.target_type is not None else {}
+    vectors = all_tensors(folder, VECTORS) if purpose.target_type is not None else {}
     if purpose.target_type is not None:
         _require_vectors(folder, graph, purpose, vectors)
     return make_predictor(model, graph, purpose, rows, vectors)
@@ -260,20 +242,12 @@ def make_predictor(
     return LinkPredictor(encoder, reader, purpose.target_type, targets, sources, cold)
 
 
-def _tensors(folder: Path, name: str) -> dict[str, Tensor]:
-    with opened(folder, name) as file:
-        return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-
-
 def _require_vectors(
     folder: Path, graph: Graph, purpose: GraphPurpose, vectors: Mapping[str, Tensor]
 ) -> None:
-    kinds = {"targets": purpose.target_type, "sources": purpose.node_type}
-    if purpose.target_type == purpose.node_type:
-        del kinds["sources"]
+    kinds = purpose.ends()
     if set(vectors) != {_COLD, *kinds}:
         raise unreadable(folder, f"{VECTORS} does not hold {', '.join((_COLD, *kinds))}")
     for name, kind in kinds.items():
-        assert kind is not None
         if len(vectors[name]) != graph.nodes[kind].num_nodes:
             raise unreadable(folder, f"{VECTORS} does not hold the vectors of all {name}")

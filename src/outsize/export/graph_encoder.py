@@ -52,8 +52,8 @@ class Lists:
 
     def without(self, dropped: NDArray[np.bool_]) -> Lists:
         """The same without some of the values."""
-        kept = np.concatenate((np.zeros(1, np.int64), np.cumsum(~dropped, dtype=np.int64)))
-        return Lists(kept[self.starts], self.values[~dropped])
+        num_before = np.concatenate((np.zeros(1, np.int64), np.cumsum(~dropped, dtype=np.int64)))
+        return Lists(num_before[self.starts], self.values[~dropped])
 
 
 @dataclass(frozen=True)

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from outsize.errors import ConfigError, DataError
+from outsize.errors import ConfigError
 from outsize.export.asked_nodes import AskedNodes, NodeReader, UnknownNeighbors
+from outsize.export.file_reading import FileReading, FileScores, file_to_read, write_ranked
 from outsize.export.graph_columns import file_columns
 from outsize.export.graph_predictors import LinkPredictor, NodePredictor
 from outsize.export.pairs import SeenItems
-from outsize.export.score_files import (
-    FileScores,
-    cannot_score,
-    file_progress,
-    file_to_read,
-    kept_columns,
-)
 from outsize.export.score_output import ScoreOutput
 from outsize.interrupts import check_stop
 from outsize.models import GraphModel
@@ -28,61 +21,36 @@ from outsize.models import GraphModel
 if TYPE_CHECKING:
     from outsize.data.encoding.sources import Chunk
 
-Advance = Callable[[str, int], None]
 
-
-class NodeFileReading:
+class NodeFileReading(FileReading):
     """The nodes that the rows of a file ask for.
 
     Args:
         reader: Reads them.
         path: A CSV, TSV or Parquet file.
+        max_bad_rows: The largest share of malformed rows that is skipped; more is an error.
         others: Further columns to read.
+        keep: Columns to copy to the scores.
     """
 
-    def __init__(self, reader: NodeReader, path: str | Path, others: Sequence[str] = ()) -> None:
-        from outsize.data.encoding.bad_rows import BadRows
-
-        self.path = file_to_read(Path(path))
-        self.present = file_columns(self.path, reader.columns)
-        self.bad, self.unknown = BadRows(), UnknownNeighbors()
+    def __init__(
+        self,
+        reader: NodeReader,
+        path: str | Path,
+        max_bad_rows: float,
+        others: Sequence[str] = (),
+        keep: Sequence[str] = (),
+    ) -> None:
+        super().__init__(path, max_bad_rows, keep)
+        self.unknown = UnknownNeighbors()
         self._reader, self._others = reader, tuple(others)
 
-    def chunks(self, advance: Advance, max_bad_rows: float) -> Iterator[tuple[Chunk, AskedNodes]]:
-        """The rows in chunks; with no share of bad rows allowed, the first one raises."""
-        from outsize.data.encoding.sources import read_chunks
-
+    def asked(self) -> Iterator[tuple[Chunk, AskedNodes]]:
+        """The rows in chunks, and the nodes they ask for."""
         form = self._reader.columns
-        wanted = form.wanted(self.present, *self._others)
-        for chunk in read_chunks([self.path], wanted, form, self.bad):
-            check_stop()
-            asked = self._reader.read(chunk, self.path, self.bad, self.unknown)
-            yield chunk, asked
-            self.require_good(max_bad_rows)
-            advance("", chunk.num_bytes)
-
-    def require_good(self, max_bad_rows: float) -> None:
-        """Raise a `DataError` for a bad row if none is allowed."""
-        if self.bad.total and not max_bad_rows:
-            raise cannot_score(self.bad)
-
-    def finish(self, max_bad_rows: float, num_rows: int) -> None:
-        """Raise a `DataError` if there were too many bad rows, or none that is good."""
-        if self.bad.total > max_bad_rows * self.bad.num_rows:
-            raise cannot_score(self.bad)
-        if not num_rows:
-            raise DataError(f"{self.path}: there is no row of data")
-
-    def kept(self, chunk: Chunk, keep: tuple[str, ...], is_good: NDArray[np.bool_]) -> Any:
-        """A table of the numbers of good rows, and their values of the columns to keep."""
-        is_parquet = self.path.suffix in (".parquet", ".pq")
-        header = 0 if is_parquet or self._reader.columns.columns else 1
-        return kept_columns(chunk, keep, is_good, header, not is_parquet)
-
-    def scores(self, num_rows: int, total: float) -> FileScores:
-        """What scoring the file came to."""
-        words = self.bad.describe() if self.bad.total else ""
-        return FileScores(num_rows, self.bad.total, words, total / num_rows, self.unknown.note())
+        wanted = form.wanted(file_columns(self.path, form), *self._others)
+        for chunk in self.chunks(wanted, form):
+            yield chunk, self._reader.read(chunk, self.path, self.bad, self.unknown)
 
 
 def predict_graph_file(
@@ -155,29 +123,21 @@ def score_nodes(
     if top is not None and top < 1:
         raise ConfigError(f"--top must be >= 1, but got {top}")
     count = min(top or (len(classes) if predictor.multi_label else 1), len(classes))
-    reading = NodeFileReading(predictor.reader, path, keep)
-    num_rows, total = 0, 0.0
-    with ScoreOutput(out) as output, file_progress(reading.path, "score", quiet) as advance:
-        for chunk, asked in reading.chunks(advance, max_bad_rows):
-            reading.require_good(max_bad_rows)
+    reading = NodeFileReading(predictor.reader, path, max_bad_rows, keep=keep)
+    with ScoreOutput(out) as output, reading.progress("score", quiet):
+        for chunk, asked in reading.asked():
+            reading.require_good()
             if not len(asked.nodes):
                 continue
             kind = predictor.reader.node_type
             logits = predictor.encoder.encode(kind, asked.nodes, asked.new)
             best = predictor.probabilities(logits).topk(count, dim=1)
-            table = reading.kept(chunk, tuple(keep), asked.is_good)
-            values = best.values.numpy()
-            output.write(
-                _ranked(table, count),
-                {
-                    "class": classes[best.indices.numpy().ravel()],
-                    "probability": values.ravel(),
-                },
-            )
-            num_rows += len(asked.nodes)
-            total += float(values[:, 0].sum())
-        reading.finish(max_bad_rows, num_rows)
-    return reading.scores(num_rows, total)
+            values, found = best.values.numpy(), classes[best.indices.numpy()]
+            table = reading.rows_out(chunk, predictor.reader.columns, asked.is_good)
+            columns = {"class": found.ravel(), "probability": values.ravel()}
+            write_ranked(output, table, columns, np.ones(values.shape, bool))
+            reading.add(len(values), float(values[:, 0].sum()))
+        return reading.scores(reading.unknown.note())
 
 
 def score_links(
@@ -194,18 +154,17 @@ def score_links(
     The output has a line for each row: "row", the columns to keep, and "score".
     """
     assert predictor.columns.target is not None
-    reading = NodeFileReading(predictor.reader, path, (predictor.columns.target, *keep))
-    num_rows, total = 0, 0.0
-    with ScoreOutput(out) as output, file_progress(reading.path, "score", quiet) as advance:
-        for chunk, asked in reading.chunks(advance, max_bad_rows):
+    others = (predictor.columns.target,)
+    reading = NodeFileReading(predictor.reader, path, max_bad_rows, others, keep)
+    with ScoreOutput(out) as output, reading.progress("score", quiet):
+        for chunk, asked in reading.asked():
             pairs, targets = predictor.read_targets(chunk, reading.path, asked, reading.bad)
-            reading.require_good(max_bad_rows)
+            reading.require_good()
             scores = predictor.score(pairs, targets).numpy()
-            output.write(reading.kept(chunk, tuple(keep), pairs.is_good), {"score": scores})
-            num_rows += len(scores)
-            total += float(scores.sum())
-        reading.finish(max_bad_rows, num_rows)
-    return reading.scores(num_rows, total)
+            table = reading.rows_out(chunk, predictor.columns, pairs.is_good)
+            output.write(table, {"score": scores})
+            reading.add(len(scores), float(scores.sum()))
+        return reading.scores(reading.unknown.note())
 
 
 def search_links(
@@ -236,31 +195,21 @@ def search_links(
     if k < 1:
         raise ConfigError(f"--top must be >= 1, but got {k}")
     seen = read_known_links(predictor, exclude) if exclude else None
-    reading = NodeFileReading(predictor.reader, path, keep)
-    num_rows, total = 0, 0.0
-    with ScoreOutput(out) as output, file_progress(reading.path, "search", quiet) as advance:
-        for chunk, asked in reading.chunks(advance, max_bad_rows):
-            reading.require_good(max_bad_rows)
+    reading = NodeFileReading(predictor.reader, path, max_bad_rows, keep=keep)
+    with ScoreOutput(out) as output, reading.progress("search", quiet):
+        for chunk, asked in reading.asked():
+            reading.require_good()
             if not len(asked.nodes):
                 continue
             own = None if seen is None else seen.of(asked.nodes.astype(np.uint64))
             found, scores = predictor.best_targets(asked, k, own)
-            is_there = found.numpy().ravel() >= 0
-            table = _ranked(reading.kept(chunk, tuple(keep), asked.is_good), k)
-            names = predictor.names(found.numpy().ravel()[is_there])
-            columns = {"target": names, "score": scores.numpy().ravel()[is_there]}
-            output.write(table.filter(is_there), columns)
-            best = scores[:, 0]
-            num_rows += len(asked.nodes)
-            total += float(best[best.isfinite()].sum())
-        reading.finish(max_bad_rows, num_rows)
-    found_scores = reading.scores(num_rows, total)
-    if seen is None or not seen.note():
-        return found_scores
-    notes = [note for note in (found_scores.note, seen.note()) if note]
-    return FileScores(
-        num_rows, found_scores.num_bad, found_scores.bad_rows, found_scores.mean, "; ".join(notes)
-    )
+            table = reading.rows_out(chunk, predictor.columns, asked.is_good)
+            is_there, best = found >= 0, scores[:, 0]
+            names = predictor.names(found[is_there].numpy())
+            columns = {"target": names, "score": scores[is_there].numpy()}
+            write_ranked(output, table, columns, is_there.numpy())
+            reading.add(len(best), float(best[best.isfinite()].sum()))
+        return reading.scores(reading.unknown.note(), "" if seen is None else seen.note())
 
 
 def read_known_links(predictor: LinkPredictor, paths: Sequence[Path]) -> SeenItems:
@@ -287,14 +236,3 @@ def read_known_links(predictor: LinkPredictor, paths: Sequence[Path]) -> SeenIte
             targets.append(other[both])
     keys = np.concatenate(sources).astype(np.uint64)
     return SeenItems(keys, np.concatenate(targets), num_unknown, example)
-
-
-def _ranked(table: Any, count: int) -> Any:
-    """A table with `count` lines for each of its rows, numbered from 1 as "rank"."""
-    import pyarrow as pa
-
-    rows = np.repeat(np.arange(table.num_rows), count)
-    ranks = np.tile(np.arange(1, count + 1), table.num_rows)
-    if "rank" in table.column_names:
-        raise ConfigError("a column 'rank' cannot be kept: the ranks have that name")
-    return table.take(pa.array(rows)).append_column("rank", pa.array(ranks))

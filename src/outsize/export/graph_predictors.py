@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outsize.errors import ConfigError
-from outsize.export.asked_nodes import AskedNodes, NodeReader, UnknownNeighbors, refuse
+from outsize.export.asked_nodes import AskedNodes, NodeReader, UnknownNeighbors, shown_value
 from outsize.export.graph_columns import GraphColumns
 from outsize.export.graph_encoder import GraphEncoder
-from outsize.export.pairs import unknown_items
 from outsize.export.predicting import cannot_score_rows
-from outsize.export.retrieval import FoundItems, best_items, lists_of_rows, other_length
+from outsize.export.retrieval import FoundItems, best_items, find_items
 from outsize.kernels.ragged import Ragged
 from outsize.models import GraphModel
 
@@ -119,26 +119,10 @@ class LinkPredictor:
 
     def search(self, model: GraphModel, rows: Any, k: int, exclude: Any = None) -> FoundItems:
         """See `GraphModel.search`."""
-        import warnings
-
-        lists = None
-        if k < 1:
-            raise ConfigError(f"k must be >= 1, but got {k}")
-        if exclude is not None:
-            lists, num_unknown, example = self._listed(exclude)
-            if num_unknown:
-                warnings.warn(unknown_items(num_unknown, example), stacklevel=3)
-        first, items = 0, []
-        scores: list[NDArray[np.float32]] = [np.zeros((0, k), np.float32)]
-        for chunk, asked in frames_of(self.reader, rows, skip_bad=False):
-            part = None if lists is None else lists_of_rows(lists, first, chunk.num_rows)
-            first += chunk.num_rows
-            found, found_scores = self.best_targets(asked, k, part)
-            items += [self.names(line[line >= 0]) for line in found.numpy()]
-            scores.append(found_scores.numpy())
-        if lists is not None and lists.num_lines != first:
-            raise other_length(lists.num_lines, first)
-        return FoundItems(items, np.concatenate(scores))
+        frames = frames_of(self.reader, rows, skip_bad=False)
+        chunks = ((chunk.num_rows, partial(self.best_targets, asked, k)) for chunk, asked in frames)
+        ids = self.reader.ids_of(self.target_type)
+        return find_items(chunks, k, exclude, ids, self.names)
 
     def encode(self, asked: AskedNodes) -> Float32[Tensor, "n dim"]:
         """The vectors of sources: those at hand, and those of new nodes."""
@@ -172,10 +156,11 @@ class LinkPredictor:
         assert column is not None
         numbers, missing = self.reader.look_up(chunk, path, column, self.target_type)
         is_lost = missing & asked.is_good
-        refuse(bad, f"a missing value of {column!r}", is_lost, chunk, path)
+        chunk.refuse(bad, f"a missing value of {column!r}", is_lost, path)
         unknown = (numbers < 0) & ~missing & asked.is_good
         kind = f"a value of {column!r} that the graph does not have"
-        refuse(bad, kind, unknown, chunk, path, column)
+        ids = chunk.columns[column]
+        chunk.refuse(bad, kind, unknown, path, lambda row: shown_value(ids[row]))
         return asked.take(numbers[asked.is_good] >= 0), numbers[asked.is_good & (numbers >= 0)]
 
     def names(self, numbers: NDArray[np.int64]) -> list[Any]:
@@ -183,11 +168,6 @@ class LinkPredictor:
         names = self.encoder.graph.nodes[self.target_type].names
         found: list[Any] = numbers.tolist() if names is None else names.take(numbers).to_pylist()
         return found
-
-    def _listed(self, exclude: Any) -> tuple[Ragged, int, str]:
-        from outsize.export.pairs import listed_items
-
-        return listed_items(exclude, TargetIds(self))
 
     def _frames_of_pairs(
         self, rows: Any, skip_bad: bool
@@ -200,17 +180,6 @@ class LinkPredictor:
             if bad.total and not skip_bad:
                 raise cannot_score_rows(bad, chunk.numbers[~pairs.is_good])
             yield chunk, pairs, targets
-
-
-class TargetIds:
-    """Raw ids of targets → their rows, as `ItemNames` has them of items."""
-
-    def __init__(self, predictor: LinkPredictor) -> None:
-        self._ids = predictor.reader.ids_of(predictor.target_type)
-
-    def rows_of(self, values: Any) -> NDArray[np.int64]:
-        """The rows of a pyarrow array of raw ids; −1 for those that are unknown."""
-        return self._ids.numbers(values)[0]
 
 
 def frames_of(

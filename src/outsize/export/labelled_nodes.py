@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from outsize.errors import DataError
 from outsize.export.graph_files import NodeFileReading
 from outsize.export.graph_predictors import NodePredictor
-from outsize.export.score_files import file_progress
 from outsize.metrics import ClassMetrics
 
 
@@ -33,32 +32,31 @@ def evaluate_nodes(
         max_bad_rows: The largest share of malformed rows that is skipped; by default none.
         quiet: Show no progress.
     """
-    most = 0.0 if max_bad_rows is None else max_bad_rows
     label = predictor.reader.columns.label
     assert label is not None
-    reading, labels = NodeFileReading(predictor.reader, path, (label,)), _Labels(predictor)
+    reading = NodeFileReading(predictor.reader, path, max_bad_rows or 0.0, (label,))
+    labels = _Labels(predictor)
     metrics = ClassMetrics(len(predictor.classes), multi_label=predictor.multi_label)
-    with file_progress(reading.path, "evaluate", quiet) as advance:
-        for chunk, asked in reading.chunks(advance, most):
-            reading.require_good(most)
+    with reading.progress("evaluate", quiet):
+        for chunk, asked in reading.asked():
+            reading.require_good()
             wanted, is_labelled = labels.read(chunk.columns[label], reading.path, label)
             asked = asked.take(is_labelled[asked.is_good])
             if len(asked.nodes):
                 kind = predictor.reader.node_type
                 logits = predictor.encoder.encode(kind, asked.nodes, asked.new)
                 metrics.add(logits, torch.from_numpy(wanted[asked.is_good]))
-    reading.finish(most, reading.bad.num_rows)
+    reading.finish(reading.bad.num_rows)
     if not metrics.num_examples:
         raise DataError(
             f"{path}: no row has a class that the model knows in column {label!r}"
             + (f", such as {labels.example!r:.60}" if labels.example else "")
         )
-    notes = [note for note in (reading.unknown.note(), labels.note()) if note]
     return {
         **metrics.result(),
         "num_rows": metrics.num_examples,
         "num_bad": reading.bad.total,
-        "note": "; ".join(notes),
+        "note": "; ".join(filter(None, (reading.unknown.note(), labels.note()))),
     }
 
 

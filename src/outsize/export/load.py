@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from outsize.collection import EmbeddingCollection
-from outsize.errors import ConfigError, ExportError, one_line
+from outsize.errors import ExportError, one_line
 from outsize.export.format import (
     CONFIG,
     ENCODER,
     read_config,
+    registered,
     require_whole_encoder,
     require_whole_files,
     unreadable,
@@ -111,10 +112,5 @@ def _build(config: Mapping[str, Any], folder: Path) -> ClickModel | RetrievalMod
         return build_graph_model(kind, settings, config, build_embeddings(config, folder))
     if config.get("task", "click") == "retrieval":
         return build_retrieval(kind, settings, config, build_embeddings(config, folder))
-    if kind not in CLICK_MODELS:
-        raise ConfigError(
-            f"no model {kind!r}; there are {', '.join(CLICK_MODELS)}: if it is your own, import "
-            "its module first"
-        )
-    embeddings = build_embeddings(config, folder)
-    return CLICK_MODELS[kind](**settings).build(config["num_dense"], embeddings, seed=0)
+    made = registered("model", kind, CLICK_MODELS)(**settings)
+    return made.build(config["num_dense"], build_embeddings(config, folder), seed=0)

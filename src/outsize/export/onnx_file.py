@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from outsize.errors import ConfigError, ExportError
+from outsize.errors import ConfigError, ExportError, WriteError
 from outsize.export.tracing import bag_features, trace
-from outsize.files import reason_of
+from outsize.files import whole_file
 from outsize.models import ClickModel
 
 OPSET = 18
@@ -73,7 +73,11 @@ def write_onnx(model: ClickModel, path: str | Path, bags: Sequence[str] = ()) ->
         _remove_input(message, "dense")
     _name_batch(message)
     _remove_notes(message)
-    _write(path, message.SerializeToString())
+    try:
+        with whole_file(path) as file:
+            file.write(message.SerializeToString())
+    except WriteError as error:
+        raise ExportError(str(error)) from error
     return {
         "out": str(path),
         "opset": OPSET,
@@ -142,17 +146,6 @@ def _remove_notes(message: Any) -> None:
     for noted in (message, *graphs, *nodes, *values):
         del noted.metadata_props[:]
         noted.doc_string = ""
-
-
-def _write(path: Path, content: bytes) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        partial.write_bytes(content)
-        partial.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        raise ExportError(f"could not write {path}: {reason_of(error)}") from error
 
 
 @contextlib.contextmanager

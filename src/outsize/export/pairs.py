@@ -163,7 +163,7 @@ def read_seen(paths: Sequence[Path], files: PairFiles, items: ItemNames) -> Seen
     A row without a query or an item is left out. Columns other than these two are not read.
     """
     from outsize.data.encoding.bad_rows import BadRows
-    from outsize.export.score_files import cannot_score
+    from outsize.export.file_reading import cannot_score
 
     keys, rows, num_unknown, example, bad = [], [], 0, "", BadRows()
     for path in paths:
@@ -190,21 +190,21 @@ def good_pairs(
     """Rows of a file that have a query and an item and count as pairs, and their numbers."""
     from outsize.data.encoding.rows import check_rows, wanted_columns
     from outsize.data.encoding.sources import read_chunks
-    from outsize.export.score_files import file_to_read
+    from outsize.export.file_reading import file_to_read
 
     for chunk in read_chunks([file_to_read(path)], wanted_columns(recipe), recipe, bad):
         check_stop()
         rows, is_good = check_rows(chunk, path, recipe, bad)
         numbers = chunk.numbers[is_good]
-        kept = rows.labels > 0
+        is_used = rows.labels > 0
         for name in (files.query, files.item):
-            lost = (rows.texts[name].codes < 0) & kept
+            lost = (rows.texts[name].codes < 0) & is_used
             if lost.any():
                 place = int(numbers[np.flatnonzero(lost)[0]])
                 bad.add(f"no value of {name!r}", int(lost.sum()), f"{path} row {place:,}")
-            kept &= ~lost
+            is_used &= ~lost
         advance("", chunk.num_bytes)
-        yield rows.take(kept), numbers[kept]
+        yield rows.take(is_used), numbers[is_used]
 
 
 def query_keys(rows: Rows, column: str) -> NDArray[np.uint64]:

@@ -14,10 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from outsize.errors import DataError, OutsizeError, one_line
-from outsize.export.format import CONFIG, VOCABULARIES, unreadable
-from outsize.export.weights import opened
-from outsize.json_files import SchemaError
+from outsize.errors import DataError
+from outsize.export.format import VOCABULARIES, described
+from outsize.export.weights import all_tensors
 from outsize.models import ClickModel
 
 if TYPE_CHECKING:
@@ -147,12 +146,9 @@ def load_encoder(folder: Path, facts: Mapping[str, Any]) -> RowEncoder:
     """The encoder of an exported model."""
     from outsize.data.encoding.encoder_files import encoder_from_state
 
-    with opened(folder, VOCABULARIES) as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    try:
+    tensors = all_tensors(folder, VOCABULARIES)
+    with described(folder, "the encoding"):
         return encoder_from_state(facts, tensors)
-    except (SchemaError, OutsizeError, KeyError, TypeError, ValueError) as error:
-        raise unreadable(folder, f"the encoding in {CONFIG}: {one_line(error)}") from None
 
 
 class _UnknownValues:

@@ -221,14 +221,14 @@ def _shares(sources: Sequence[_Source], quantization: Quantization) -> dict[str,
         return {}
     large = [source for source in sources if source.spec.num_rows >= quantization.min_rows]
     total = sum(source.num_bytes for source in large)
-    beside = sum(source.num_bytes for source in sources) - total
-    if quantization.max_bytes >= beside + total:
+    small = sum(source.num_bytes for source in sources) - total
+    if quantization.max_bytes >= small + total:
         return {source.spec.name: source.num_bytes for source in sources}
-    left = quantization.max_bytes - beside
+    left = quantization.max_bytes - small
     if left <= 0:
         raise ConfigError(
             f"max_bytes = {quantization.max_bytes:,}, but the tables of fewer than "
-            f"{quantization.min_rows:,} rows, which stay as they are, have {beside:,}: raise it, "
+            f"{quantization.min_rows:,} rows, which stay as they are, have {small:,}: raise it, "
             "or lower min_rows"
         )
     return {source.spec.name: left * source.num_bytes // total for source in large}

@@ -43,6 +43,10 @@ class RawIds:
             return self._integers_among(column)
         return np.where(missing, -1, self._ids.numbers(keys)), missing
 
+    def rows_of(self, values: Column) -> NDArray[np.int64]:
+        """The number of each id of a column; −1 if it is unknown."""
+        return self.numbers(values)[0]
+
     def _integers_among(self, column: Column) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """The same for a column with ids that are no integers, and so unknown."""
         text, wrong = to_text(column)
@@ -88,11 +92,11 @@ def _kept(
     counts: NDArray[np.int64], flat: Column, is_kept: Column
 ) -> tuple[NDArray[np.int64], Column]:
     """Lists without some of their values."""
-    kept = np.asarray(is_kept.to_numpy(zero_copy_only=False), bool)
-    if kept.all():
+    is_used = np.asarray(is_kept.to_numpy(zero_copy_only=False), bool)
+    if is_used.all():
         return counts, flat
     ends = np.concatenate((np.zeros(1, np.int64), counts.cumsum()))
-    before = np.concatenate((np.zeros(1, np.int64), kept.cumsum()))
+    before = np.concatenate((np.zeros(1, np.int64), is_used.cumsum()))
     return np.diff(before[ends]), flat.filter(is_kept)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,16 +15,14 @@ from jaxtyping import Float32
 from numpy.typing import NDArray
 from torch import Tensor
 
-from outsize.errors import ConfigError, DataError, OutsizeError, one_line
-from outsize.export.format import CONFIG, VOCABULARIES, WEIGHTS, unreadable
-from outsize.export.pairs import ItemNames, PairFiles, listed_items, unknown_items
-from outsize.export.tables import exported_tables
-from outsize.export.weights import opened
-from outsize.export.write import BATCH_SIZE, dense_state, table_state, write_folder
+from outsize.errors import ConfigError, DataError
+from outsize.export.format import CONFIG, VOCABULARIES, described, registered, unreadable
+from outsize.export.pairs import ItemNames, PairFiles, RowsOf, listed_items, unknown_items
+from outsize.export.weights import all_tensors, opened
+from outsize.export.write import write_model
 from outsize.json_files import SchemaError
 from outsize.kernels.ragged import Ragged
 from outsize.models import RETRIEVAL_MODELS, RetrievalModel, RetrievalModelConfig
-from outsize.registries import name_of
 from outsize.text_bytes import as_bytes, from_bytes
 
 if TYPE_CHECKING:
@@ -32,6 +30,8 @@ if TYPE_CHECKING:
 
 ITEMS, COLD = "items.safetensors", "queries.cold"
 _QUERIES_PER_CHUNK = 1024
+BestOf = Callable[[Ragged | None], tuple[Tensor, Tensor]]
+"""Rows and scores of the best items of some queries, given rows to leave out, a list per query."""
 
 
 @dataclass(frozen=True)
@@ -76,49 +76,34 @@ def write_exported_retrieval(
             on them and the inverse temperature "beta"; without it, no file can be evaluated.
         cold: Keys of queries without a training pair, which are not evaluated.
     """
-    tables = exported_tables(model.embeddings)
-    facts: dict[str, Any] | None = None
-    tensors: dict[str, Tensor] = {}
-    if encoder is not None:
-        facts, tensors = encoder.only(model.query_features).state()
-        if cold is not None and len(cold):
-            tensors[COLD] = torch.from_numpy(cold.view(np.int64))
-    content = {
-        "task": "retrieval",
-        "model": {"kind": name_of(RETRIEVAL_MODELS, config), **dataclasses.asdict(config)},  # type: ignore[call-overload]
-        "towers": {
-            "query_features": list(model.query_features),
-            "item_features": list(model.item_features),
-            "numbers": sorted(model.numbers),
-        },
-        "features": [dataclasses.asdict(feature) for feature in model.embeddings.features],
-        "tables": [table.facts for table in tables],
-        "encoding": facts,
+    facts: dict[str, Any] = {
+        "towers": towers_of(model),
+        "encoding": None,
         "pairs": None if pairs is None else dict(pairs),
-        "batch_size": BATCH_SIZE,
-        "training": dict(training or {}),
     }
-    dense = dense_state(model)
-    files = {
-        WEIGHTS: {**dense, **table_state(tables)},
-        ITEMS: {"vectors": vectors.cpu().contiguous(), **as_bytes(names)},
+    files = {ITEMS: {"vectors": vectors.cpu().contiguous(), **as_bytes(names)}}
+    if encoder is not None:
+        facts["encoding"], files[VOCABULARIES] = encoder.only(model.query_features).state()
+        if cold is not None and len(cold):
+            files[VOCABULARIES][COLD] = torch.from_numpy(cold.view(np.int64))
+    return write_model(folder, model, config, RETRIEVAL_MODELS, facts, files, training, data)
+
+
+def towers_of(model: RetrievalModel) -> dict[str, list[str]]:
+    """What the configuration says of the features of a model's towers."""
+    return {
+        "query_features": list(model.query_features),
+        "item_features": list(model.item_features),
+        "numbers": sorted(model.numbers),
     }
-    if facts is not None:
-        files[VOCABULARIES] = tensors
-    return write_folder(Path(folder), content, files, tables, dense, dict(data or {}))
 
 
 def build_retrieval(
     kind: str, settings: Mapping[str, Any], config: Mapping[str, Any], embeddings: Any
 ) -> RetrievalModel:
     """Build the retrieval model that a configuration describes."""
-    if kind not in RETRIEVAL_MODELS:
-        raise ConfigError(
-            f"no model {kind!r}; there are {', '.join(RETRIEVAL_MODELS)}: if it is your own, "
-            "import its module first"
-        )
     towers = config["towers"]
-    return RETRIEVAL_MODELS[kind](**settings).build(
+    return registered("model", kind, RETRIEVAL_MODELS)(**settings).build(
         embeddings,
         towers["query_features"],
         towers["item_features"],
@@ -194,34 +179,26 @@ class ItemSearcher:
                 "this model does not know how raw values become features: it was trained on data "
                 "that has none"
             )
-        if k < 1:
-            raise ConfigError(f"k must be >= 1, but got {k}")
-        recipe = self.encoder.recipe()
-        lists = None
-        if exclude is not None:
-            lists, num_unknown, example = listed_items(exclude, self.items)
-            if num_unknown:
-                warnings.warn(unknown_items(num_unknown, example), stacklevel=3)
-        first = 0
-        items: list[list[str]] = []
-        scores: list[NDArray[np.float32]] = [np.zeros((0, k), np.float32)]
-        for chunk in frame_chunks(rows, wanted_columns(recipe)):
-            bad = BadRows()
-            good, is_good = check_rows(chunk, None, recipe, bad)
-            features, _ = self.encoder.encode(good, chunk.numbers[is_good], bad)
-            if bad.total:
-                kind, where = next(iter(bad.first.items()))
-                raise DataError(
-                    f"{bad.total:,} rows (counted from 0) cannot be searched for: {where} is {kind}"
-                )
-            part = None if lists is None else lists_of_rows(lists, first, chunk.num_rows)
-            first += chunk.num_rows
-            found, logits = self.search_features(model, features, k, part)
-            items += [[self.names[row] for row in line if row >= 0] for line in found.tolist()]
-            scores.append(logits.numpy())
-        if lists is not None and lists.num_lines != first:
-            raise other_length(lists.num_lines, first)
-        return FoundItems(items, np.concatenate(scores))
+        encoder, recipe = self.encoder, self.encoder.recipe()
+
+        def chunks() -> Iterator[tuple[int, BestOf]]:
+            for chunk in frame_chunks(rows, wanted_columns(recipe)):
+                bad = BadRows()
+                good, is_good = check_rows(chunk, None, recipe, bad)
+                features, _ = encoder.encode(good, chunk.numbers[is_good], bad)
+                if bad.total:
+                    kind, where = next(iter(bad.first.items()))
+                    raise DataError(
+                        f"{bad.total:,} rows (counted from 0) cannot be searched for: {where} is "
+                        f"{kind}"
+                    )
+                yield chunk.num_rows, partial(self.search_features, model, features, k)
+
+        return find_items(chunks(), k, exclude, self.items, self.names_at)
+
+    def names_at(self, rows: NDArray[np.int64]) -> list[str]:
+        """The raw ids of items."""
+        return [self.names[row] for row in rows.tolist()]
 
     @torch.no_grad()
     def search_features(
@@ -281,14 +258,43 @@ def best_items(
     )
 
 
-def lists_of_rows(lists: Ragged, first: int, num_rows: int) -> Ragged:
-    """The lists of some rows, all of which must have one."""
-    if first + num_rows > lists.num_lines:
-        raise other_length(lists.num_lines, first + num_rows)
-    return lists.part(first, first + num_rows)
+def find_items(
+    chunks: Iterable[tuple[int, BestOf]],
+    k: int,
+    exclude: Any,
+    ids: RowsOf,
+    names_at: Callable[[NDArray[np.int64]], list[Any]],
+) -> FoundItems:
+    """The best items for rows in memory, of which each may leave out some.
+
+    Args:
+        chunks: The number of rows of each chunk, and what finds the best items for them.
+        k: Items per row.
+        exclude: Raw ids to leave out, a list per row; `None` for none.
+        ids: Looks up these ids.
+        names_at: The raw ids of rows of items.
+    """
+    if k < 1:
+        raise ConfigError(f"k must be >= 1, but got {k}")
+    lists = None
+    if exclude is not None:
+        lists, num_unknown, example = listed_items(exclude, ids)
+        if num_unknown:
+            warnings.warn(unknown_items(num_unknown, example), stacklevel=4)
+    first, items, scores = 0, [], [np.zeros((0, k), np.float32)]
+    for num_rows, best in chunks:
+        first, before = first + num_rows, first
+        if lists is not None and first > lists.num_lines:
+            raise _other_length(lists.num_lines, first)
+        found, found_scores = best(None if lists is None else lists.part(before, first))
+        items += [names_at(line[line >= 0]) for line in found.numpy()]
+        scores.append(found_scores.numpy())
+    if lists is not None and lists.num_lines != first:
+        raise _other_length(lists.num_lines, first)
+    return FoundItems(items, np.concatenate(scores))
 
 
-def other_length(num_lists: int, num_rows: int) -> DataError:
+def _other_length(num_lists: int, num_rows: int) -> DataError:
     """The error for lists of items to exclude that do not fit the rows."""
     which = "more than" if num_rows > num_lists else "only"
     return DataError(
@@ -302,11 +308,8 @@ def _load_encoder(
     """The encoder of queries, and the keys of those that are not evaluated."""
     from outsize.data.entity_encoder import EntityEncoder
 
-    with opened(folder, VOCABULARIES) as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    try:
+    tensors = all_tensors(folder, VOCABULARIES)
+    with described(folder, "the encoding"):
         cold = tensors.pop(COLD, None)
         keys = None if cold is None else cold.numpy().view(np.uint64)
         return EntityEncoder.from_state(facts, tensors), keys
-    except (SchemaError, OutsizeError, KeyError, TypeError, ValueError) as error:
-        raise unreadable(folder, f"the encoding in {CONFIG}: {one_line(error)}") from None

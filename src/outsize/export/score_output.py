@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from outsize.errors import ConfigError, WriteError
-from outsize.files import reason_of, sync_folder
+from outsize.files import reason_of, sync_folder, whole_file
 
 _PARQUET, _CSV = (".parquet", ".pq"), (".csv",)
 
@@ -29,7 +27,6 @@ class ScoreOutput:
         if path is not None and path.is_dir():
             raise ConfigError(f"{path} is a folder: name a .parquet or a .csv file")
         self._path = path
-        self._partial = None if path is None else path.with_name(f".{path.name}.partial")
         self._stack = contextlib.ExitStack()
         self._writer: Any = None
         self._sink: Any = None
@@ -38,9 +35,9 @@ class ScoreOutput:
         """Open the file under a temporary name."""
         with self._writing():
             self._sink = sys.stdout.buffer
-            if self._partial is not None:
-                self._partial.parent.mkdir(parents=True, exist_ok=True)
-                self._sink = self._stack.enter_context(self._partial.open("wb"))
+            if self._path is not None:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._sink = self._stack.enter_context(whole_file(self._path))
         return self
 
     def write(self, rows: Any, scores: Mapping[str, Any]) -> None:
@@ -61,29 +58,12 @@ class ScoreOutput:
                 self._writer = self._stack.enter_context(self._open(rows.schema))
             self._writer.write_table(rows)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         """Give the file its name, or remove it after an error."""
-        try:
-            with self._writing():
-                if kind is None and self._writer is not None:
-                    self._writer.close()
-                    self._writer = None
-                if self._partial is not None and kind is None:
-                    self._sink.flush()
-                    os.fsync(self._sink.fileno())
-                self._stack.close()
-                if self._partial is not None and self._path is not None and kind is None:
-                    self._partial.replace(self._path)
-                    sync_folder(self._path.absolute().parent)
-        finally:
-            if self._partial is not None:
-                with contextlib.suppress(OSError):
-                    self._partial.unlink(missing_ok=True)
+        with self._writing():
+            self._stack.__exit__(*error)
+            if self._path is not None and error[0] is None:
+                sync_folder(self._path.absolute().parent)
 
     def _open(self, schema: Any) -> Any:
         import pyarrow.csv as pc

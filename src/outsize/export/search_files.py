@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from outsize.errors import ConfigError, DataError
+from outsize.errors import ConfigError
+from outsize.export.file_reading import FileReading, FileScores, write_ranked
 from outsize.export.pairs import query_keys, read_seen, require_pair_files
 from outsize.export.retrieval import ItemSearcher
-from outsize.export.score_files import FileScores, cannot_score, file_progress, file_to_read
 from outsize.export.score_output import ScoreOutput
-from outsize.interrupts import check_stop
 from outsize.models import RetrievalModel
 
 
@@ -44,9 +40,7 @@ def search_file(
             for a query that the training data does not have; more is an error.
         quiet: Show no progress.
     """
-    from outsize.data.encoding.bad_rows import BadRows
     from outsize.data.encoding.rows import check_rows, wanted_columns
-    from outsize.data.encoding.sources import read_chunks
 
     searcher = model.searcher
     if model.tokenizer is not None:
@@ -59,7 +53,7 @@ def search_file(
             "this model does not know how raw values become features: it was trained on data that "
             "has none"
         )
-    encoder, file, bad = searcher.encoder, file_to_read(Path(path)), BadRows()
+    encoder, reading = searcher.encoder, FileReading(path, max_bad_rows)
     recipe = encoder.recipe()
     seen, pairs = None, None
     if exclude:
@@ -67,48 +61,23 @@ def search_file(
         columns = dict.fromkeys((pairs.query, *recipe.categorical))
         recipe = replace(recipe, categorical=tuple(columns))
         seen = read_seen(exclude, pairs, searcher.items)
-    header = 0 if file.suffix in (".parquet", ".pq") else 1
-    num_rows, total = 0, 0.0
-    with ScoreOutput(out) as output, file_progress(file, "search", quiet) as advance:
-        for chunk in read_chunks([file], wanted_columns(recipe), recipe, bad):
-            check_stop()
-            rows, is_good = check_rows(chunk, file, recipe, bad)
-            numbers = chunk.numbers[is_good]
-            features, is_known = encoder.encode(rows, numbers, bad, f"{file} ")
-            if bad.total and not max_bad_rows:
-                raise cannot_score(bad)
-            numbers = numbers[is_known] - 1 - header
-            if len(numbers):
-                own = None
-                if seen is not None and pairs is not None:
-                    own = seen.of(query_keys(rows, pairs.query)[is_known])
-                found, scores = searcher.search_features(model, features, k, own)
-                output.write(*_lines(searcher, numbers, found.numpy(), scores.numpy()))
-                best = scores[:, 0]
-                total += float(best[best.isfinite()].sum())  # some may have no items left
-            num_rows += len(numbers)
-            advance("", chunk.num_bytes)
-        if bad.total > max_bad_rows * bad.num_rows:
-            raise cannot_score(bad)
-        if not num_rows:
-            raise DataError(f"{path}: there is no row of data")
-    words, note = bad.describe() if bad.total else "", "" if seen is None else seen.note()
-    return FileScores(num_rows, bad.total, words, total / num_rows, note)
-
-
-def _lines(
-    searcher: ItemSearcher, numbers: Any, found: Any, scores: Any
-) -> tuple[Any, dict[str, Any]]:
-    """A line for each item that was found: a table of row and rank, and its item and score."""
-    import pyarrow as pa
-
-    width = found.shape[1]
-    is_item = found.ravel() >= 0
-    table = pa.table(
-        {
-            "row": np.repeat(numbers, width)[is_item],
-            "rank": np.tile(np.arange(1, width + 1), len(numbers))[is_item],
-        }
-    )
-    names = [searcher.names[row] for row in found.ravel()[is_item].tolist()]
-    return table, {"item": names, "score": scores.ravel()[is_item]}
+    with ScoreOutput(out) as output, reading.progress("search", quiet):
+        for chunk in reading.chunks(wanted_columns(recipe), recipe):
+            rows, is_good = check_rows(chunk, reading.path, recipe, reading.bad)
+            numbers, where = chunk.numbers[is_good], f"{reading.path} "
+            features, is_known = encoder.encode(rows, numbers, reading.bad, where)
+            reading.require_good()
+            if not is_known.any():
+                continue
+            own = None
+            if seen is not None and pairs is not None:
+                own = seen.of(query_keys(rows, pairs.query)[is_known])
+            found, scores = searcher.search_features(model, features, k, own)
+            is_good[is_good] = is_known
+            is_there, best = found >= 0, scores[:, 0]
+            names = [searcher.names[row] for row in found[is_there].tolist()]
+            table = reading.rows_out(chunk, recipe, is_good)
+            columns = {"item": names, "score": scores[is_there].numpy()}
+            write_ranked(output, table, columns, is_there.numpy())
+            reading.add(len(best), float(best[best.isfinite()].sum()))  # some have no items left
+        return reading.scores("" if seen is None else seen.note())

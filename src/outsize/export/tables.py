@@ -13,7 +13,7 @@ from torch import Tensor
 from outsize.collection import EmbeddingCollection
 from outsize.contracts import EmbeddingTable
 from outsize.errors import ConfigError
-from outsize.export.format import disagree
+from outsize.export.format import disagree, registered
 from outsize.spec import Init, TableSpec
 from outsize.tables import TABLES, Int8Table, PackedCCETable, QuantizedTable
 
@@ -80,8 +80,8 @@ def exported_table(name: str, table: EmbeddingTable) -> ExportedTable:
     trained = {key for key, _ in table.named_parameters()}
     state = {key: value.detach() for key, value in table.state_dict().items()}
     facts = _describe(name, method, table.spec, table.spec.dtype)
-    kept = next(state[key] for key in state if key in trained)
-    facts |= {"dtype": _name(kept.dtype), "settings": settings}
+    weights = next(state[key] for key in state if key in trained)
+    facts |= {"dtype": _name(weights.dtype), "settings": settings}
     return ExportedTable(
         facts,
         state,
@@ -132,16 +132,11 @@ def build_exported_table(facts: Mapping[str, Any], file: Any, folder: Path) -> E
     dtype = getattr(torch, facts["dtype"], None)
     if not isinstance(dtype, torch.dtype):
         raise ConfigError(f"table {facts['name']!r} is of no type {facts['dtype']!r}")
-    method, kinds = facts["method"], table_kinds()
-    if method not in kinds:
-        raise ConfigError(
-            f"no table method {method!r}; there are {', '.join(sorted(kinds))}: if it is your own, "
-            "import its module first"
-        )
+    kind = registered("table method", facts["method"], dict(sorted(table_kinds().items())))
     _require_rows(facts, file, folder)
     spec = TableSpec(facts["name"], facts["num_rows"], facts["dim"], Init("zeros"), dtype)
     with torch.device("meta"):
-        return kinds[method].from_settings(spec, facts.get("settings", {}))
+        return kind.from_settings(spec, facts.get("settings", {}))
 
 
 def _require_rows(facts: Mapping[str, Any], file: Any, folder: Path) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +13,19 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-from outsize.errors import ConfigError, OutsizeError, one_line
-from outsize.export.format import CONFIG, ENCODER, TEXTS, TOKENIZER, WEIGHTS, unreadable
-from outsize.export.pairs import listed_items, unknown_items
+from outsize.errors import ConfigError, one_line
+from outsize.export.format import TEXTS, TOKENIZER, described, unreadable
 from outsize.export.retrieval import (
     ITEMS,
     FoundItems,
     ItemSearcher,
     best_items,
-    lists_of_rows,
-    other_length,
+    find_items,
+    towers_of,
 )
-from outsize.export.tables import exported_tables
-from outsize.export.weights import opened
-from outsize.export.write import BATCH_SIZE, dense_state, table_state, write_folder
-from outsize.json_files import SchemaError
+from outsize.export.weights import all_tensors, opened
+from outsize.export.write import write_model
 from outsize.models import RETRIEVAL_MODELS, RetrievalModel, RetrievalModelConfig, TextModel
-from outsize.registries import name_of
 from outsize.suggestions import few, shortened
 from outsize.text_bytes import TextBytes, as_bytes
 
@@ -72,45 +68,24 @@ def write_exported_texts(
         training: As for `write_exported`.
         data: Facts about the training data for the card, as plain values.
     """
-    tables = exported_tables(model.embeddings)
     assert model.tokenizer is not None
     tokenizer, tensors = model.tokenizer.state()
-    settings: dict[str, Any] = dataclasses.asdict(config)  # type: ignore[call-overload]
-    if model.write_encoder is not None:
-        settings["path"] = ENCODER
-    content = {
-        "task": "retrieval",
-        "model": {"kind": name_of(RETRIEVAL_MODELS, config), **settings},
-        "towers": {
-            "query_features": list(model.query_features),
-            "item_features": list(model.item_features),
-            "numbers": [],
-        },
-        "features": [dataclasses.asdict(feature) for feature in model.embeddings.features],
-        "tables": [table.facts for table in tables],
+    facts = {
+        "towers": towers_of(model),
         "encoding": None,
         "pairs": None,
         "tokenizer": tokenizer,
         "texts": {"facts": list(items.facts)},
-        "batch_size": BATCH_SIZE,
-        "training": dict(training or {}),
     }
-    dense = dense_state(model) if model.write_encoder is None else {}
     texts = as_bytes(items.texts, _TEXT, _ENDS)
     for name, values in items.facts.items():
         texts |= _fact_tensors(name, values)
     files = {
-        WEIGHTS: {**dense, **table_state(tables)},
         ITEMS: {"vectors": vectors.cpu().contiguous(), **as_bytes(items.names)},
         TEXTS: texts,
         TOKENIZER: tensors,
     }
-    written = write_folder(
-        Path(folder), content, files, tables, dense, dict(data or {}), model.write_encoder
-    )
-    if model.write_encoder is not None:
-        written["num_parameters"] = sum(weight.numel() for weight in model.parameters())
-    return written
+    return write_model(folder, model, config, RETRIEVAL_MODELS, facts, files, training, data)
 
 
 def load_tokenizer(
@@ -122,12 +97,9 @@ def load_tokenizer(
 ) -> None:
     """Give an exported text model, of some kind and settings, its tokenizer."""
     made = RETRIEVAL_MODELS[kind](**settings)
-    with opened(folder, TOKENIZER) as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    try:
+    tensors = all_tensors(folder, TOKENIZER)
+    with described(folder, "the tokenizer"):
         model.use_tokenizer(made.load_tokenizer(config["tokenizer"], tensors))
-    except (SchemaError, OutsizeError, KeyError, TypeError, ValueError) as error:
-        raise unreadable(folder, f"the tokenizer in {CONFIG}: {one_line(error)}") from None
 
 
 class TextSearcher(ItemSearcher):
@@ -168,11 +140,7 @@ class TextSearcher(ItemSearcher):
 
     def search(self, model: RetrievalModel, rows: Any, k: int, exclude: Any = None) -> FoundItems:
         """The best items for texts; see `RetrievalModel.search`."""
-        import warnings
-
         assert isinstance(model, TextModel)
-        if k < 1:
-            raise ConfigError(f"k must be >= 1, but got {k}")
         texts = [rows] if isinstance(rows, str) else list(rows)
         for text in texts:
             if not isinstance(text, str):
@@ -180,17 +148,8 @@ class TextSearcher(ItemSearcher):
                     f"this model searches for texts: give a list of them, not of "
                     f"{type(text).__name__}"
                 )
-        lists = None
-        if exclude is not None:
-            lists, num_unknown, example = listed_items(exclude, self.items)
-            if num_unknown:
-                warnings.warn(unknown_items(num_unknown, example), stacklevel=3)
-            lists_of_rows(lists, 0, len(texts))
-            if lists.num_lines != len(texts):
-                raise other_length(lists.num_lines, len(texts))
-        found, scores = best_items(self.vectors, model.encode_query_texts(texts), k, lists)
-        items = [[self.names[row] for row in line if row >= 0] for line in found.tolist()]
-        return FoundItems(items, scores.numpy())
+        best = partial(best_items, self.vectors, model.encode_query_texts(texts), k)
+        return find_items([(len(texts), best)], k, exclude, self.items, self.names_at)
 
     def row_of(self, name: str) -> int:
         """The row of an item, by its id."""

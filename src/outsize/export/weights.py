@@ -76,6 +76,12 @@ def opened(folder: Path, name: str = WEIGHTS) -> Iterator[Any]:
         raise unreadable(folder, f"{name} is not a safetensors file ({error})") from None
 
 
+def all_tensors(folder: Path, name: str) -> dict[str, Tensor]:
+    """The tensors of a safetensors file of an exported model, by name."""
+    with opened(folder, name) as file:
+        return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+
+
 def is_finite(weight: Tensor) -> bool:
     """Whether all numbers are finite, checked in chunks of bounded size."""
     if not weight.is_floating_point():

@@ -16,7 +16,13 @@ from outsize.export.format import CONFIG, ENCODER, VOCABULARIES, WEIGHTS, format
 from outsize.export.tables import PREFIX, ExportedTable, exported_tables
 from outsize.export.weights import require_finite
 from outsize.files import reason_of, whole_folder, write_json, write_tensors
-from outsize.models import CLICK_MODELS, ClickModel, ClickModelConfig
+from outsize.models import (
+    CLICK_MODELS,
+    ClickModel,
+    ClickModelConfig,
+    GraphModel,
+    RetrievalModel,
+)
 from outsize.registries import name_of
 from outsize.version import __version__
 
@@ -60,27 +66,15 @@ def write_exported(
     Raises:
         ExportError: The folder cannot be written, or a weight is NaN or infinite.
     """
-    tables = exported_tables(model.embeddings)
-    content = {
-        "task": "click",
-        "model": {"kind": name_of(CLICK_MODELS, config), **dataclasses.asdict(config)},  # type: ignore[call-overload]
-        "num_dense": model.num_dense,
-        "features": [dataclasses.asdict(feature) for feature in model.embeddings.features],
-        "tables": [table.facts for table in tables],
-        "batch_size": batch_size,
-        "training": dict(training or {}),
-    }
-    vocabularies: dict[str, Tensor] = {}
-    content["encoding"] = None
+    facts: dict[str, Any] = {"num_dense": model.num_dense, "encoding": None}
+    files: dict[str, dict[str, Tensor]] = {}
     if encoder is not None:
         from outsize.data.encoding.encoder_files import encoder_state
 
-        content["encoding"], vocabularies = encoder_state(encoder)
-    dense = dense_state(model)
-    files = {WEIGHTS: {**dense, **table_state(tables)}}
-    if encoder is not None:
-        files[VOCABULARIES] = vocabularies
-    return write_folder(Path(folder), content, files, tables, dense, dict(data or {}))
+        facts["encoding"], files[VOCABULARIES] = encoder_state(encoder)
+    return write_model(
+        folder, model, config, CLICK_MODELS, facts, files, training, data, batch_size
+    )
 
 
 def _facts_of_folder(folder: Path) -> dict[str, dict[str, Any]]:
@@ -94,13 +88,7 @@ def _facts_of_folder(folder: Path) -> dict[str, dict[str, Any]]:
     return facts
 
 
-def dense_state(model: Any) -> dict[str, Tensor]:
-    """The weights of a model besides its embeddings."""
-    state = model.state_dict().items()
-    return {name: value for name, value in state if not name.startswith("embeddings.")}
-
-
-def table_state(tables: list[ExportedTable]) -> dict[str, Tensor]:
+def _table_state(tables: list[ExportedTable]) -> dict[str, Tensor]:
     """The tensors of tables, by the names they have in the loaded module."""
     return {
         f"{PREFIX}{table.facts['name']}.{name}": tensor
@@ -109,29 +97,52 @@ def table_state(tables: list[ExportedTable]) -> dict[str, Tensor]:
     }
 
 
-def write_folder(
-    folder: Path,
-    content: Mapping[str, Any],
+def write_model(
+    folder: str | Path,
+    model: ClickModel | RetrievalModel | GraphModel,
+    config: Any,
+    kinds: Mapping[str, object],
+    facts: Mapping[str, Any],
     files: Mapping[str, Mapping[str, Tensor]],
-    tables: list[ExportedTable],
-    dense: Mapping[str, Tensor],
-    data: Mapping[str, Any],
-    save_encoder: Callable[[Path], None] | None = None,
+    training: Mapping[str, Any] | None = None,
+    data: Mapping[str, Any] | None = None,
+    batch_size: int = BATCH_SIZE,
 ) -> dict[str, Any]:
-    """Write the files of an export, its configuration and its card; all of them or nothing.
+    """Write a model with its tables, its configuration and its card; all of them or nothing.
 
     Args:
         folder: The folder; new or empty.
-        content: The configuration, without format, version and files.
-        files: Name → tensors of each file of tensors.
-        tables: The tables, for the card.
-        dense: The dense weights, for the card.
+        model: The model.
+        config: The configuration that the model was built from, of one of the `kinds`.
+        kinds: The registry of such models.
+        facts: What the configuration says besides the model, its tables and its training.
+        files: Name → tensors of each file of tensors besides the weights.
+        training: As for `write_exported`.
         data: Facts about the training data, for the card.
-        save_encoder: Writes the folder of an encoder that has one of its own.
+        batch_size: Rows that the loaded model scores at a time.
 
     Returns:
         A summary.
     """
+    folder, tables = Path(folder), exported_tables(model.embeddings)
+    settings = dataclasses.asdict(config)
+    save_encoder: Callable[[Path], None] | None = getattr(model, "write_encoder", None)
+    if save_encoder is not None:
+        settings["path"] = ENCODER
+    dense: dict[str, Tensor] = {}
+    if save_encoder is None:
+        state = model.state_dict().items()
+        dense = {name: value for name, value in state if not name.startswith("embeddings.")}
+    content = {
+        "task": config.task,
+        "model": {"kind": name_of(kinds, config), **settings},
+        **facts,
+        "features": [dataclasses.asdict(feature) for feature in model.embeddings.features],
+        "tables": [table.facts for table in tables],
+        "batch_size": batch_size,
+        "training": dict(training or {}),
+    }
+    files = {WEIGHTS: {**dense, **_table_state(tables)}, **files}
     require_free(folder)
     for tensors in files.values():
         require_finite(tensors)
@@ -147,16 +158,16 @@ def write_folder(
                 save_encoder(partial / ENCODER)
                 config["encoder"] = _facts_of_folder(partial / ENCODER)
             write_json(partial / CONFIG, config)
-            write_card(partial, config, tables, dense, data)
+            write_card(partial, config, tables, dense, dict(data or {}))
     except OSError as error:
         raise ExportError(
             f"could not write {folder}: {reason_of(error)}; nothing is left there"
         ) from error
-    num_dense = sum(tensor.numel() for tensor in dense.values())
+    own = dense.values() if save_encoder is None else model.parameters()
     return {
         "out": str(folder),
         "model": content["model"]["kind"],
-        "num_parameters": num_dense + sum(table.num_parameters for table in tables),
+        "num_parameters": sum(w.numel() for w in own) + sum(t.num_parameters for t in tables),
         "bytes": written[WEIGHTS]["bytes"],
         "files": {name: facts["bytes"] for name, facts in written.items()},
     }

@@ -30,9 +30,9 @@ class TensorBoardLog(LineLog):
         from torch.utils.tensorboard import SummaryWriter  # slow to import, and an extra
 
         self._folder = folder
-        kept = list(lines)
+        logged = list(lines)
         self._train_s = 0.0
-        trained = max((line.get("train_s") or 0.0 for line in kept), default=0.0)
+        trained = max((line.get("train_s") or 0.0 for line in logged), default=0.0)
         self._started = time.time() - trained
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -45,7 +45,7 @@ class TensorBoardLog(LineLog):
         if text:
             indented = "".join(f"    {line}\n" for line in text.splitlines())  # Markdown: code
             self._writer.add_text("config", indented, 0, walltime=self._started)
-        for line in kept:
+        for line in logged:
             self.write(line)
 
     def write(self, line: Line) -> None:  # noqa: D102

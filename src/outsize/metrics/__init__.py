@@ -10,7 +10,7 @@ from outsize.metrics.clicks import (
     exact_auc,
     histogram_auc,
 )
-from outsize.metrics.ranking import RankingMetrics, find_hits
+from outsize.metrics.ranking import RankingMetrics
 from outsize.metrics.trec_files import (
     measure_run,
     read_qrels,
@@ -30,7 +30,6 @@ __all__ = [
     "ClickMetrics",
     "RankingMetrics",
     "exact_auc",
-    "find_hits",
     "histogram_auc",
     "measure_run",
     "read_qrels",

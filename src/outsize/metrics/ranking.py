@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from outsize.errors import ConfigError, DataError
@@ -149,16 +149,6 @@ class RankingMetrics:
 
     def _gains_of(self, grades: Float[Tensor, "batch k"]) -> Float[Tensor, "batch k"]:
         return grades if self._gain == "linear" else torch.exp2(grades) - 1.0
-
-
-def find_hits(
-    ranked: Int64[Tensor, "batch places"],
-    relevant_values: Int64[Tensor, " n"],
-    relevant_offsets: Int64[Tensor, " batch"],
-) -> tuple[Bool[Tensor, "batch places"], Int64[Tensor, " batch"]]:
-    """Which ranks hold a relevant item, and the number of distinct relevant items per query."""
-    pairs = _JudgedPairs.of(relevant_values, relevant_offsets, None)
-    return pairs.grades_of(ranked) > 0, pairs.num_relevant(ranked.shape[0])
 
 
 @dataclass(frozen=True)

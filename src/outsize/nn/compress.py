@@ -148,8 +148,8 @@ def _table_of(
     num_rows, dim = weight.shape
     spec = TableSpec(name, num_rows, dim, dtype=weight.dtype)
     row = spec.dim * spec.dtype.itemsize
-    beside = row * sum(_keeps_padding_row(module) for module in group.modules)
-    if max_bytes <= beside:
+    padding_bytes = row * sum(_keeps_padding_row(module) for module in group.modules)
+    if max_bytes <= padding_bytes:
         raise BudgetError(
             f"compress_: {group.name!r} may take {max_bytes:,} bytes, which its padding row needs "
             "alone: raise the budget"
@@ -158,7 +158,7 @@ def _table_of(
         method,
         spec,
         weight,
-        Budget(max_bytes=max_bytes - beside),
+        Budget(max_bytes=max_bytes - padding_bytes),
         seed=derive_seed(seed, "compress", group.name),
         ignored=group.ignored,
         progress=progress,

@@ -12,7 +12,7 @@ from outsize.contracts import EmbeddingTable
 from outsize.nn.table_module import (
     Device,
     TableModule,
-    budget_beside,
+    budget_of_table,
     ids_of,
     make_table,
     require_honoured,
@@ -87,11 +87,11 @@ class Embedding(TableModule):
         spec = spec_of(name, num_embeddings, embedding_dim, init, dtype, _weight)
         padding_idx = resolve_padding(padding_idx, num_embeddings)
         keeps_row = padding_idx is not None and method != "full"
-        beside = embedding_dim * spec.dtype.itemsize if keeps_row else 0
+        padding_bytes = embedding_dim * spec.dtype.itemsize if keeps_row else 0
         table = make_table(
             method,
             spec,
-            budget_beside(spec, max_params, max_bytes, beside),
+            budget_of_table(spec, max_params, max_bytes, padding_bytes),
             rows=_weight,
             ignored=padding_idx,
             device=device,

@@ -82,10 +82,10 @@ def errors_of(
     table: EmbeddingTable, rows: Float[Tensor, "num_rows dim"], ignored: int | None
 ) -> tuple[float, float]:
     """The mean squared distance of a table's vectors to rows, and of the rows to their mean."""
-    kept = torch.ones(rows.shape[0], dtype=torch.bool, device=rows.device)
+    is_counted = torch.ones(rows.shape[0], dtype=torch.bool, device=rows.device)
     if ignored is not None:
-        kept[ignored] = False
-    ids = kept.nonzero().flatten()
+        is_counted[ignored] = False
+    ids = is_counted.nonzero().flatten()
     if not ids.numel():
         return 0.0, 0.0
     pieces = ids.split(_CHUNK_ROWS)

@@ -192,18 +192,18 @@ def spec_of(
     return spec
 
 
-def budget_beside(
-    spec: TableSpec, max_params: int | None, max_bytes: int | None, num_bytes: int
+def budget_of_table(
+    spec: TableSpec, max_params: int | None, max_bytes: int | None, padding_bytes: int
 ) -> Budget:
-    """The budget of a table, if its module keeps some bytes beside it that count as well."""
+    """The budget of a table whose module has a padding row of its own, which counts as well."""
     if max_bytes is None:
         return Budget(max_params, None)
-    if max_bytes <= num_bytes:
+    if max_bytes <= padding_bytes:
         raise BudgetError(
-            f"table {spec.name!r}: its padding row alone needs {num_bytes:,} bytes, but the budget "
-            f"is {max_bytes:,}: raise it"
+            f"table {spec.name!r}: its padding row alone needs {padding_bytes:,} bytes, but the "
+            f"budget is {max_bytes:,}: raise it"
         )
-    return Budget(max_params, max_bytes - num_bytes)
+    return Budget(max_params, max_bytes - padding_bytes)
 
 
 def make_table(

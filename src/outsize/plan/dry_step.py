@@ -7,10 +7,8 @@ What the process then held at most is the memory of a rank without its embedding
 from __future__ import annotations
 
 import gc
-import itertools
 import resource
 import statistics
-from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from torch.optim import Optimizer
 
 from outsize.data import ClickBatch
 from outsize.metrics import ClickMetrics
+from outsize.plan.reads import batches_of
 from outsize.plan.reference import step_clock
 from outsize.plan.rowless import RowlessStore
 from outsize.training.build import build_dense_optimizer
@@ -79,7 +78,7 @@ def _train(config: RunConfig, task: Task[Any], num_ranks: int, *, timed: bool) -
     task.model.train()
     optimizer = build_dense_optimizer(config.optimizer, task.trained)
     clock, seconds = step_clock(task.device), []
-    batches = _batches(task, num_ranks)
+    batches = batches_of(task, RankPart(0, num_ranks))
     for _ in range(_STEPS + (_TIMED_STEPS if timed else 0)):
         _synchronize(task.device)
         started = clock()
@@ -88,12 +87,6 @@ def _train(config: RunConfig, task: Task[Any], num_ranks: int, *, timed: bool) -
         seconds.append(clock() - started)
     batches.close()
     return statistics.median(seconds[_STEPS:]) if timed else min(seconds)
-
-
-def _batches(task: Task[Any], num_ranks: int) -> Generator[Any]:
-    """The batches of the first rank, epoch after epoch."""
-    for epoch in itertools.count():
-        yield from task.train_batches(epoch, 0, RankPart(0, num_ranks))
 
 
 def _take_step(config: RunConfig, task: Task[Any], optimizer: Optimizer, batch: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from outsize.plan.calibration import Calibration
@@ -49,31 +49,23 @@ class Pace:
         self._machine = machine
         self.dense, self.rows = 1.0, 1.0
 
-    @contextmanager
-    def of_dense(self) -> Iterator[None]:
+    def of_dense(self) -> AbstractContextManager[None]:
         """Time the dense reference around a block; sets `dense`."""
-        found: list[float] = []
-        with self._around(dense_reference, found):
-            yield
-        if self._machine.calibration is not None:
-            self.dense = self._machine.calibration.dense_s / (sum(found) / len(found))
+        return self._timed("dense", dense_reference)
 
-    @contextmanager
-    def of_rows(self) -> Iterator[None]:
+    def of_rows(self) -> AbstractContextManager[None]:
         """Time the rows reference around a block; sets `rows`."""
-        found: list[float] = []
-        with self._around(rows_reference, found):
-            yield
-        if self._machine.calibration is not None:
-            self.rows = self._machine.calibration.rows_s / (sum(found) / len(found))
+        return self._timed("rows", rows_reference)
 
     @contextmanager
-    def _around(self, make: Callable[[], Callable[[], None]], found: list[float]) -> Iterator[None]:
-        if self._machine.calibration is None:
+    def _timed(self, part: str, make: Callable[[], Callable[[], None]]) -> Iterator[None]:
+        known = self._machine.calibration
+        if known is None:
             yield
             return
         step = make()
-        with torch_threads(self._machine.calibration.threads):
-            found.append(median_s(step))
+        with torch_threads(known.threads):
+            before = median_s(step)
             yield
-            found.append(median_s(step))
+            after = median_s(step)
+        setattr(self, part, getattr(known, f"{part}_s") / ((before + after) / 2))

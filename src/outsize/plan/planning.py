@@ -269,7 +269,7 @@ class Planner:
 
     def _ranks_that_differ(self, config: RunConfig) -> Sequence[int]:
         """The ranks to count: all of few; of many, and of equal ones, the first, which has most."""
-        is_shared = isinstance(config.embeddings, StoreConfig) and config.embeddings.is_shared
+        is_shared = config.embeddings.is_shared
         return range(self.num_ranks) if is_shared and self.num_ranks <= MOST_RANKS else (0,)
 
     def _negative_cache(self) -> tuple[ItemCache | None, MemoryUse | None]:
@@ -290,7 +290,7 @@ class Planner:
         """The memory of all ranks, where what each has a copy of counts once."""
         if len(memory) == self.num_ranks:
             return sum(memory, MemoryUse())
-        is_shared = isinstance(config.embeddings, StoreConfig) and config.embeddings.is_shared
+        is_shared = config.embeddings.is_shared
         if is_shared:
             return sum(memory * self.num_ranks, MemoryUse())
         others = [items] * (self.num_ranks - 1) if items is not None else []
@@ -309,7 +309,7 @@ class Planner:
         size += optimizer_state_bytes(config, self.task.trained)
         size += optimizer_state_bytes(config, trained)
         of_tables = sum(use.total_bytes for use in tables.values())
-        if isinstance(config.embeddings, StoreConfig) and config.embeddings.is_shared:
+        if config.embeddings.is_shared:
             of_tables *= self.num_ranks
         size += of_tables + (0 if traffic is None else traffic.cache_state_bytes)
         _, items = self._negative_cache()

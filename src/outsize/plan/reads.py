@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Generator
 from typing import Any
 
 import torch
@@ -42,7 +43,7 @@ def record_reads(
         dense: The optimizer of the dense weights, to train the model; `None` to leave it as it is.
     """
     store = recording_store(task)
-    parts = [_batches(task, RankPart(rank, num_ranks)) for rank in range(num_ranks)]
+    parts = [batches_of(task, RankPart(rank, num_ranks)) for rank in range(num_ranks)]
     task.model.train()
     optimizers = [each for each in (dense, task.rows if dense else None) if each is not None]
     recorded: list[StepReads] = []
@@ -83,12 +84,10 @@ def keep_share(share: float) -> Keep:
     return keep
 
 
-def _batches(task: Task[Any], part: RankPart) -> Iterator[Any]:
+def batches_of(task: Task[Any], part: RankPart) -> Generator[Any]:
     """The batches of one rank, epoch after epoch."""
-    epoch = 0
-    while True:
+    for epoch in itertools.count():
         yield from task.train_batches(epoch, 0, part)
-        epoch += 1
 
 
 def _read(

@@ -271,12 +271,12 @@ def thinned(points: Points) -> Points:
     if len(points) <= _MAX_POINTS:
         return points
     length = -(-len(points) * 2 // _MAX_POINTS)
-    kept: list[tuple[float, float]] = [points[0]]
+    shown: list[tuple[float, float]] = [points[0]]
     for start in range(0, len(points), length):
         stretch = points[start : start + length]
         ends = {min(stretch, key=lambda p: p[1]), max(stretch, key=lambda p: p[1])}
-        kept += sorted(ends)
-    return [*kept, points[-1]]
+        shown += sorted(ends)
+    return [*shown, points[-1]]
 
 
 def _legend(plot: Plot, level_is_drawn: bool) -> list[str]:

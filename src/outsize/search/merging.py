@@ -18,14 +18,14 @@ from outsize.search.segments import Rows, Segment
 
 def merged(segments: Sequence[Segment]) -> list[Segment]:
     """Segments with the same live rows in the same order; those that are new have no name."""
-    kept = [_without_dead(segment) for segment in segments if segment.num_live]
+    live = [_without_dead(segment) for segment in segments if segment.num_live]
     after = 0
-    first = len(kept)
-    for place in reversed(range(len(kept))):
-        if after and kept[place].num_live < 2 * after:
+    first = len(live)
+    for place in reversed(range(len(live))):
+        if after and live[place].num_live < 2 * after:
             first = place
-        after += kept[place].num_live
-    return [*kept[:first], _joined(kept[first:])] if first < len(kept) else kept
+        after += live[place].num_live
+    return [*live[:first], _joined(live[first:])] if first < len(live) else live
 
 
 def _without_dead(segment: Segment) -> Segment:

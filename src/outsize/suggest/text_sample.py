@@ -49,8 +49,8 @@ def read_text_sample(pattern: str, files: list[Path], chosen: list[Path]) -> Sam
     seen = table.num_rows + num_bad
     sizes = sum(path.stat().st_size for path in files) / sum(path.stat().st_size for path in chosen)
     is_whole = share_read >= 1.0 and len(chosen) == len(files) and table.num_rows <= MAX_ROWS
-    kept = table.take(thinned(table.num_rows, MAX_ROWS))
-    columns = {name: kept.column(place) for place, name in enumerate(names)}
+    sample = table.take(thinned(table.num_rows, MAX_ROWS))
+    columns = {name: sample.column(place) for place, name in enumerate(names)}
     repeated = tuple(sorted({name for name in names if names.count(name) > 1 or not name.strip()}))
     reading: dict[str, Any] = {} if has_header else {"columns": names}
     if delimiter != delimiter_of(chosen[0]):
@@ -65,7 +65,7 @@ def read_text_sample(pattern: str, files: list[Path], chosen: list[Path]) -> Sam
     return Sample(
         (pattern,),
         {name: column.combine_chunks() for name, column in columns.items() if name not in repeated},
-        kept.num_rows,
+        sample.num_rows,
         round(seen * sizes / share_read) if share_read < 1.0 else round(seen * sizes),
         is_whole,
         True,

@@ -20,7 +20,7 @@ from outsize.training.config import RunConfig
 from outsize.training.evaluate_graph import evaluate_graph_file, evaluate_graph_run
 from outsize.training.evaluate_pairs import cold_keys, evaluate_pairs, pair_facts, seen_in_run
 from outsize.training.evaluate_texts import evaluate_text_run
-from outsize.training.export_run import encode_items
+from outsize.training.retrieval_evaluation import encode_items
 from outsize.training.run_files import RunFile
 from outsize.training.run_folder import RunFolder
 from outsize.training.run_weights import beta_of, finite, load_click_model, load_retrieval_model

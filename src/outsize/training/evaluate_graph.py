@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from outsize.data.click_data import Split
+from outsize.data.click_data import SPLITS
 from outsize.errors import ConfigError
 from outsize.export import load_exported
 from outsize.export.format import read_config
@@ -31,10 +31,8 @@ def evaluate_graph_run(run: RunFolder, step: int | None = None) -> dict[str, Any
         As `outsize.training.evaluate.evaluate`.
     """
     loaded = load_graph_run(run, step)
-    task, chosen = loaded.task, loaded.chosen
-    splits: tuple[Split, ...] = ("validation", "test")
-    found = {split: finite(task.evaluate(split)) for split in splits}
-    return measured_on_splits(run, chosen, found)
+    found = {str(split): finite(loaded.task.evaluate(split)) for split in SPLITS[1:]}
+    return measured_on_splits(run, loaded.chosen, found)
 
 
 def evaluate_graph_file(

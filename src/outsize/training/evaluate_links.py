@@ -10,14 +10,12 @@ import numpy as np
 import torch
 
 from outsize.data import RetrievalData
-from outsize.data.item_lists import ItemLists
 from outsize.errors import ConfigError, DataError
 from outsize.export.graph_files import NodeFileReading, read_known_links
 from outsize.export.graph_predictors import LinkPredictor
 from outsize.export.pairs import SeenItems
-from outsize.export.score_files import file_progress
 from outsize.metrics import RankingMetrics
-from outsize.training.quantization_loss import QUERIES_PER_CHUNK
+from outsize.training.evaluate_pairs import relevant_and_known
 from outsize.training.retrieval_evaluation import rank_relevant
 
 
@@ -54,20 +52,20 @@ def evaluate_links(
     """
     if ranking is None:
         raise ConfigError("this model does not know what to measure: export its run again")
-    most = 0.0 if max_bad_rows is None else max_bad_rows
     if exclude:
         seen = read_known_links(predictor, exclude)
     assert predictor.columns.target is not None
-    reading = NodeFileReading(predictor.reader, file, (predictor.columns.target,))
+    others = (predictor.columns.target,)
+    reading = NodeFileReading(predictor.reader, file, max_bad_rows or 0.0, others)
     none = np.zeros(0, np.int64)
     sources, targets = [none], [none]
-    with file_progress(reading.path, "read", quiet) as advance:
-        for chunk, asked in reading.chunks(advance, most):
+    with reading.progress("read", quiet):
+        for chunk, asked in reading.asked():
             pairs, found = predictor.read_targets(chunk, reading.path, asked, reading.bad)
-            reading.require_good(most)
+            reading.require_good()
             sources.append(pairs.nodes)
             targets.append(found)
-    reading.finish(most, reading.bad.num_rows)
+    reading.finish(reading.bad.num_rows)
     asked_for, wanted = np.concatenate(sources), np.concatenate(targets)
     if (asked_for < 0).any():
         raise DataError(
@@ -75,7 +73,9 @@ def evaluate_links(
             "does not have: leave them out, or predict them with outsize predict"
         )
     is_warm = ~np.isin(asked_for, predictor.cold)
-    relevant, known, nodes = _lists(asked_for[is_warm], wanted[is_warm], seen)
+    nodes, places = np.unique(asked_for[is_warm], return_inverse=True)
+    own, rows, items = map(torch.from_numpy, (nodes, places.reshape(-1), wanted[is_warm]))
+    relevant, known = relevant_and_known(nodes.astype(np.uint64), rows, items, seen)
     if not len(relevant.values):
         raise DataError(
             f"{reading.path}: no source can be evaluated: there is no link, every one is known "
@@ -84,26 +84,10 @@ def evaluate_links(
     metrics = rank_relevant(
         relevant,
         known,
-        lambda rows: predictor.sources[nodes[rows]],
+        lambda rows: predictor.sources[own[rows]],
         predictor.targets,
         torch.tensor(ranking["beta"]),
         RankingMetrics(**ranking["metrics"]),
-        QUERIES_PER_CHUNK,
     )
     note = "" if seen is None else seen.note()
     return {**metrics, "num_rows": len(wanted), "num_bad": reading.bad.total, "note": note}
-
-
-def _lists(
-    sources: Any, targets: Any, seen: SeenItems | None
-) -> tuple[ItemLists, ItemLists, torch.Tensor]:
-    """The relevant and the known targets of each distinct source, and these sources."""
-    nodes, places = np.unique(sources, return_inverse=True)
-    asked, wanted = torch.from_numpy(places.reshape(-1)), torch.from_numpy(targets)
-    none = torch.zeros(0, dtype=torch.int64)
-    known = ItemLists(none, none, len(nodes))
-    if seen is not None:
-        found = seen.of(nodes.astype(np.uint64))
-        known = ItemLists(found.lines(), found.values, len(nodes))
-    new = ~known.contains(asked, wanted)
-    return ItemLists(asked[new], wanted[new], len(nodes)), known, torch.from_numpy(nodes)

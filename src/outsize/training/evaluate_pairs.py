@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,25 +9,25 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Int64
 from numpy.typing import NDArray
+from torch import Tensor
 
 from outsize.data import RetrievalData
 from outsize.data.encoding.text_keys import text_keys
 from outsize.data.interactions import InteractionsConfig
 from outsize.data.item_lists import ItemLists
 from outsize.errors import ConfigError, DataError
-from outsize.export.labelled_pairs import LabelledPairs, read_pairs
+from outsize.export.file_reading import cannot_score, file_progress, file_to_read
+from outsize.export.labelled_pairs import read_pairs
 from outsize.export.pairs import PairFiles, SeenItems, read_seen, require_pair_files
 from outsize.export.retrieval import ItemSearcher
-from outsize.export.score_files import cannot_score, file_progress, file_to_read
 from outsize.metrics import RankingMetrics
 from outsize.models import RetrievalModel
 from outsize.training.config import RunConfig
-from outsize.training.quantization_loss import QUERIES_PER_CHUNK
+from outsize.training.retrieval_config import CUTS
 from outsize.training.retrieval_evaluation import rank_relevant
-from outsize.training.run_files import RunFile
-
-_CUTS = ("recall_at", "ndcg_at", "mrr_at", "hit_at", "map_at")
+from outsize.training.run_files import RunFile, recording
 
 
 def pair_facts(config: RunConfig, beta: float) -> dict[str, Any] | None:
@@ -36,9 +35,9 @@ def pair_facts(config: RunConfig, beta: float) -> dict[str, Any] | None:
     if not isinstance(config.data, InteractionsConfig):
         return None
     assert config.retrieval is not None
-    cuts = {name: list(getattr(config.retrieval, name)) for name in _CUTS}
     facts = asdict(PairFiles.of(config.data))
-    return {**facts, "columns": list(facts["columns"]), "metrics": cuts, "beta": beta}
+    own = {"columns": list(facts["columns"]), "metrics": config.retrieval.cuts(), "beta": beta}
+    return {**facts, **own}
 
 
 def cold_keys(data: RetrievalData) -> NDArray[np.uint64] | None:
@@ -96,41 +95,40 @@ def evaluate_pairs(
     most = files.max_bad_rows if max_bad_rows is None else max_bad_rows
     if pairs.bad.total > most * pairs.bad.num_rows:
         raise cannot_score(pairs.bad)
-    relevant, known = _lists(pairs, seen, searcher.cold)
+    is_warm = torch.from_numpy(~np.isin(pairs.keys, searcher.cold))[pairs.queries]
+    asked, wanted = pairs.queries[is_warm], pairs.items[is_warm]
+    relevant, known = relevant_and_known(pairs.keys, asked, wanted, seen)
     if not len(relevant.values):
         raise DataError(
             f"{path}: no query can be evaluated: there is no pair, every pair is known already, or "
             "the training data has no pair of its queries"
         )
-    with contextlib.ExitStack() as stack:
-        record, depth = None, 0
-        if run_file is not None:
-            depth = run_file.depth
-            record = stack.enter_context(run_file.recorder(pairs.names, searcher.names))
+    with recording(run_file, pairs.names, searcher.names) as (record, depth):
         metrics = rank_relevant(
             relevant,
             known,
             lambda rows: model.encode_queries({n: v[rows] for n, v in pairs.features.items()}),
             searcher.vectors,
             torch.tensor(facts["beta"]),
-            RankingMetrics(**{name: facts["metrics"].get(name, ()) for name in _CUTS}),
-            QUERIES_PER_CHUNK,
-            record,
-            depth,
+            RankingMetrics(**{name: facts["metrics"].get(name, ()) for name in CUTS}),
+            record=record,
+            depth=depth,
         )
     note = "" if seen is None else seen.note()
     return {**metrics, "num_rows": len(pairs.items), "num_bad": pairs.bad.total, "note": note}
 
 
-def _lists(
-    pairs: LabelledPairs, seen: SeenItems | None, cold: NDArray[np.uint64]
+def relevant_and_known(
+    keys: NDArray[np.uint64],
+    asked: Int64[Tensor, " pairs"],
+    wanted: Int64[Tensor, " pairs"],
+    seen: SeenItems | None,
 ) -> tuple[ItemLists, ItemLists]:
-    """The relevant and the known items of each query of a file."""
-    num_queries, none = len(pairs.keys), torch.zeros(0, dtype=torch.int64)
-    known = ItemLists(none, none, num_queries)
+    """The relevant and the known items of each query, given its key and the pairs of a file."""
+    none = torch.zeros(0, dtype=torch.int64)
+    known = ItemLists(none, none, len(keys))
     if seen is not None:
-        found = seen.of(pairs.keys)
-        known = ItemLists(found.lines(), found.values, num_queries)
-    is_cold = torch.from_numpy(np.isin(pairs.keys, cold))
-    new = ~is_cold[pairs.queries] & ~known.contains(pairs.queries, pairs.items)
-    return ItemLists(pairs.queries[new], pairs.items[new], num_queries), known
+        found = seen.of(keys)
+        known = ItemLists(found.lines(), found.values, len(keys))
+    new = ~known.contains(asked, wanted)
+    return ItemLists(asked[new], wanted[new], len(keys)), known

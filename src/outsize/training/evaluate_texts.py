@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
-import torch
-
 from outsize.data import TokenData
-from outsize.data.click_data import SPLITS
-from outsize.training.export_run import encode_items
-from outsize.training.quantization_loss import QUERIES_PER_CHUNK
-from outsize.training.retrieval_evaluation import evaluate_retrieval
-from outsize.training.run_files import RunFile
+from outsize.training.quantization_loss import measure_retrieval_model
+from outsize.training.run_files import RunFile, recording
 from outsize.training.run_folder import RunFolder
 from outsize.training.run_weights import (
     beta_of,
-    finite,
     load_retrieval_model,
     measured_on_splits,
 )
@@ -36,29 +29,10 @@ def evaluate_text_run(
         As `outsize.training.evaluate.evaluate`.
     """
     config = run.config()
-    assert config.retrieval is not None
     model, data, chosen = load_retrieval_model(run, config, step)
     assert isinstance(data, TokenData)
-    items = encode_items(model, data, config)
-    beta = torch.tensor(beta_of(config, chosen.folder))
-    found = {}
-    for split in SPLITS[1:]:
-        with contextlib.ExitStack() as stack:
-            record, depth = None, 0
-            if run_file is not None and split == "test":
-                ids = (side.ids.to_pylist() for side in (data.texts.queries, data.texts.items))
-                record = stack.enter_context(run_file.recorder(*ids))
-                depth = run_file.depth
-            metrics = evaluate_retrieval(
-                data,
-                split,
-                lambda rows: model.encode_queries(data.queries.take(rows)),
-                items,
-                beta,
-                config.retrieval.metrics(),
-                QUERIES_PER_CHUNK,
-                record,
-                depth,
-            )
-        found[split] = finite(metrics)
+    beta = beta_of(config, chosen.folder)
+    ids = (side.ids.to_pylist() for side in (data.texts.queries, data.texts.items))
+    with recording(run_file, *ids) as (record, depth):
+        found = measure_retrieval_model(model, data, beta, config, record, depth)
     return measured_on_splits(run, chosen, found)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from outsize.checkpoint import load_checkpoint
 from outsize.data import EdgesConfig, GraphData
-from outsize.data.graphs import NodeFile
+from outsize.data.graphs.node_files import NodeFile
 from outsize.errors import ConfigError
 from outsize.export.graph import (
     GraphPurpose,
@@ -34,8 +34,6 @@ from outsize.training.saved_state import fitting, require_state, require_weights
 from outsize.training.tasks import TASKS
 from outsize.training.tasks.links import LinkTask
 from outsize.training.tasks.nodes import NodeTask
-
-_CUTS = ("recall_at", "ndcg_at", "mrr_at", "hit_at", "map_at")
 
 
 @dataclass(frozen=True)
@@ -178,14 +176,13 @@ def _links(loaded: LoadedGraphRun) -> GraphPurpose:
             "quoted": form.quoted,
         }
     assert loaded.config.retrieval is not None
-    cuts = {name: list(getattr(loaded.config.retrieval, name)) for name in _CUTS}
     assert isinstance(loaded.task, LinkTask)
     beta = float(loaded.task.negatives.temperature().detach())
     return GraphPurpose(
         relation.source,
         _columns(loaded, relation.source, settings),
         target_type=relation.target,
-        ranking={"metrics": cuts, "beta": beta},
+        ranking={"metrics": loaded.config.retrieval.cuts(), "beta": beta},
         **_evaluated(loaded.config),
     )
 

@@ -6,10 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from outsize.data import DATA, RetrievalData, Texts
+from outsize.data import DATA, Texts
 from outsize.data.click_data import SPLITS
 from outsize.errors import ConfigError
 from outsize.export import require_free, write_exported
@@ -26,7 +23,6 @@ from outsize.export.text_models import ItemTexts, write_exported_texts
 from outsize.models import (
     MODELS,
     ClickModelConfig,
-    RetrievalModel,
     RetrievalModelConfig,
 )
 from outsize.registries import name_of
@@ -38,7 +34,7 @@ from outsize.training.quantization_loss import (
     measure_click_models,
     measure_retrieval_model,
 )
-from outsize.training.retrieval_evaluation import encode_corpus, items_at_once
+from outsize.training.retrieval_evaluation import encode_items
 from outsize.training.run_folder import RunFolder
 from outsize.training.run_weights import (
     ChosenCheckpoint,
@@ -183,16 +179,6 @@ def _export_retrieval(
         cold=cold_keys(data),
     )
     return written, training, chosen.note
-
-
-def encode_items(model: RetrievalModel, data: RetrievalData, config: RunConfig) -> Tensor:
-    """The vectors of all items of a run."""
-    return encode_corpus(
-        lambda rows: model.encode_items(data.items.take(rows)),
-        data.items.num_rows,
-        items_at_once(config, data.items.num_rows),
-        torch.device("cpu"),
-    )
 
 
 def _item_texts(items: Texts) -> ItemTexts:

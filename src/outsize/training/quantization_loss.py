@@ -16,13 +16,12 @@ from outsize.reporting.quantities import format_bytes
 from outsize.training.config import RunConfig
 from outsize.training.metric_names import Metrics, number_of, quality_names
 from outsize.training.retrieval_evaluation import (
-    encode_corpus,
+    Record,
+    encode_items,
     evaluate_retrieval,
-    items_at_once,
 )
 from outsize.training.run_weights import finite
 
-QUERIES_PER_CHUNK = 1024  # as in evaluation
 MetricsBySplit = dict[str, Metrics]
 
 
@@ -50,16 +49,19 @@ def measure_click_models(
 
 @torch.no_grad()
 def measure_retrieval_model(
-    model: RetrievalModel, data: RetrievalData, beta: float, config: RunConfig
+    model: RetrievalModel,
+    data: RetrievalData,
+    beta: float,
+    config: RunConfig,
+    record: Record | None = None,
+    depth: int = 0,
 ) -> MetricsBySplit:
-    """The metrics of a retrieval model on the validation and the test split."""
+    """The metrics of a retrieval model on the validation and the test split.
+
+    The rankings of the test split, of `depth` items, are recorded if asked for.
+    """
     assert config.retrieval is not None
-    items = encode_corpus(
-        lambda rows: model.encode_items(data.items.take(rows)),
-        data.items.num_rows,
-        items_at_once(config, data.items.num_rows),
-        torch.device("cpu"),
-    )
+    items = encode_items(model, data, config)
     found: MetricsBySplit = {}
     for split in SPLITS[1:]:
         metrics = evaluate_retrieval(
@@ -69,7 +71,8 @@ def measure_retrieval_model(
             items,
             torch.tensor(beta),
             config.retrieval.metrics(),
-            QUERIES_PER_CHUNK,
+            record=record if split == "test" else None,
+            depth=depth if split == "test" else 0,
         )
         found[split] = finite(metrics)
     return found

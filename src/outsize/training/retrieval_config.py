@@ -9,6 +9,8 @@ from outsize.errors import ConfigError
 from outsize.metrics import RankingMetrics
 from outsize.suggestions import suggestion
 
+CUTS = ("recall_at", "ndcg_at", "mrr_at", "hit_at", "map_at")
+
 
 @dataclass(frozen=True)
 class RetrievalConfig:
@@ -42,6 +44,10 @@ class RetrievalConfig:
                 f"judge must be one of {', '.join(known)}, but got {self.judge!r}."
                 f"{suggestion(self.judge, known)}"
             )
+
+    def cuts(self) -> dict[str, list[int]]:
+        """The cut-offs of each ranking metric, as plain values."""
+        return {name: list(getattr(self, name)) for name in CUTS}
 
     def metrics(self, device: str = "cpu") -> RankingMetrics:
         """Metrics that have seen nothing yet."""

@@ -15,6 +15,7 @@ from outsize.data.item_lists import ItemLists
 from outsize.kernels.softmax.best_items import top_items
 from outsize.kernels.softmax.draws import ScoredItems, draw_from_softmax
 from outsize.metrics import RankingMetrics
+from outsize.models import RetrievalModel
 from outsize.negatives.contract import encoded_at_once
 from outsize.ranks.collectives import (
     check_stop_together,
@@ -26,6 +27,7 @@ from outsize.ranks.collectives import (
 from outsize.training.config import RunConfig
 from outsize.training.metric_names import Metrics
 
+QUERIES_PER_CHUNK = 1024
 Encode = Callable[[Int64[Tensor, " n"]], Tensor]
 Record = Callable[[Int64[Tensor, " n"], Int64[Tensor, "n k"], Float32[Tensor, "n k"]], None]
 """Told the rows of some queries, their best items, and the scores of these."""
@@ -57,6 +59,16 @@ def encode_corpus(
     return torch.cat(gather_rows(torch.cat(parts)))[:num_items].contiguous()
 
 
+def encode_items(model: RetrievalModel, data: RetrievalData, config: RunConfig) -> Tensor:
+    """The vectors of all items of a run, on the CPU."""
+    return encode_corpus(
+        lambda rows: model.encode_items(data.items.take(rows)),
+        data.items.num_rows,
+        items_at_once(config, data.items.num_rows),
+        torch.device("cpu"),
+    )
+
+
 def evaluate_retrieval(
     data: RetrievalData,
     split: Split,
@@ -64,7 +76,7 @@ def evaluate_retrieval(
     items: Float32[Tensor, "num_items dim"],
     beta: Float[Tensor, ""],
     metrics: RankingMetrics,
-    chunk_size: int,
+    chunk_size: int = QUERIES_PER_CHUNK,
     record: Record | None = None,
     depth: int = 0,
 ) -> Metrics:
@@ -97,7 +109,7 @@ def rank_relevant(
     items: Float32[Tensor, "num_items dim"],
     beta: Float[Tensor, ""],
     metrics: RankingMetrics,
-    chunk_size: int,
+    chunk_size: int = QUERIES_PER_CHUNK,
     record: Record | None = None,
     depth: int = 0,
     grades: Int64[Tensor, " pairs"] | None = None,

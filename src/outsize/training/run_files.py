@@ -53,6 +53,18 @@ class RunFile:
             yield record
 
 
+@contextlib.contextmanager
+def recording(
+    run_file: RunFile | None, queries: Sequence[str], items: Sequence[str]
+) -> Iterator[tuple[Record | None, int]]:
+    """What records rankings and how long they are; `None` and 0 without a run file."""
+    if run_file is None:
+        yield None, 0
+        return
+    with run_file.recorder(queries, items) as record:
+        yield record, run_file.depth
+
+
 def _word(name: str) -> str:
     """An id without white space."""
     if not any(character.isspace() or character == "%" for character in name):

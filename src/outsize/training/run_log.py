@@ -85,30 +85,30 @@ class RunLog:
         content = self._content()
         if facts is None:
             lines = [line for line in self.lines() if line["step"] <= step]
-            kept = "".join(map(_to_line, lines)).encode()
+            used = "".join(map(_to_line, lines)).encode()
         else:
-            kept = content[: facts["bytes"]]
-            if flaw := self._flaw(kept, facts):
+            used = content[: facts["bytes"]]
+            if flaw := self._flaw(used, facts):
                 raise DataError(
                     f"{self.path} is not the log that the checkpoint of step {step} was saved "
                     f"with: {flaw}; bring the file back, remove that checkpoint to resume from the "
                     "one before it, or start a new run with --out"
                 )
-        if kept != content or not self.path.exists():
-            write_text_atomically(self.path, kept.decode())
-        self._begin(kept)
+        if used != content or not self.path.exists():
+            write_text_atomically(self.path, used.decode())
+        self._begin(used)
 
     def clear(self) -> None:
         """Drop all lines."""
         write_text_atomically(self.path, "")
         self._begin(b"")
 
-    def _flaw(self, kept: bytes, facts: Mapping[str, Any]) -> str | None:
+    def _flaw(self, used: bytes, facts: Mapping[str, Any]) -> str | None:
         if facts["bytes"] and not self.path.exists():
             return "it is missing"
-        if len(kept) < facts["bytes"]:
-            return f"it has {len(kept):,} bytes where {facts['bytes']:,} were written"
-        if hashlib.sha256(kept).hexdigest() != facts["sha256"]:
+        if len(used) < facts["bytes"]:
+            return f"it has {len(used):,} bytes where {facts['bytes']:,} were written"
+        if hashlib.sha256(used).hexdigest() != facts["sha256"]:
             return f"its first {facts['lines']:,} lines are not those written"
         return None
 

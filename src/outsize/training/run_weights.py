@@ -10,7 +10,6 @@ from typing import Any
 
 from outsize.checkpoint import list_checkpoints, load_checkpoint, read_plain_state, step_of
 from outsize.data import ClickData, RetrievalData
-from outsize.data.click_data import Split
 from outsize.errors import CheckpointError, ConfigError
 from outsize.json_files import Each, OneOf, SchemaError, Whole, check
 from outsize.models import ClickModel, RetrievalModel
@@ -86,9 +85,9 @@ def choose_checkpoint(folder: RunFolder, step: int | None = None) -> ChosenCheck
     if step is not None:
         same = [path for path in checkpoints if step_of(path) == step]
         if not same:
-            kept = dict.fromkeys(f"{step_of(path):,}" for path in checkpoints)
+            steps = dict.fromkeys(f"{step_of(path):,}" for path in checkpoints)
             raise ConfigError(
-                f"{folder.path} has no checkpoint of step {step:,}: it keeps those of {few(kept)}"
+                f"{folder.path} has no checkpoint of step {step:,}: it keeps those of {few(steps)}"
             )
         chosen = best if best in same else same[-1]
         return _chosen(folder, chosen, chosen == best)
@@ -156,7 +155,7 @@ def finite(metrics: Mapping[str, float | None]) -> Metrics:
 
 
 def measured_on_splits(
-    run: RunFolder, chosen: ChosenCheckpoint, found: Mapping[Split, Metrics]
+    run: RunFolder, chosen: ChosenCheckpoint, found: Mapping[str, Metrics]
 ) -> dict[str, Any]:
     """What `outsize evaluate` says of a run that is measured on the splits of its own data."""
     return {

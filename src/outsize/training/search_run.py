@@ -19,7 +19,7 @@ from outsize.training.export_run import export_run
 from outsize.training.run_folder import RunFolder
 from outsize.training.run_weights import ChosenCheckpoint, choose_checkpoint
 
-KEPT = "search"
+FOLDER = "search"
 """The folder within a run that holds the export."""
 
 
@@ -48,25 +48,25 @@ def open_search(folder: str | Path, step: int | None = None) -> tuple[TextSearch
             exported = Path(temporary) / run.path.resolve().name
             export_run(run.path, exported, chosen.step)
             return TextSearch(exported), chosen.note
-    return _kept_search(run.path, chosen), chosen.note
+    return _saved_search(run.path, chosen), chosen.note
 
 
-def _kept_search(run: Path, chosen: ChosenCheckpoint) -> TextSearch:
-    """The search over the export that is kept in the run; written if there is none."""
+def _saved_search(run: Path, chosen: ChosenCheckpoint) -> TextSearch:
+    """The search over the export that is saved in the run; written if there is none."""
     manifest = (chosen.folder / "manifest.json").read_bytes()
     digest = hashlib.sha256(manifest).hexdigest()[:12]
-    kept = run / KEPT / f"step-{chosen.step:010d}-{digest}"
-    if holds_export(kept):
+    exported = run / FOLDER / f"step-{chosen.step:010d}-{digest}"
+    if holds_export(exported):
         try:
-            return TextSearch(kept)
+            return TextSearch(exported)
         except ExportError:  # damaged, or of a version that writes another format
-            shutil.rmtree(kept)
+            shutil.rmtree(exported)
     try:
-        export_run(run, kept, chosen.step)
+        export_run(run, exported, chosen.step)
     except (ConfigError, ExportError):
-        if not holds_export(kept):  # else another process was faster
+        if not holds_export(exported):  # else another process was faster
             raise
-    for other in (run / KEPT).iterdir():
-        if other.name.startswith("step-") and other != kept:
+    for other in (run / FOLDER).iterdir():
+        if other.name.startswith("step-") and other != exported:
             shutil.rmtree(other, ignore_errors=True)
-    return TextSearch(kept)
+    return TextSearch(exported)

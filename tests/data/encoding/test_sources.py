@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 
 from outsize.data.encoding.bad_rows import BadRows
 from outsize.data.encoding.sources import read_chunks
-from outsize.data.graphs import NodeFile
+from outsize.data.graphs.node_files import NodeFile
 
 
 def test_a_parquet_file_is_not_held_in_memory_while_it_is_read(tmp_path):

@@ -10,7 +10,8 @@ import pytest
 
 from outsize.data import DATA, EdgesConfig, LinkSplit
 from outsize.data.encoding.splits import ColumnSplit, HashSplit, TimeSplit
-from outsize.data.graphs import NodeFile, RelationFile
+from outsize.data.graphs.node_files import NodeFile
+from outsize.data.graphs.relation_file import RelationFile
 from outsize.errors import ConfigError, DataError
 from outsize.training.strict_toml import decode, encode
 

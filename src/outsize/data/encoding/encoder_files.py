@@ -26,7 +26,7 @@ from outsize.json_files import Absent, Each, OneOf, SchemaError, Whole, check
 
 _COLUMNS = ("dense", "log1p", "standardize", "categorical", "multi_valued", "columns")
 _PLAIN = ("modulus", "separator", "max_length", "delimiter", "quoted", "derive", "max_bad_rows")
-_KEPT = (*_COLUMNS, *_PLAIN)
+_ALL = (*_COLUMNS, *_PLAIN)
 _RECIPE = {
     **{name: [str] for name in _COLUMNS},
     "modulus": [Whole(1)],
@@ -79,10 +79,10 @@ def encoder_state(encoder: RowEncoder) -> tuple[dict[str, Any], dict[str, Tensor
     a hash function.
     """
     recipe = encoder.recipe
-    kept = {name: getattr(recipe, name) for name in _KEPT}
+    own = {name: getattr(recipe, name) for name in _ALL}
     facts = {
         "recipe": {
-            **{n: list(value) if isinstance(value, tuple) else value for n, value in kept.items()},
+            **{n: list(value) if isinstance(value, tuple) else value for n, value in own.items()},
             "label": {
                 name: list(value) if isinstance(value, tuple) else value
                 for name, value in asdict(recipe.label).items()
@@ -110,8 +110,8 @@ def encoder_from_state(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) 
     saved = facts["recipe"]
     label = saved["label"]
     vocabulary = VocabularyConfig(hashed=tuple(saved["hashed"]), num_buckets=saved["num_buckets"])
-    kept: dict[str, Any] = {
-        name: tuple(saved[name]) if isinstance(saved[name], list) else saved[name] for name in _KEPT
+    read: dict[str, Any] = {
+        name: tuple(saved[name]) if isinstance(saved[name], list) else saved[name] for name in _ALL
     }
     recipe = Recipe(
         paths=("rows",),
@@ -123,7 +123,7 @@ def encoder_from_state(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) 
         ),
         vocabulary=vocabulary,
         missing=tuple(saved.get("missing", ())),
-        **kept,
+        **read,
     )
     encoders = make_encoders(recipe)
     wanted: set[str] = set()

@@ -13,7 +13,7 @@ import numpy as np
 
 from outsize.data.encoding.sources import Chunk
 from outsize.data.encoding.text_keys import Column
-from outsize.errors import DataError
+from outsize.errors import DataError, one_line
 from outsize.suggestions import few
 
 _CHUNK_ROWS = 1 << 16
@@ -78,7 +78,9 @@ def _as_table(rows: Any, wanted: Sequence[str]) -> Any:
         try:
             found = rows.to_arrow() if hasattr(rows, "to_arrow") else pa.table(rows)
         except (pa.ArrowException, TypeError, ValueError) as error:
-            raise DataError(f"the rows cannot be read as an Arrow table: {_line(error)}") from None
+            raise DataError(
+                f"the rows cannot be read as an Arrow table: {one_line(error, 200)}"
+            ) from None
         if isinstance(found, pa.Table):
             return _selected(found, wanted)
     raise DataError(f"rows must be {_KNOWN}, but got {type(rows).__name__}")
@@ -161,7 +163,3 @@ def _require_columns(names: Sequence[str], wanted: Sequence[str]) -> None:
             raise DataError(f"the rows have no column {name!r}; they have: {few(names, name)}")
         if list(names).count(name) > 1:
             raise DataError(f"the rows have several columns {name!r}: rename all but one")
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200]

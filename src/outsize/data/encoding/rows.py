@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -167,19 +168,11 @@ class _Checked:
                 f"{one_line(error, 200)}"
             ) from None
 
-    def refuse(self, kind: str, wrong: NDArray[np.bool_], values: object = None) -> None:
+    def refuse(self, kind: str, wrong: NDArray[np.bool_], values: Any = None) -> None:
         """Mark rows as bad, and count those that were good until now."""
         wrong = wrong & self.is_good
-        if not wrong.any():
-            return
-        row = int(np.flatnonzero(wrong)[0])
-        where = f"row {self._chunk.numbers[row]:,}"
-        if self._path is not None:
-            unit = "row" if self._path.suffix in (".parquet", ".pq") else "line"
-            where = f"{self._path} {unit} {self._chunk.numbers[row]:,}"
-        if values is not None:
-            where += f": {_shown(values[row])}"  # type: ignore[index]
-        self._bad.add(kind, int(wrong.sum()), where)
+        value_of = None if values is None else lambda row: _shown(values[row])
+        self._chunk.refuse(self._bad, kind, wrong, self._path, value_of)
         self.is_good &= ~wrong
 
 

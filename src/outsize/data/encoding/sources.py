@@ -10,7 +10,7 @@ import hashlib
 import io
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
@@ -66,6 +66,27 @@ class Chunk:
     num_rows: int
     numbers: NDArray[np.int64]
     num_bytes: int
+
+    def refuse(
+        self,
+        bad: BadRows,
+        kind: str,
+        wrong: NDArray[np.bool_],
+        path: Path | None,
+        value_of: Callable[[int], str] | None = None,
+    ) -> None:
+        """Count wrong rows as bad; the first is described, with its value if that can be told."""
+        if wrong.any():
+            row = int(np.flatnonzero(wrong)[0])
+            value = "" if value_of is None else f": {value_of(row)}"
+            bad.add(kind, int(wrong.sum()), self.place_of(row, path) + value)
+
+    def place_of(self, row: int, path: Path | None) -> str:
+        """Where a row is, for messages; rows in memory have no path."""
+        if path is None:
+            return f"row {self.numbers[row]:,}"
+        unit = "row" if path.suffix in (".parquet", ".pq") else "line"
+        return f"{path} {unit} {self.numbers[row]:,}"
 
 
 def find_files(patterns: tuple[str, ...]) -> list[Path]:

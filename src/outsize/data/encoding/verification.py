@@ -13,7 +13,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from outsize.data.encoding.encoding_progress import Advance, encoding_progress
 from outsize.data.encoding.manifest import (
@@ -24,6 +24,7 @@ from outsize.data.encoding.manifest import (
     values_file,
 )
 from outsize.data.encoding.recipe import Recipe
+from outsize.data.encoding.sealed import read_sealed
 from outsize.errors import WriteError
 from outsize.files import reason_of, write_text_atomically
 from outsize.interrupts import check_stop
@@ -133,6 +134,28 @@ class VerifiedFolder(ABC):
             raise SchemaError("its checksum is not the one written")
         # Taken before reading the file: a change in the meantime has a later time.
         self._stamps[name] = {"sha256": facts["sha256"], "stat": before}
+
+
+class SealedFolder(VerifiedFolder):
+    """A folder whose manifest is sealed, and has the digest of the settings it was made with.
+
+    Args:
+        path: The folder.
+        sources: Facts that change with the files it must have been made from.
+        recipe: The digest of the settings it must have been made with.
+    """
+
+    schema: ClassVar[Mapping[str, Any]]
+
+    def __init__(self, path: Path, sources: list[dict[str, Any]], recipe: str) -> None:
+        super().__init__(path, sources)
+        self._recipe = recipe
+
+    def _manifest(self) -> dict[str, Any]:
+        manifest = read_sealed(self.path / MANIFEST, self.schema)
+        if manifest["recipe"] != self._recipe:
+            raise SchemaError("it was made with other settings")
+        return manifest
 
 
 class EncodedFolder(VerifiedFolder):

@@ -81,8 +81,8 @@ def with_bags(raw: RawGraph, names: Sequence[str]) -> RawGraph:
     if not relations:
         raise ConfigError("bags names all relations: a graph needs at least one")
     used = {end for relation in relations.values() for end in (relation.source, relation.target)}
-    kept = {name: kind for name, kind in nodes.items() if name in used or name == labelled}
-    return replace(raw, nodes=kept, relations=relations)
+    used_types = {name: kind for name, kind in nodes.items() if name in used or name == labelled}
+    return replace(raw, nodes=used_types, relations=relations)
 
 
 def assemble(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from outsize.data.graphs.arrays import ArrayFiles, PairFile
 from outsize.data.graphs.assemble import RawGraph, RawRelation
 from outsize.data.graphs.graph import NodeLabels, NodeType
 from outsize.data.graphs.labels import in_order, multi_label, single_label, split_labelled
-from outsize.data.graphs.node_files import NodeFile, NodeTable, bags_of, place_of, read_nodes
+from outsize.data.graphs.node_files import NodeFile, NodeTable, bags_of, read_nodes
 from outsize.data.graphs.raw_ids import IdScan, NodeIds, NotIntegersError, id_keys, id_names
 from outsize.data.graphs.relation_file import RelationFile
 from outsize.errors import DataError
@@ -157,7 +158,8 @@ class _Reader:
                 found[name].append(sources[good], targets[good])
                 continue
             text, _ = to_text(chunk.columns[by_value])
-            good &= self._refuse(bad, f"no value of {by_value!r}", text.codes < 0, chunk, file)
+            chunk.refuse(bad, f"no value of {by_value!r}", text.codes < 0, _path(file, chunk))
+            good &= text.codes >= 0
             for code, value in enumerate(text.values.to_pylist()):
                 mine = good & (text.codes == code)
                 if value not in found:
@@ -197,7 +199,8 @@ class _Reader:
         for kind, column in zip((file.source, file.target), file.ends, strict=True):
             keys, missing = self._keys(kind, chunk.columns[column])
             pair.append(ids[kind].numbers(keys))
-            good &= self._refuse(bad, f"no value of {column!r}", missing & good, chunk, file)
+            chunk.refuse(bad, f"no value of {column!r}", missing & good, _path(file, chunk))
+            good &= ~missing
         return pair[0], pair[1], good
 
     def _keys(self, kind: str, column: Any) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
@@ -205,15 +208,6 @@ class _Reader:
             return id_keys(column, as_text=kind in self._as_text)
         except NotIntegersError:
             raise _TextIdsError(kind) from None
-
-    def _refuse(
-        self, bad: BadRows, kind: str, wrong: NDArray[np.bool_], chunk: Chunk, file: RelationFile
-    ) -> NDArray[np.bool_]:
-        """Count wrong rows; returns a mask of the others."""
-        if wrong.any():
-            place = self._place(chunk, int(np.flatnonzero(wrong)[0]), file)
-            bad.add(kind, int(wrong.sum()), place)
-        return ~wrong
 
     def _require_known(
         self,
@@ -233,12 +227,13 @@ class _Reader:
         as_text = kind in self._as_text
         raw = id_names(chunk.columns[column], np.array([row]), as_text=as_text)[0].as_py()
         raise DataError(
-            f"{self._place(chunk, row, file)}: {column} {raw!r:.80} is not in "
+            f"{chunk.place_of(row, _path(file, chunk))}: {column} {raw!r:.80} is not in "
             f"{first_of(self._files[kind].path)}: set unknown = 'skip' to leave out such edges"
         )
 
-    def _place(self, chunk: Chunk, row: int, file: RelationFile) -> str:
-        return place_of(chunk, row, find_files(file.path)[chunk.file])
+
+def _path(file: RelationFile, chunk: Chunk) -> Path:
+    return find_files(file.path)[chunk.file]
 
 
 def _without(chunk: Chunk, rows: NDArray[np.bool_]) -> Chunk:

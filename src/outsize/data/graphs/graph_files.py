@@ -20,9 +20,9 @@ from outsize.data.encoding.encoded_folder import CACHE_FOLDER, ensure_folder, re
 from outsize.data.encoding.encoding_progress import say
 from outsize.data.encoding.file_facts import file_facts
 from outsize.data.encoding.manifest import MANIFEST
-from outsize.data.encoding.sealed import read_sealed, sealed
+from outsize.data.encoding.sealed import sealed
 from outsize.data.encoding.sources import source_facts
-from outsize.data.encoding.verification import VerifiedFolder
+from outsize.data.encoding.verification import SealedFolder
 from outsize.data.graphs import stored
 from outsize.data.graphs.arrays import ArrayFiles
 from outsize.data.graphs.assemble import RawGraph, assemble, with_bags
@@ -138,18 +138,10 @@ class GraphFilesConfig(GraphDataConfig):
         return hashlib.sha256(f"{_FORMAT} {settings}".encode()).hexdigest()
 
 
-class _GraphFolder(VerifiedFolder):
-    """A folder that holds a graph.
+class _GraphFolder(SealedFolder):
+    """A folder that holds a graph."""
 
-    Args:
-        path: The folder.
-        sources: The `source_facts` of the files it must have been made from.
-        recipe: The digest of the settings it must have been made with.
-    """
-
-    def __init__(self, path: Path, sources: list[dict[str, Any]], recipe: str) -> None:
-        super().__init__(path, sources)
-        self._recipe = recipe
+    schema = _SCHEMA
 
     def load(self) -> GraphData:
         """The graph, memory-mapped."""
@@ -162,9 +154,7 @@ class _GraphFolder(VerifiedFolder):
             ) from None
 
     def _manifest(self) -> dict[str, Any]:
-        manifest = read_sealed(self.path / MANIFEST, _SCHEMA)
-        if manifest["recipe"] != self._recipe:
-            raise SchemaError("it was made with other settings")
+        manifest = super()._manifest()
         stored.require_consistent(manifest)
         return manifest
 

@@ -29,11 +29,11 @@ def single_label(node_type: str, text: CodedText, min_class_size: int, origin: s
     """
     names = text.values.to_pylist()
     sizes = np.bincount(text.codes[text.codes >= 0], minlength=len(names))
-    kept = [i for i in in_order(names) if sizes[i] >= max(1, min_class_size)]
-    _require_classes(len(kept), min_class_size, origin)
+    large = [i for i in in_order(names) if sizes[i] >= max(1, min_class_size)]
+    _require_classes(len(large), min_class_size, origin)
     number = np.full(len(names) + 1, -1)
-    number[kept] = np.arange(len(kept))
-    return NodeLabels(node_type, number[text.codes], tuple(names[i] for i in kept))
+    number[large] = np.arange(len(large))
+    return NodeLabels(node_type, number[text.codes], tuple(names[i] for i in large))
 
 
 def multi_label(
@@ -42,26 +42,26 @@ def multi_label(
     """Any number of classes per node, and a mask of the nodes that have a label."""
     names = bags.names.to_pylist()
     sizes = np.bincount(bags.values, minlength=len(names))
-    kept = [i for i in in_order(names) if sizes[i] >= max(1, min_class_size)]
-    _require_classes(len(kept), min_class_size, origin)
+    large = [i for i in in_order(names) if sizes[i] >= max(1, min_class_size)]
+    _require_classes(len(large), min_class_size, origin)
     number = np.full(len(names), -1)
-    number[kept] = np.arange(len(kept))
+    number[large] = np.arange(len(large))
     owners = np.repeat(np.arange(len(bags.starts) - 1), np.diff(bags.starts))
     found = number[bags.values]
-    classes = class_matrix(owners[found >= 0], found[found >= 0], len(bags.starts) - 1, len(kept))
+    classes = class_matrix(owners[found >= 0], found[found >= 0], len(bags.starts) - 1, len(large))
     is_labelled: NDArray[np.bool_] = np.asarray(classes.any(axis=1))
-    return NodeLabels(node_type, classes, tuple(names[i] for i in kept)), is_labelled
+    return NodeLabels(node_type, classes, tuple(names[i] for i in large)), is_labelled
 
 
 def drop_small_classes(labels: NodeLabels, min_class_size: int, origin: str) -> NodeLabels:
     """One class per node, without classes that have no nodes, or fewer than asked for."""
     found = labels.classes >= 0
     sizes = np.bincount(labels.classes[found], minlength=len(labels.class_names))
-    kept = np.flatnonzero(sizes >= max(1, min_class_size))
-    _require_classes(len(kept), min_class_size, origin)
+    large = np.flatnonzero(sizes >= max(1, min_class_size))
+    _require_classes(len(large), min_class_size, origin)
     number = np.full(len(sizes) + 1, -1)
-    number[kept] = np.arange(len(kept))
-    names = tuple(labels.class_names[i] for i in kept)
+    number[large] = np.arange(len(large))
+    names = tuple(labels.class_names[i] for i in large)
     return NodeLabels(labels.node_type, number[labels.classes], names)
 
 

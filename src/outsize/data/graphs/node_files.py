@@ -154,17 +154,17 @@ class _Parts:
         keys, missing = id_keys(chunk.columns[file.id], as_text=self._as_text)
         texts, numbers = {}, {}
         good = ~missing
-        _refuse(bad, f"no value of {file.id!r}", missing, chunk, path)
+        chunk.refuse(bad, f"no value of {file.id!r}", missing, path)
         for name in self._texts:
             separator = file.label_separator if name == file.label else file.separator
             texts[name], wrong = _converted(to_text, path, name, chunk.columns[name], separator)
             if wrong is not None:
-                _refuse(bad, f"bytes in {name!r} that are not UTF-8", wrong & good, chunk, path)
+                chunk.refuse(bad, f"bytes in {name!r} that are not UTF-8", wrong & good, path)
                 good &= ~wrong
         for name in self._numbers:
             numbers[name], wrong = _converted(to_numbers, path, name, chunk.columns[name])
             if wrong is not None:
-                _refuse(bad, f"no number in {name!r}", wrong & good, chunk, path)
+                chunk.refuse(bad, f"no number in {name!r}", wrong & good, path)
                 good &= ~wrong
         rows = np.flatnonzero(good)
         self._keys.append(keys[rows])
@@ -187,17 +187,6 @@ class _Parts:
 
     def numbers(self) -> dict[str, NDArray[np.float64]]:
         return {name: np.concatenate(parts) for name, parts in self._numbers.items()}
-
-
-def _refuse(bad: BadRows, kind: str, wrong: NDArray[np.bool_], chunk: Chunk, path: Path) -> None:
-    if wrong.any():
-        bad.add(kind, int(wrong.sum()), place_of(chunk, int(np.flatnonzero(wrong)[0]), path))
-
-
-def place_of(chunk: Chunk, row: int, path: Path) -> str:
-    """Where a row is, for messages."""
-    unit = "row" if path.suffix in (".parquet", ".pq") else "line"
-    return f"{path} {unit} {chunk.numbers[row]:,}"
 
 
 def _converted(convert: Any, path: Path, name: str, column: Column, *arguments: Any) -> Any:

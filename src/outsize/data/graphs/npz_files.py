@@ -169,8 +169,8 @@ class SparseMatrix:
             yield from places
             return
         for (rows_, columns_), values in zip(places, file.chunks(f"{prefix}data"), strict=True):
-            kept = values != 0
-            yield (rows_, columns_) if kept.all() else (rows_[kept], columns_[kept])
+            is_set = values != 0
+            yield (rows_, columns_) if is_set.all() else (rows_[is_set], columns_[is_set])
 
 
 def _csr_pairs(file: NpzFile, prefix: str, num_rows: int) -> Iterator[Pairs]:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from outsize.data.encoding.encoded_folder import ensure_folder
 from outsize.data.encoding.file_facts import file_facts
 from outsize.data.encoding.manifest import MANIFEST
-from outsize.data.encoding.sealed import read_sealed, sealed
-from outsize.data.encoding.verification import VerifiedFolder
+from outsize.data.encoding.sealed import sealed
+from outsize.data.encoding.verification import SealedFolder
 from outsize.errors import DataError
 from outsize.files import whole_folder, write_text_atomically
 from outsize.json_files import FILE_FACTS, SchemaError, Whole
@@ -31,18 +30,10 @@ Table = Any  # a pyarrow table; pyarrow is imported where it is used
 Facts = list[dict[str, Any]]
 
 
-class FunctionFolder(VerifiedFolder):
-    """A folder that holds the functions of Python files as one Arrow table.
+class FunctionFolder(SealedFolder):
+    """A folder that holds the functions of Python files as one Arrow table."""
 
-    Args:
-        path: The folder.
-        sources: Facts that change with the files it must have been made from.
-        recipe: The digest of the settings it must have been made with.
-    """
-
-    def __init__(self, path: Path, sources: Facts, recipe: str) -> None:
-        super().__init__(path, sources)
-        self._recipe = recipe
+    schema = _SCHEMA
 
     def ensure(self, parse: Callable[[], Table], facts: Callable[[], Facts], verify: bool) -> None:
         """Make the folder if it is missing, outdated or damaged.
@@ -65,12 +56,6 @@ class FunctionFolder(VerifiedFolder):
             raise DataError(
                 f"{self.path} is damaged: {error}; remove the folder to make it again"
             ) from None
-
-    def _manifest(self) -> dict[str, Any]:
-        manifest = read_sealed(self.path / MANIFEST, _SCHEMA)
-        if manifest["recipe"] != self._recipe:
-            raise SchemaError("it was made with other settings")
-        return manifest
 
     def _make(self, parse: Callable[[], Table], facts: Callable[[], Facts]) -> dict[str, Any]:
         import pyarrow as pa

@@ -25,7 +25,6 @@ def read_json_lines(
     wanted: Sequence[str],
     bad: BadRows,
     optional: Sequence[str] = (),
-    number: int = 0,
 ) -> Iterator[Chunk]:
     """Stream members of the objects of a file as columns of strings.
 
@@ -36,7 +35,6 @@ def read_json_lines(
         wanted: Members that the first object must have; one that another object lacks is null.
         bad: Counts the bad lines.
         optional: Members that may be absent throughout.
-        number: Of the file.
     """
     opened: Callable[..., Any] = gzip.open if path.suffix == ".gz" else open
     names = (*wanted, *optional)
@@ -61,12 +59,12 @@ def read_json_lines(
                 numbers.append(line_number)
                 if len(lines) == _LINES_PER_CHUNK:
                     check_stop()
-                    yield _chunk(number, lines, names, numbers, num_bytes)
+                    yield _chunk(lines, names, numbers, num_bytes)
                     lines, numbers, num_bytes = [], [], 0
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path} cannot be read: {one_line(error, 200)}") from None
     if lines:
-        yield _chunk(number, lines, names, numbers, num_bytes)
+        yield _chunk(lines, names, numbers, num_bytes)
 
 
 def _parsed(line: bytes, path: Path, number: int, bad: BadRows) -> dict[str, Any] | None:
@@ -92,11 +90,7 @@ def _require_members(path: Path, wanted: Sequence[str], found: dict[str, Any]) -
 
 
 def _chunk(
-    number: int,
-    lines: list[dict[str, Any]],
-    names: Sequence[str],
-    numbers: list[int],
-    num_bytes: int,
+    lines: list[dict[str, Any]], names: Sequence[str], numbers: list[int], num_bytes: int
 ) -> Chunk:
     import pyarrow as pa
 
@@ -104,7 +98,7 @@ def _chunk(
         name: pa.array([_text(line.get(name)) for line in lines], pa.large_string())
         for name in names
     }
-    return Chunk(number, columns, len(lines), np.array(numbers), num_bytes)
+    return Chunk(0, columns, len(lines), np.array(numbers), num_bytes)
 
 
 def _text(value: Any) -> str | None:

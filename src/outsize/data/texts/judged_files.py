@@ -166,5 +166,5 @@ def _whole_numbers(values: Column) -> tuple[NDArray[np.int64], NDArray[np.bool_]
 
     texts = pc.utf8_trim_whitespace(_without_nulls(values))
     is_number = np.asarray(pc.match_substring_regex(texts, r"^[+-]?\d{1,9}(\.0+)?$"))
-    kept = pc.if_else(is_number, texts, "1")
-    return np.asarray(pc.cast(kept, "double")).astype(np.int64), is_number
+    numbers = pc.if_else(is_number, texts, "1")
+    return np.asarray(pc.cast(numbers, "double")).astype(np.int64), is_number

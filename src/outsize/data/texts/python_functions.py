@@ -92,6 +92,6 @@ def _function(node: _FunctionNode, prefix: str, lines: list[str]) -> PythonFunct
     last = first.end_lineno or first.lineno
     if node.body[1].lineno <= last or first.lineno == node.lineno:
         return None  # on one line with its docstring
-    kept = [*lines[start - 1 : first.lineno - 1], *lines[last : node.end_lineno]]
-    source = inspect.cleandoc("\n" + "\n".join(kept))
+    code = [*lines[start - 1 : first.lineno - 1], *lines[last : node.end_lineno]]
+    source = inspect.cleandoc("\n" + "\n".join(code))
     return PythonFunction(f"{prefix}.{node.name}", summary, source, start)

@@ -84,16 +84,13 @@ def good_rows(
     return good
 
 
-def distinct_texts(
-    ids: Column | None, texts: Column, what: str, facts: Mapping[str, Column] | None = None
-) -> tuple[Texts, NDArray[np.int64]]:
+def distinct_texts(ids: Column | None, texts: Column, what: str) -> tuple[Texts, NDArray[np.int64]]:
     """Texts without repetitions in the order of their first occurrence, and the row of each.
 
     Args:
         ids: The id of each text; `None` to tell texts apart by themselves, and to number them.
         texts: The texts.
         what: What they are, for messages: "query" or "item".
-        facts: What else is known of each.
 
     Raises:
         DataError: Two texts have the same id.
@@ -108,13 +105,9 @@ def distinct_texts(
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
     chosen = pa.array(first[order])
-    names = pa.array(np.arange(len(first))).cast(pa.large_string()) if ids is None else None
-    found = Texts(
-        ids.take(chosen) if names is None else names,  # type: ignore[union-attr]
-        texts.take(chosen),
-        {name: values.take(chosen) for name, values in (facts or {}).items()},
-    )
-    return found, rank[inverse]
+    numbers = pa.array(np.arange(len(first)))
+    names = numbers.cast(pa.large_string()) if ids is None else ids.take(chosen)
+    return Texts(names, texts.take(chosen)), rank[inverse]
 
 
 def _require_same_texts(ids: Column, texts: Column, first: NDArray[np.int64], what: str) -> None:

@@ -83,8 +83,8 @@ class FoundByHash(FoundNodes):
         self._kind = kind
         self._is_wide = num_nodes > _NARROW_IDS
         self._num = np.zeros(1, np.int64)
-        kept = _tables().pop(kind, None)
-        self._entries = np.zeros(_FEWEST_ENTRIES, np.uint64) if kept is None else kept
+        reused = _tables().pop(kind, None)
+        self._entries = np.zeros(_FEWEST_ENTRIES, np.uint64) if reused is None else reused
         self._ids = np.empty(len(self._entries) // 2, np.int64)
 
     def __len__(self) -> int:

@@ -22,7 +22,6 @@ from outsize.hashing import draw_hashes, hash_ids
 from outsize.kernels.arrays import array, empty
 from outsize.kernels.directory.slots import slot_kernels
 from outsize.stores.eviction.policy import EvictionPolicy, lowest_slots
-from outsize.stores.eviction.victims import VictimQueue
 
 _NUM_HASHES = 4
 _BUCKETS_PER_SLOT = 2  # for each hash function
@@ -158,7 +157,6 @@ class FadingLFU(EvictionPolicy):
         self.register_buffer("elapsed", torch.zeros((), dtype=torch.int64))
         self.register_buffer("worth", torch.zeros(num_slots))
         self.sketch = CountMinSketch(_BUCKETS_PER_SLOT * num_slots, seed)
-        self._queue = VictimQueue(num_slots)
 
     def used(self, ids: Int64[Tensor, " n"], slots: Int64[Tensor, " n"]) -> None:  # noqa: D102
         self._fade(ids.shape[0])
@@ -203,9 +201,6 @@ class FadingLFU(EvictionPolicy):
         keys = self.worth.view(torch.int32)
         self._queue.admitted(slots, keys, keys)
 
-    def memory(self) -> list[Tensor]:  # noqa: D102
-        return self._queue.tensors()
-
     def removed(self, ids: Int64[Tensor, " n"], slots: Int64[Tensor, " n"]) -> None:
         """Keep the worth of these rows in the sketch."""
         self.sketch.lift(ids, self.worth[slots])
@@ -224,7 +219,3 @@ class FadingLFU(EvictionPolicy):
             self.worth *= factor
             self._queue.forget()  # what is scaled to 0 makes new ties
             self.sketch.scale(factor)
-
-    def _load_from_state_dict(self, *arguments: Any) -> None:
-        super()._load_from_state_dict(*arguments)
-        self._queue.forget()

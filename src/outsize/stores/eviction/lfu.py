@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
@@ -33,11 +31,10 @@ class LFU(EvictionPolicy):
     uses: Tensor
 
     def __init__(self, num_slots: int, queue: VictimQueue | None = None) -> None:
-        super().__init__(num_slots)
+        super().__init__(num_slots, queue)
         self.register_buffer("step", torch.zeros((), dtype=torch.int32))
         self.register_buffer("used_at", torch.zeros(num_slots, dtype=torch.int32))
         self.register_buffer("uses", torch.zeros(num_slots, dtype=torch.int32))
-        self._queue = queue or VictimQueue(num_slots)
 
     def used(self, ids: Int64[Tensor, " n"], slots: Int64[Tensor, " n"]) -> None:  # noqa: D102
         self.step += 1
@@ -62,13 +59,6 @@ class LFU(EvictionPolicy):
         self.uses[slots] = 1
         self._queue.admitted(slots, self.uses, self.used_at)
 
-    def memory(self) -> list[Tensor]:  # noqa: D102
-        return self._queue.tensors()
-
     def _keys(self, slots: Tensor | slice = slice(None)) -> Int64[Tensor, " _"]:
         # One key orders by uses first and by recency second, so that one selection is enough.
         return (self.uses[slots].long() << 32) + self.used_at[slots]
-
-    def _load_from_state_dict(self, *arguments: Any) -> None:
-        super()._load_from_state_dict(*arguments)
-        self._queue.forget()

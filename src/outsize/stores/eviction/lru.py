@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
@@ -14,7 +12,6 @@ from outsize.stores.eviction.policy import (
     lowest_ids,
     lowest_slots,
 )
-from outsize.stores.eviction.victims import VictimQueue
 
 
 class LRU(EvictionPolicy):
@@ -30,7 +27,6 @@ class LRU(EvictionPolicy):
         super().__init__(num_slots)
         self.register_buffer("step", torch.zeros((), dtype=torch.int32))
         self.register_buffer("used_at", torch.zeros(num_slots, dtype=torch.int32))
-        self._queue = VictimQueue(num_slots)
 
     def used(self, ids: Int64[Tensor, " n"], slots: Int64[Tensor, " n"]) -> None:  # noqa: D102
         self.step += 1
@@ -51,10 +47,3 @@ class LRU(EvictionPolicy):
     def admitted(self, ids: Int64[Tensor, " n"], slots: Int64[Tensor, " n"]) -> None:  # noqa: D102
         self.used_at[slots] = self.step
         self._queue.admitted(slots, self.used_at, self.used_at)
-
-    def memory(self) -> list[Tensor]:  # noqa: D102
-        return self._queue.tensors()
-
-    def _load_from_state_dict(self, *arguments: Any) -> None:
-        super()._load_from_state_dict(*arguments)
-        self._queue.forget()

@@ -17,12 +17,14 @@ override `choose_from` as well, which the cache calls instead; both must decide 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Int64, Shaped
 from torch import Tensor, nn
 
 from outsize.errors import ConfigError
+from outsize.stores.eviction.victims import VictimQueue
 
 
 class EvictionPolicy(nn.Module, ABC):
@@ -30,13 +32,15 @@ class EvictionPolicy(nn.Module, ABC):
 
     Args:
         num_slots: Number of rows the cache can hold.
+        queue: The queue of the rows that may be evicted, for policies that use it; by default all.
     """
 
-    def __init__(self, num_slots: int) -> None:
+    def __init__(self, num_slots: int, queue: VictimQueue | None = None) -> None:
         super().__init__()
         if num_slots < 1:
             raise ConfigError(f"a cache needs at least one slot, but got num_slots={num_slots}")
         self.num_slots = num_slots
+        self._queue = queue or VictimQueue(num_slots)
 
     @abstractmethod
     def used(self, ids: Int64[Tensor, " n"], slots: Int64[Tensor, " n"]) -> None:
@@ -91,7 +95,7 @@ class EvictionPolicy(nn.Module, ABC):
 
     def memory(self) -> list[Tensor]:
         """Tensors besides buffers, which are derived from them."""
-        return []
+        return self._queue.tensors()
 
     @abstractmethod
     def admitted(self, ids: Int64[Tensor, " n"], slots: Int64[Tensor, " n"]) -> None:
@@ -99,6 +103,10 @@ class EvictionPolicy(nn.Module, ABC):
 
     def removed(self, ids: Int64[Tensor, " n"], slots: Int64[Tensor, " n"]) -> None:
         """Record that rows were removed from slots, as victims or for any other reason."""
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        super()._load_from_state_dict(*arguments)
+        self._queue.forget()
 
 
 def lowest_slots(

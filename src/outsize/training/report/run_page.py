@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from string import Template
 from typing import Any
 
@@ -37,14 +36,9 @@ from outsize.training.strict_toml import encode, to_toml
 _SPEEDS = {"examples_per_s": "examples per second", "gradient_norm": "gradient norm"}
 
 
-def write_report(folder: RunFolder, out: Path | None = None) -> None:
-    """Write the report of a run, of which its folder holds the log.
-
-    Args:
-        folder: The run; finished or not, of this version or an older one.
-        out: The file to write; by default `report.html` in the folder.
-    """
-    write_text_atomically(out or folder.report_file, run_page(folder))
+def write_report(folder: RunFolder) -> None:
+    """Write `report.html` of a run, finished or not, of this version or an older one."""
+    write_text_atomically(folder.report_file, run_page(folder))
 
 
 def run_page(folder: RunFolder) -> str:

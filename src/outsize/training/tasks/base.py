@@ -5,9 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -16,14 +17,28 @@ from torch.optim import Optimizer
 from outsize.collection import EmbeddingCollection
 from outsize.contracts import ReclusterReport
 from outsize.data.click_data import Split
-from outsize.errors import ConfigError, DataError
+from outsize.errors import ConfigError, DataError, ReclusterError
 from outsize.optimizers import RowOptimizer
 from outsize.ranks.collectives import rank, world_size
+from outsize.ranks.failures import failing_together
 from outsize.spec import MemoryUse
 from outsize.tables import ProbeBlock
+from outsize.training.build import data_parallel
+from outsize.training.config import RunConfig
 from outsize.training.metric_names import Metrics
+from outsize.training.probed_examples import matching_batches
 
-Batch = TypeVar("Batch")
+
+@runtime_checkable
+class SharedBatch(Protocol):
+    """A rank's part of a batch of all ranks."""
+
+    @property
+    def num_global(self) -> int:
+        """Examples of the batch over all ranks."""
+
+
+Batch = TypeVar("Batch", bound=SharedBatch)
 
 
 class RankPart(NamedTuple):
@@ -46,6 +61,7 @@ class Task(ABC, Generic[Batch]):
         device: Where it is.
         embeddings: The model's embeddings.
         rows: The optimizer of its rows, if they are in a store.
+        num_train: Number of training examples.
         fingerprint: Changes when the data does; a run resumes on the same data only.
         judge: The metric by which the best validation is chosen.
         higher_is_better: Whether a higher value of it is better.
@@ -57,6 +73,7 @@ class Task(ABC, Generic[Batch]):
     device: torch.device
     embeddings: EmbeddingCollection
     rows: RowOptimizer | None
+    num_train: int
     fingerprint: str
     judge: str = "loss"
     higher_is_better: bool = False
@@ -64,15 +81,31 @@ class Task(ABC, Generic[Batch]):
     validates_loss: bool = False
     _half: bool = False
     _forward: nn.Module
+    _rank_batch_size: int
+    _weighted: bool
+
+    def _train_as(self, config: RunConfig) -> None:
+        """Set what all tasks have, once there is a model and what else is trained."""
+        self.embeddings = self.model.embeddings  # type: ignore[assignment]
+        self.rows = config.embeddings.build_row_optimizer(self.embeddings.store)
+        self._forward = data_parallel(config, self.trained)
+        self._rank_batch_size = config.train.batch_size
+        self._weighted = config.embeddings.weighs_ids
+        self.use_precision(config.train.precision)
 
     @property
     def trained(self) -> nn.Module:
         """The module whose parameters the dense optimizer trains; by default the model."""
         return self.model
 
-    @abstractmethod
+    @property
+    def _batch_size(self) -> int:
+        """Examples per batch, over all ranks."""
+        return self._rank_batch_size * world_size()
+
     def num_batches(self, num_ranks: int | None = None) -> int:
         """Batches in one epoch of so many ranks; by default of those there are."""
+        return -(-self.num_train // (self._rank_batch_size * (num_ranks or world_size())))
 
     @abstractmethod
     def train_batches(
@@ -93,9 +126,9 @@ class Task(ABC, Generic[Batch]):
         """
         return
 
-    @abstractmethod
     def num_examples(self, batch: Batch) -> int:
         """Examples in a batch over all ranks."""
+        return batch.num_global
 
     @abstractmethod
     def loss(self, batch: Batch) -> Tensor:
@@ -172,7 +205,7 @@ class Task(ABC, Generic[Batch]):
         return {}
 
     def recluster(self, step: int, optimizer: Optimizer) -> dict[str, ReclusterReport]:
-        """Recluster tables after `step` steps; by default there are none.
+        """Recluster tables after `step` steps.
 
         If `interrupts.check_stop` ends it, nothing has changed on any rank.
 
@@ -183,10 +216,16 @@ class Task(ABC, Generic[Batch]):
         Returns:
             A report per table.
         """
-        return {}
+        with failing_together(ReclusterError):
+            counts = self.count_seen(step) if rank() == 0 and self._weighted else {}
+        return self.embeddings.recluster(optimizer, counts)
 
     def count_seen(self, step: int) -> dict[str, Tensor]:
-        """How often training has read each id by a step, for each table; by default unknown."""
+        """How often training has read each id by a step, for each table."""
+        return self.count_ids()
+
+    def count_ids(self) -> dict[str, Tensor]:
+        """How often training reads each id of each table in an epoch; by default unknown."""
         return {}
 
     def seen(self, step: int) -> tuple[int, int]:
@@ -200,15 +239,36 @@ class Task(ABC, Generic[Batch]):
     def probe_batches(self, step: int, block: ProbeBlock, share: float) -> Iterator[Batch]:
         """Batches to train the rows of a block with, from what training has read by a step.
 
-        A task leaves out examples without ids of the block if it can tell; by default none. All
-        ranks get the same number of batches.
+        A task that finds ids leaves out examples without ids of the block. All ranks get the same
+        number of batches, which are as large as those of training at most.
 
         Args:
             step: Steps taken.
             block: The block.
             share: Share of the examples to read, 0 to 1.
         """
-        return self.read_batches(step, share)
+        if not self.finds_ids:
+            yield from self.read_batches(step, share)
+            return
+        epoch, num_batches = self.seen(step)
+        found = matching_batches(
+            lambda low, high: self._examples(low, high, epoch),
+            lambda batch: self._touching(batch, block),
+            min(num_batches * self._batch_size, self.num_train),
+            self._batch_size,
+            share,
+            self.device,
+        )
+        for batch, rows, num_global in found:
+            yield replace(batch.take(rows), num_global=num_global)
+
+    def _examples(self, low: int, high: int, epoch: int) -> Any:
+        """Training examples `low … high − 1` of an epoch as a batch; of tasks that find ids."""
+        raise NotImplementedError
+
+    def _touching(self, batch: Any, block: ProbeBlock) -> Tensor:
+        """The examples with an id of a block, as places in the batch; of tasks that find ids."""
+        raise NotImplementedError
 
     def read_batches(self, step: int, share: float) -> Iterator[Batch]:
         """A share, 0 to 1, of the batches that training has read by a step."""
@@ -232,12 +292,12 @@ class Task(ABC, Generic[Batch]):
             self.model.train()
 
     def release_ranks(self) -> None:
-        """Drop whatever refers to the process group, before that is destroyed; by default nothing.
+        """Drop DDP, which refers to the process group, before that is destroyed.
 
         If DDP held the last reference, the group would end while Python's lock is held, and wait
         forever for a thread that needs this lock.
         """
-        return
+        self._forward = self.trained
 
     def raise_if_flawed(self) -> None:
         """Raise what a device flagged since the last call: bad ids, refused updates."""

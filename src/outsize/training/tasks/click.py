@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -21,15 +21,10 @@ from outsize.models import ClickModel
 from outsize.ranks.collectives import check_stop_together, rank, world_size
 from outsize.ranks.failures import failing_together
 from outsize.tables import ProbeBlock
-from outsize.training.build import (
-    build_click_data,
-    build_device,
-    build_model,
-    data_parallel,
-)
+from outsize.training.build import build_click_data, build_device, build_model
 from outsize.training.config import RunConfig
 from outsize.training.metric_names import Metrics
-from outsize.training.probed_examples import matching_batches, touching
+from outsize.training.probed_examples import touching
 from outsize.training.tasks.base import RankPart, Task
 
 _BATCHES_PER_LOOK = 16  # evaluated between two looks whether to stop
@@ -51,27 +46,15 @@ class ClickTask(Task[ClickBatch]):
         self.device = build_device(config.train.device)
         self.data: ClickData = build_click_data(config).to(self.device)
         self.model = build_model(config, self.data).to(self.device)
-        self.embeddings = self.model.embeddings
-        self.rows = config.embeddings.build_row_optimizer(self.embeddings.store)
         self.fingerprint = self.data.fingerprint
-        self._forward = data_parallel(config, self.model)
-        self._rank_batch_size = config.train.batch_size
+        self.num_train = self.data.num_examples("train")
         self._eval_batch_size = config.train.eval_batch_size * world_size()
-        self._weighted = config.embeddings.weighs_ids
         self._best_possible: dict[Split, Metrics] = {}
         self._calibration: dict[Split, Calibration] = {}
         for split in SPLITS:
             if not self.data.num_examples(split):
                 raise DataError(f"the {split} split has no examples: look at the split and filters")
-        self.use_precision(config.train.precision)
-
-    @property
-    def _batch_size(self) -> int:
-        """Examples per batch, over all ranks."""
-        return self._rank_batch_size * world_size()
-
-    def num_batches(self, num_ranks: int | None = None) -> int:  # noqa: D102
-        return self.data.num_batches("train", self._rank_batch_size * (num_ranks or world_size()))
+        self._train_as(config)
 
     def train_batches(  # noqa: D102
         self, epoch: int, start: int, part: RankPart | None = None
@@ -82,16 +65,9 @@ class ClickTask(Task[ClickBatch]):
     def prefetch(self, batch: ClickBatch) -> None:  # noqa: D102
         self.embeddings.prefetch(batch.ids)
 
-    def num_examples(self, batch: ClickBatch) -> int:  # noqa: D102
-        return batch.num_global
-
     def loss(self, batch: ClickBatch) -> Tensor:  # noqa: D102
         total = F.binary_cross_entropy_with_logits(*self._predict(batch), reduction="sum")
         return total * (world_size() / batch.num_global)
-
-    def release_ranks(self) -> None:
-        """Drop DDP, which holds the process group."""
-        self._forward = self.model
 
     def recluster(self, step: int, optimizer: Optimizer) -> dict[str, ReclusterReport]:  # noqa: D102
         with failing_together(ReclusterError):
@@ -102,7 +78,7 @@ class ClickTask(Task[ClickBatch]):
         return self._count_first(self._num_seen(step))
 
     def _num_seen(self, step: int) -> int:
-        return min(step * self._batch_size, self.data.num_examples("train"))
+        return min(step * self._batch_size, self.num_train)
 
     def _count_by_table(self, num_seen: int) -> dict[str, Tensor]:
         """How often ids of each table occur in the first examples, where the first rank asks."""
@@ -116,22 +92,10 @@ class ClickTask(Task[ClickBatch]):
             counts[feature.table] = counted if before is None else before + counted
         return counts
 
-    def probe_batches(self, step: int, block: ProbeBlock, share: float) -> Iterator[ClickBatch]:
-        """Batches of examples with an id of the block, as large as those of training at most."""
-        epoch, num_batches = self.seen(step)
-        found = matching_batches(
-            lambda low, high: self.data.examples("train", low, high, epoch).to(self.device),
-            lambda batch: self._touching(batch, block),
-            min(num_batches * self._batch_size, self.data.num_examples("train")),
-            self._batch_size,
-            share,
-            self.device,
-        )
-        for batch, rows, num_global in found:
-            yield replace(batch.take(rows), num_global=num_global)
+    def _examples(self, low: int, high: int, epoch: int) -> ClickBatch:
+        return self.data.examples("train", low, high, epoch).to(self.device)
 
     def _touching(self, batch: ClickBatch, block: ProbeBlock) -> Tensor:
-        """The examples with an id of the block."""
         features = self.embeddings.features
         return touching([(f.table, batch.ids[f.name]) for f in features], block)
 

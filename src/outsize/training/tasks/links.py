@@ -18,13 +18,12 @@ from outsize.data.graphs.sampling import NeighborSampler
 from outsize.errors import ConfigError
 from outsize.hashing import derive_seed
 from outsize.models import GraphModel
-from outsize.tables import ProbeBlock
 from outsize.training.build_graph import build_graph_data, build_graph_model
 from outsize.training.config import RunConfig
 from outsize.training.excluded_edges import relations_with_links_reversed, without_edges
 from outsize.training.retrieval_evaluation import Encode
 from outsize.training.sampled_counts import expected_reads
-from outsize.training.tasks.base import RankPart, Task
+from outsize.training.tasks.base import RankPart
 from outsize.training.tasks.retrieval import RetrievalTask
 
 
@@ -54,7 +53,7 @@ class LinkTask(RetrievalTask):
     """
 
     model: GraphModel  # type: ignore[assignment]
-    finds_ids = False
+    finds_ids = False  # a neighbourhood may have ids of any block
 
     def __init__(self, config: RunConfig) -> None:
         super().__init__(config)
@@ -104,10 +103,6 @@ class LinkTask(RetrievalTask):
             links = whole.query_rows.cpu(), whole.items.cpu()
             parts = {field.name: getattr(batch, field.name) for field in fields(PairBatch)}
             yield LinkBatch(**parts, number=number, links=links)
-
-    def probe_batches(self, step: int, block: ProbeBlock, share: float) -> Iterator[PairBatch]:
-        """Whole batches: a neighbourhood may have ids of any block."""
-        return Task.probe_batches(self, step, block, share)
 
     def loss(self, batch: PairBatch) -> Tensor:
         """The mean loss of the batch against its negatives."""

@@ -11,21 +11,18 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.optim import Optimizer
 
-from outsize.contracts import ReclusterReport
 from outsize.contracts.neighborhood import Neighborhood
 from outsize.data.click_data import SPLITS, Split
 from outsize.data.graphs.sampling import NeighborSampler
 from outsize.data.prefetch import prefetch
 from outsize.data.shuffle import BLOCK_ROWS, BlockShuffle
-from outsize.errors import DataError, ReclusterError
+from outsize.errors import DataError
 from outsize.hashing import derive_seed
 from outsize.metrics import ClassMetrics
 from outsize.models import GraphModel
 from outsize.ranks.collectives import rank, world_size
-from outsize.ranks.failures import failing_together
-from outsize.training.build import build_device, data_parallel
+from outsize.training.build import build_device
 from outsize.training.build_graph import build_graph_data, build_graph_model, require_labels
 from outsize.training.config import RunConfig
 from outsize.training.metric_names import Metrics
@@ -72,29 +69,20 @@ class NodeTask(Task[NodeBatch]):
         self.judge = "micro_f1" if self.labels.is_multi_label else "accuracy"
         self._nodes = {split: self._labelled(split) for split in SPLITS}
         num_classes = len(self.labels.class_names)
-        num_train = len(self._nodes["train"])
+        self.num_train = len(self._nodes["train"])
         kinds = [self.labels.node_type]
-        model = build_graph_model(config, self.data.graph, kinds, num_classes, num_train)
+        model = build_graph_model(config, self.data.graph, kinds, num_classes, self.num_train)
         self.model = model.to(self.device)
-        self.embeddings = self.model.embeddings
-        self.rows = config.embeddings.build_row_optimizer(self.embeddings.store)
         self.fingerprint = self.data.fingerprint
-        self._forward = data_parallel(config, self.model)
         self._wanted = config.graph
-        self._rank_batch_size = config.train.batch_size
-        self._weighted = config.embeddings.weighs_ids
         self._fan_out = config.graph.fan_out
         seed = derive_seed(config.seed, "neighbors")
         self._sampler = NeighborSampler(self.data.graph, self._fan_out, seed)
         # One window over all blocks: which nodes are labelled is in memory.
-        window = max(1, -(-num_train // BLOCK_ROWS))
-        self._order = BlockShuffle(num_train, config.seed, window_blocks=window)
-        self.use_precision(config.train.precision)
+        window = max(1, -(-self.num_train // BLOCK_ROWS))
+        self._order = BlockShuffle(self.num_train, config.seed, window_blocks=window)
+        self._train_as(config)
         self.model.train()
-
-    def num_batches(self, num_ranks: int | None = None) -> int:  # noqa: D102
-        batch_size = self._rank_batch_size * (num_ranks or world_size())
-        return -(-len(self._nodes["train"]) // batch_size)
 
     def train_batches(
         self, epoch: int, start: int, part: RankPart | None = None
@@ -111,9 +99,6 @@ class NodeTask(Task[NodeBatch]):
 
         return prefetch(iter(enumerate(places, first)), make)
 
-    def num_examples(self, batch: NodeBatch) -> int:  # noqa: D102
-        return batch.num_global
-
     def loss(self, batch: NodeBatch) -> Tensor:  # noqa: D102
         with self.autocast():
             logits: Tensor = self._forward(batch.neighborhood)
@@ -124,18 +109,6 @@ class NodeTask(Task[NodeBatch]):
         else:
             total = F.cross_entropy(logits, batch.labels, reduction="sum")
         return total * (world_size() / batch.num_global)
-
-    def release_ranks(self) -> None:
-        """Drop DDP, which holds the process group."""
-        self._forward = self.model
-
-    def recluster(self, step: int, optimizer: Optimizer) -> dict[str, ReclusterReport]:  # noqa: D102
-        with failing_together(ReclusterError):
-            counts = self.count_ids() if rank() == 0 and self._weighted else {}
-        return self.embeddings.recluster(optimizer, counts)
-
-    def count_seen(self, step: int) -> dict[str, Tensor]:  # noqa: D102
-        return self.count_ids()
 
     def count_ids(self) -> dict[str, Tensor]:
         """How often training reads each id of each table in an epoch, on average."""
@@ -178,7 +151,7 @@ class NodeTask(Task[NodeBatch]):
 
         As in `ClickData.batches`, the ranks together see the batches of a single process.
         """
-        total, batch_size = len(self._nodes["train"]), self._rank_batch_size * part.num_ranks
+        total, batch_size = self.num_train, self._rank_batch_size * part.num_ranks
         for first in range(start * batch_size, total, batch_size):
             size = min(batch_size, total - first)
             low, high = (first + size * r // part.num_ranks for r in (part.rank, part.rank + 1))

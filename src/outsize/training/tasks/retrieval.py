@@ -10,14 +10,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from outsize.checkpoint import read_manifest
-from outsize.contracts import ReclusterReport
 from outsize.data import PairBatch, RetrievalData
 from outsize.data.click_data import SPLITS, Split
 from outsize.data.encoding.encoding_progress import say
-from outsize.errors import CheckpointError, ConfigError, DataError, ReclusterError
+from outsize.errors import CheckpointError, ConfigError, DataError
 from outsize.hashing import derive_seed
 from outsize.models import RetrievalModel
 from outsize.negatives import (
@@ -36,17 +34,13 @@ from outsize.ranks.collectives import gather_values, rank, world_size
 from outsize.ranks.failures import failing_together
 from outsize.spec import MemoryUse
 from outsize.tables import ProbeBlock
-from outsize.training.build import (
-    build_device,
-    build_retrieval_data,
-    build_retrieval_model,
-    data_parallel,
-)
+from outsize.training.build import build_device, build_retrieval_data, build_retrieval_model
 from outsize.training.config import RunConfig
 from outsize.training.metric_names import Metrics
-from outsize.training.probed_examples import matching_batches, touching
+from outsize.training.probed_examples import touching
 from outsize.training.random_state import load_own_generators, own_generators
 from outsize.training.retrieval_evaluation import (
+    QUERIES_PER_CHUNK,
     Encode,
     encode_corpus,
     evaluate_retrieval,
@@ -54,8 +48,6 @@ from outsize.training.retrieval_evaluation import (
 )
 from outsize.training.saved_state import fitting, require_weights
 from outsize.training.tasks.base import RankPart, Task
-
-_QUERIES_PER_CHUNK = 1024
 
 
 class RetrievalTask(Task[PairBatch]):
@@ -74,17 +66,14 @@ class RetrievalTask(Task[PairBatch]):
         assert config.retrieval is not None
         self.device = build_device(config.train.device)
         self.data = self._build(config).to(self.device)
-        self.embeddings = self.model.embeddings
-        self.rows = config.embeddings.build_row_optimizer(self.embeddings.store)
+        self.num_train = self.data.num_pairs("train")
         self.fingerprint = self.data.fingerprint
         self.judge = config.retrieval.judge
         self.higher_is_better = self.judge != "loss"
         self._wanted = config.retrieval
-        self._rank_batch_size = config.train.batch_size
         self._num_at_once = items_at_once(config, self.data.items.num_rows)
-        most = min(_QUERIES_PER_CHUNK, self._num_at_once)
+        most = min(QUERIES_PER_CHUNK, self._num_at_once)
         self._eval_queries = min(config.train.eval_batch_size, most)
-        self._weighted = config.embeddings.weighs_ids
         self._require_possible(config)
         chunk_size = config.negatives.chunk_size
         self._encode_queries = in_chunks(self._encode_query_features, chunk_size)
@@ -100,7 +89,7 @@ class RetrievalTask(Task[PairBatch]):
         seed = derive_seed(config.seed, "negatives", rank())
         self.negatives: NegativesLoss = config.negatives.build(source, seed).to(self.device)
         self._trained = _Trained(self.model, self.negatives, self._encode_items)
-        self._forward = data_parallel(config, self._trained)
+        self._train_as(config)
         self._report: LossReport | None = None
         self._sums: dict[str, Tensor] = {}
         self._counts: dict[str, int] = {}
@@ -122,14 +111,6 @@ class RetrievalTask(Task[PairBatch]):
         """The model, and the temperature where it is learned."""
         return self._trained
 
-    @property
-    def _batch_size(self) -> int:
-        """Pairs per batch, over all ranks."""
-        return self._rank_batch_size * world_size()
-
-    def num_batches(self, num_ranks: int | None = None) -> int:  # noqa: D102
-        return self.data.num_batches("train", self._rank_batch_size * (num_ranks or world_size()))
-
     def train_batches(  # noqa: D102
         self, epoch: int, start: int, part: RankPart | None = None
     ) -> Iterator[PairBatch]:
@@ -142,9 +123,6 @@ class RetrievalTask(Task[PairBatch]):
             rank=part.rank,
             world_size=part.num_ranks,
         )
-
-    def num_examples(self, batch: PairBatch) -> int:  # noqa: D102
-        return batch.num_global
 
     def loss(self, batch: PairBatch) -> Tensor:
         """The mean loss of the batch against its negatives."""
@@ -189,10 +167,6 @@ class RetrievalTask(Task[PairBatch]):
         found = {name: [metrics[name] for metrics in known if name in metrics] for name in names}
         return {name: sum(values) / len(values) for name, values in found.items()}
 
-    def release_ranks(self) -> None:
-        """Drop DDP, which holds the process group."""
-        self._forward = self._trained
-
     def evaluate(self, split: Split) -> Metrics:
         """Rankings of all items for every query of a split, and the loss over all items.
 
@@ -210,28 +184,8 @@ class RetrievalTask(Task[PairBatch]):
         self.raise_if_flawed()
         return found
 
-    def recluster(self, step: int, optimizer: Optimizer) -> dict[str, ReclusterReport]:
-        """Recluster tables."""
-        with failing_together(ReclusterError):
-            counts = self.count_ids() if rank() == 0 and self._weighted else {}
-        return self.embeddings.recluster(optimizer, counts)
-
-    def count_seen(self, step: int) -> dict[str, Tensor]:  # noqa: D102
-        return self.count_ids()
-
-    def probe_batches(self, step: int, block: ProbeBlock, share: float) -> Iterator[PairBatch]:
-        """Batches of pairs with an id of the block, as large as those of training at most."""
-        epoch, num_batches = self.seen(step)
-        found = matching_batches(
-            lambda low, high: self.data.pairs("train", low, high, epoch),
-            lambda batch: self._touching(batch, block),
-            min(num_batches * self._batch_size, self.data.num_pairs("train")),
-            self._batch_size,
-            share,
-            self.device,
-        )
-        for batch, rows, num_global in found:
-            yield replace(batch.take(rows), num_global=num_global)
+    def _examples(self, low: int, high: int, epoch: int) -> PairBatch:
+        return self.data.pairs("train", low, high, epoch)
 
     def _touching(self, batch: PairBatch, block: ProbeBlock) -> Tensor:
         """The pairs with an id of the block, of the query or of the item."""
@@ -346,7 +300,6 @@ class RetrievalTask(Task[PairBatch]):
                     f"no query can be evaluated: every {split} pair is known from training, or of "
                     "a query without training pairs; look at the split"
                 )
-        self.use_precision(config.train.precision)
         assert config.negatives is not None
         if config.negatives.chunk_size and config.embeddings.is_shared and world_size() > 1:
             raise ConfigError(
