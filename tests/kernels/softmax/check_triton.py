@@ -6,7 +6,6 @@ import numpy as np
 import torch
 import triton.language as tl
 from draw_checks import assert_drawn_from, exact_logits, held_keys, normal, scored_items
-from softmax_reference import draw_by_inversion
 from triton.runtime import interpreter
 
 from outsize.kernels.directory.lookup import keys_and_ages, rows_holding
@@ -14,6 +13,7 @@ from outsize.kernels.directory.lookup_triton import keys_and_ages_by_triton, row
 from outsize.kernels.softmax import tuning
 from outsize.kernels.softmax.draws import ScoredItems, softmax_mean
 from outsize.kernels.softmax.inversion import systematic_uniforms
+from outsize.kernels.softmax.reference import draw_by_inversion
 from outsize.kernels.softmax.triton import mean_launches
 from outsize.kernels.softmax.triton.draw_launches import draw_by_triton
 from outsize.kernels.softmax.triton.mean_launches import mean_by_triton

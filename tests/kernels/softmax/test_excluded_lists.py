@@ -3,12 +3,12 @@
 import pytest
 import torch
 from draw_checks import DTYPES, exact_logits, normal, on_cuda, scored_items
-from softmax_reference import draw_by_gumbel_max
 
 from outsize.errors import ConfigError
 from outsize.kernels.ragged import Ragged
 from outsize.kernels.softmax.best_items import top_items
 from outsize.kernels.softmax.draws import draw_from_softmax, softmax_mean
+from outsize.kernels.softmax.reference import draw_by_gumbel_max
 
 NUM_ITEMS = 300
 # Nothing, one, some twice and unordered, everything, all but one, and what is no row.
