@@ -15,6 +15,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from outsize.errors import ConfigError
+from outsize.kernels.arrays import is_plain
 from outsize.kernels.compositional.pieces import Source, composed
 from outsize.kernels.compositional.pointers import Pointers
 from outsize.spec import TableSpec
@@ -81,6 +82,8 @@ def composed_columns(
         lines: The line of each id's stored pointers; the id itself by default.
         pooled: Pointers name pieces of rows, as for `gather_pieces`, not rows.
     """
+    if not is_plain(ids):  # first: torch.compile cannot trace what is cached below
+        return None
     dim, columns = weight.shape[1], pointers[0].num_columns
     widths = _widths(dim, columns)
     stride = widths[0] if pooled else dim
