@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from benchmarks.het.staleness_runs import train_cells
 from benchmarks.runner import typed_command
 from outsize.bench.runner import results_page, results_stem, write_results
+from outsize.data.synthetic import SyntheticConfig
 from outsize.reporting.environment import environment
 from outsize.training import load_config
 from outsize.training.config import TrainConfig
@@ -95,6 +96,9 @@ def one_run(
         "probe_visits": sum(line["visits"] for line in probes),
         "probe_bytes": max((line["extra_bytes"] for line in probes), default=0),
         "rates": [line["rate"] for line in probes],
+        "kept": [line["kept"] for line in probes],
+        "gained": [line["gained"] for line in probes],
+        "gained_in_training": [line["gained_in_training"] for line in probes],
     }
     say(f"{cell['variant']}, {cell['budget']:,}, seed {cell['seed']}: AUC {found['auc']:.4f}, "
         f"{found['elapsed_s']:.0f} s")  # fmt: skip
@@ -139,8 +143,10 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=max(1, os.cpu_count() or 1))
     parser.add_argument("--work", type=Path, default=Path("runs/cce-probes"))
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    parser.add_argument("--name", help="the end of the results' name; by default that of the run")
     arguments = parser.parse_args()
-    load_config(arguments.run, arguments.set).data.build()  # encode before several runs want it
+    data = load_config(arguments.run, arguments.set).data
+    data.build()  # encode before several runs want it
     budgets = [int(word) for word in arguments.budgets.split(",")]
     variants = _chosen(arguments.variants)
     cells = [
@@ -154,10 +160,11 @@ def main() -> None:
     results = {
         "command": typed_command("benchmarks.cce.probes"), "environment": facts, "rows": rows
     }  # fmt: skip
+    planted = isinstance(data, SyntheticConfig)
     page = results_page(
-        f"Probed clustering: {arguments.run.name}", results, table(rows, variants, budgets)
+        f"Probed clustering: {arguments.run.name}", results, table(rows, variants, budgets, planted)
     )
-    stem = results_stem(f"cce-probes-{arguments.run.stem}", facts)
+    stem = results_stem(f"cce-probes-{arguments.name or arguments.run.stem}", facts)
     write_results(arguments.out / stem, results, page)
 
 
@@ -173,17 +180,29 @@ def _chosen(text: str) -> list[str]:
     return [name for name in VARIANTS if name in found]
 
 
-def table(rows: list[dict[str, Any]], variants: list[str], budgets: list[int]) -> str:
-    """The results as Markdown."""
+def table(
+    rows: list[dict[str, Any]], variants: list[str], budgets: list[int], planted: bool
+) -> str:
+    """The results as Markdown.
+
+    Args:
+        rows: The cells.
+        variants: The variants, in their order.
+        budgets: The budgets, in their order.
+        planted: Whether the data is synthetic, so that its ids have planted clusters.
+    """
+    log = "The log is synthetic, and its ids have planted clusters. " if planted else ""
     seeds = sorted({row["seed"] for row in rows})
     lines = [
-        f"Test AUC at the best validation, mean (range) of the seeds {', '.join(map(str, seeds))}; "
-        "caps in parameters per table. CPU seconds and the peak of resident memory are means of "
+        f"{log}Test AUC at the best validation, mean (range) of the seeds "
+        f"{', '.join(map(str, seeds))}; caps in parameters per table. CPU seconds and the peak of "
+        "resident memory are means of "
         "whole runs at the first cap, visits the examples that probes read there, extra MB the "
-        "most of a probe's rows, moments and indices.\n",
+        "most of a probe's rows, moments and indices. Used are probes whose rows tables were "
+        "clustered by, of all runs at all caps.\n",
         f"| variant | {' | '.join(f'{budget:,}' for budget in budgets)} | CPU s | peak MB | "
-        "probe visits | extra MB | rates |",
-        "|---|" + "--:|" * (len(budgets) + 5),
+        "probe visits | extra MB | rates | used |",
+        "|---|" + "--:|" * (len(budgets) + 6),
     ]
     for variant in variants:
         found = [[row for row in rows if (row["variant"], row["budget"]) == (variant, budget)]
@@ -193,9 +212,12 @@ def table(rows: list[dict[str, Any]], variants: list[str], budgets: list[int]) -
         peak = statistics.mean(row["peak_bytes"] for row in first)
         visits = statistics.mean(row["probe_visits"] for row in first)
         rates = sorted({rate for row in first for rate in row["rates"]})
+        kept = [is_kept for cells in found for row in cells for is_kept in row["kept"]]
+        used = f"{sum(kept)} of {len(kept)}" if kept else ""
         lines.append(
             f"| {variant} | {' | '.join(map(_spread, found))} | {seconds:.0f} | {peak / 1e6:.0f} | "
-            f"{visits:,.0f} | {first[0]['probe_bytes'] / 1e6:.2f} | {' '.join(map(str, rates))} |"
+            f"{visits:,.0f} | {first[0]['probe_bytes'] / 1e6:.2f} | {' '.join(map(str, rates))} | "
+            f"{used} |"
         )
     return "\n".join(lines) + "\n"
 

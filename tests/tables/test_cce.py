@@ -136,6 +136,26 @@ def test_the_batch_does_not_change_the_result(shared):
         assert all(torch.equal(other[name], value) for name, value in results[0].items())
 
 
+@pytest.mark.parametrize("method", ["cce", "circular"])
+def test_k_means_of_a_clustering_stops_at_a_tolerance(method):
+    spec = TableSpec("ad", num_rows=2_000, dim=8)
+    table = build_table(method, spec, max_params=128, columns=4, seed=1)
+
+    def clustered(**options):
+        again = copy.deepcopy(table)
+        again.plan_recluster(**options).write()  # apply() may warn of collapse
+        return again.weight.detach()
+
+    loose = clustered(tolerance=0.1)
+    few = [clustered(iterations=number) for number in range(1, 20)]
+    for column in (slice(low, low + 2) for low in range(0, 8, 2)):  # each stops by itself
+        assert any(torch.equal(loose[:, column], weight[:, column]) for weight in few)
+    assert not torch.equal(loose, clustered())
+    assert torch.equal(clustered(tolerance=0.0), clustered())
+    with pytest.raises(ConfigError, match="tolerance must be >= 0 and < 1, but got 1"):
+        clustered(tolerance=1.0)
+
+
 def test_the_seed_decides_the_clustering():
     one, same, other = (CCETable(SPEC, num_buckets=16, seed=s) for s in (1, 1, 2))
     other.load_state_dict(one.state_dict())

@@ -46,6 +46,16 @@ def test_more_codes_err_less():
     assert errors[-1] < 1e-10
 
 
+def test_k_means_stops_at_a_tolerance():
+    table = FullTable(TableSpec("ad", num_rows=500, dim=4))
+    loose, exact = (quantize(table, columns=2, codes=16, tolerance=t) for t in (0.1, 0.0))
+    few = [quantize(table, columns=2, codes=16, iterations=number) for number in range(1, 20)]
+    # Each column stops by itself.
+    for column in (slice(0, 2), slice(2, 4)):
+        assert any(torch.equal(loose.weight[:, column], q.weight[:, column]) for q in few)
+    assert not torch.equal(loose.weight, exact.weight)
+
+
 def test_any_table_can_be_quantized_and_is_one_again():
     full = FullTable(TableSpec("item", 400, 8, dtype=torch.bfloat16))
     table = outsize.quantize(full, columns=2, codes=1000)

@@ -105,20 +105,8 @@ def table(results: dict[str, Any]) -> str:
             f"| {row['batch_size']:,} | {row['optimizer']} | {_rate(row, 'plain')} | "
             f"{_rate(row, 'outsize')} | {row['speed_up']:.2f}× |"
         )
-    lines += [
-        "\nWhat rows (look-up, gradients of rows, update) add to a step on given vectors, by "
-        "row-wise Adagrad; and what they take alone.\n",
-        "| batch | step | step on given vectors | share of rows | rows alone | their share |",
-        "|--:|--:|--:|--:|--:|--:|",
-    ]
-    for row in results["rows"]:
-        step, dense, rows = (
-            f"{row[n]['median_s'] * 1e3:.2f} ms" for n in ("step", "dense", "rows")
-        )
-        lines.append(
-            f"| {row['batch_size']:,} | {step} | {dense} | {row['share']:.1%} | {rows} | "
-            f"{row['share_alone']:.1%} |"
-        )
+    if "rows" in results:  # older results have none
+        lines += _rows_lines(results["rows"])
     lines += [
         "\nWhat data and loop (schedules, checks, clipping, logging) add to a bare step on batches "
         "in memory. On a GPU, a thread makes batches ahead.\n",
@@ -129,6 +117,24 @@ def table(results: dict[str, Any]) -> str:
         cells = [f"{row[name]['median_s'] * 1e3:.2f} ms" for name in ("loop", "bare", "data")]
         lines.append(f"| {row['batch_size']:,} | {' | '.join(cells)} | {row['share']:.1%} |")
     return "\n".join(lines) + "\n"
+
+
+def _rows_lines(results: list[dict[str, Any]]) -> list[str]:
+    lines = [
+        "\nWhat rows (look-up, gradients of rows, update) add to a step on given vectors, by "
+        "row-wise Adagrad; and what they take alone.\n",
+        "| batch | step | step on given vectors | share of rows | rows alone | their share |",
+        "|--:|--:|--:|--:|--:|--:|",
+    ]
+    for row in results:
+        step, dense, rows = (
+            f"{row[n]['median_s'] * 1e3:.2f} ms" for n in ("step", "dense", "rows")
+        )
+        lines.append(
+            f"| {row['batch_size']:,} | {step} | {dense} | {row['share']:.1%} | {rows} | "
+            f"{row['share_alone']:.1%} |"
+        )
+    return lines
 
 
 def _speed(

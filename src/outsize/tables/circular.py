@@ -101,6 +101,7 @@ class CircularTable(EmbeddingTable):
         counts: Int64[Tensor, " num_rows"] | None = None,
         *,
         iterations: int = ITERATIONS,
+        tolerance: float = 0.0,
         progress: bool = False,
     ) -> PlannedRecluster:
         def rewrite() -> dict[str, Tensor]:
@@ -114,6 +115,7 @@ class CircularTable(EmbeddingTable):
                 seed=seed,
                 iterations=iterations,
                 progress=progress,
+                tolerance=tolerance,
             )
             pointers = nearest_pointers(self._others, fitted.codes, self.pointers)
             means = self._means(fitted.ids, fitted.weights, unpack(pointers[fitted.ids]))

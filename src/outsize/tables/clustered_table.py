@@ -85,6 +85,7 @@ class ClusteredTable(ComposedTable):
         vectors: Float[Tensor, "num_rows dim"] | None = None,
         helper: bool = True,
         iterations: int = ITERATIONS,
+        tolerance: float = 0.0,
         batch_rows: int = CHUNK_POINTS,
         progress: bool = False,
     ) -> ReclusterReport:
@@ -102,6 +103,8 @@ class ClusteredTable(ComposedTable):
             helper: Whether half of the rows are a helper from now on. Without one, as many rows
                 become codes as pointers of their type can name: usually all.
             iterations: Maximum number of k-means iterations.
+            tolerance: k-means also stops when an iteration lowers its error by no more than this
+                share of it; 0 to go on until no assignment changes.
             batch_rows: Ids per batch of the assignment; the result does not depend on it.
             progress: Show a progress bar on standard error.
         """
@@ -111,6 +114,7 @@ class ClusteredTable(ComposedTable):
             vectors=vectors,
             helper=helper,
             iterations=iterations,
+            tolerance=tolerance,
             batch_rows=batch_rows,
             progress=progress,
         ).apply()
@@ -123,6 +127,7 @@ class ClusteredTable(ComposedTable):
         vectors: Float[Tensor, "num_rows dim"] | None = None,
         helper: bool = True,
         iterations: int = ITERATIONS,
+        tolerance: float = 0.0,
         batch_rows: int = CHUNK_POINTS,
         progress: bool = False,
     ) -> PlannedRecluster:
@@ -134,7 +139,9 @@ class ClusteredTable(ComposedTable):
 
         def rewrite() -> dict[str, Tensor]:
             points_of = self._points_of if vectors is None else self._points_in(vectors)
-            return self._clustered(points_of, counts, num_main, iterations, batch_rows, progress)
+            return self._clustered(
+                points_of, counts, num_main, iterations, batch_rows, progress, tolerance
+            )
 
         def errors(changed: dict[str, Tensor]) -> tuple[float, float]:
             ids = report_ids(self.spec, self.weight.device)
@@ -208,6 +215,7 @@ class ClusteredTable(ComposedTable):
         iterations: int,
         batch_rows: int,
         progress: bool,
+        tolerance: float = 0.0,
     ) -> dict[str, Tensor]:
         """The parameters and buffers of this table after clustering the points of all ids."""
         fitted = fit_codes(
@@ -220,6 +228,7 @@ class ClusteredTable(ComposedTable):
             iterations=iterations,
             progress=progress,
             points_per_id=self._pool,
+            tolerance=tolerance,
         )
         pointers = nearest_pointers(points_of, fitted.codes, self._blank_pointers(), batch_rows)
         return self._rewritten(fitted.codes, pointers, num_main, counts)

@@ -126,6 +126,7 @@ def quantize(
     *,
     counts: Int64[Tensor, " num_rows"] | None = None,
     iterations: int = ITERATIONS,
+    tolerance: float = 0.0,
     seed: int = 0,
     progress: bool = False,
 ) -> QuantizedTable:
@@ -139,6 +140,8 @@ def quantize(
             id has its own.
         counts: How often each id occurs; frequent ids are then represented more exactly.
         iterations: Maximum number of k-means iterations.
+        tolerance: k-means also stops when an iteration lowers its error by no more than this share
+            of it; 0 to go on until no assignment changes.
         seed: Seed of the clustering.
         progress: Show a progress bar on standard error.
     """
@@ -170,6 +173,7 @@ def quantize(
         seed=seed,
         iterations=iterations,
         progress=progress,
+        tolerance=tolerance,
     )
     pointers = nearest_pointers(points_of, fitted.codes, like)
     centroids = unstack_columns(fitted.codes, spec.dim)

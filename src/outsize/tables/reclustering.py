@@ -94,6 +94,7 @@ def fit_codes(
     iterations: int,
     progress: bool,
     points_per_id: int = 1,
+    tolerance: float = 0.0,
 ) -> Fitted:
     """Cluster the points of a sample of ids, with at most 256 points per code.
 
@@ -107,6 +108,7 @@ def fit_codes(
         iterations: Maximum number of k-means iterations.
         progress: Show a progress bar on standard error.
         points_per_id: Points per id in each group.
+        tolerance: As in `outsize.clustering.kmeans`.
     """
     most = -(-POINTS_PER_CLUSTER * num_codes // points_per_id)
     ids, weights = ids_to_cluster(spec, counts, most, seed)
@@ -119,6 +121,7 @@ def fit_codes(
         seed=seed,
         max_points_per_cluster=POINTS_PER_CLUSTER,
         progress=progress,
+        tolerance=tolerance,
     )
     return Fitted(clustering.centroids, ids, weights)
 

@@ -22,7 +22,7 @@ from outsize.tables.clustered_table import ClusteredTable
 from outsize.tables.saved_tables import SavedTables
 from outsize.training.probe_config import ProbeConfig
 from outsize.training.probe_gain import Losses, losses_of
-from outsize.training.probe_rate import choose_rate, tried_ids
+from outsize.training.probe_rate import RATES, choose_rate, tried_ids
 from outsize.training.tasks import Task
 
 
@@ -38,8 +38,9 @@ class ProbeReport:
         extra_bytes: The most memory of rows, moments and indices, per rank.
         seconds: Elapsed time.
         kept: Whether tables were clustered by the rows, and not by their own vectors.
-        gained: How much lower the clustering made the loss of validation, where it was asked.
-        gained_in_training: How much lower the loss of training.
+        gained: How much lower the loss of validation is than after a clustering without the rows,
+            where the two are compared.
+        gained_in_training: How much lower the loss of training is.
     """
 
     blocks: int
@@ -109,14 +110,15 @@ def recluster_probed(
     devices = [task.device] if task.device.type == "cuda" else []
     with torch.random.fork_rng(devices), task.frozen():
         _seed(task.device, seed)
-        before = losses_of(task, step) if reads_again and task.validates_loss else None
         probe.rate = config.rate or choose_rate(probe, tried, trained.loss_after)
         for number in range(probe.num_blocks):
             with probe.block(number) as block:
                 for _ in range(config.passes):
                     trained.train(block)
     task.raise_if_flawed()
-    clustered = _clustered(probe, task, step, optimizer, before)
+    is_compared = reads_again and task.validates_loss
+    at_best_rate = config.rate is None and probe.rate < RATES[-1]
+    clustered = _clustered(probe, task, step, optimizer, is_compared, at_best_rate)
     extra = sum(use.total_bytes for use in probe.memory_by_table().values())
     gain = clustered.gain
     return clustered.reports, ProbeReport(
@@ -142,20 +144,33 @@ class _Clustered(NamedTuple):
 
 
 def _clustered(
-    probe: Probe, task: Task[Any], step: int, optimizer: Optimizer, before: Losses | None
+    probe: Probe,
+    task: Task[Any],
+    step: int,
+    optimizer: Optimizer,
+    is_compared: bool,
+    at_best_rate: bool,
 ) -> _Clustered:
-    """Cluster tables by the rows of a probe; by their own vectors if its gain does not hold."""
-    if before is None:
+    """Cluster tables by the rows of a probe; if it is compared, by what is better of two.
+
+    The other is a clustering by the tables' own vectors, which is done anew if it is better: so
+    only one copy of the tables is needed.
+    """
+    if not is_compared:
         return _Clustered(probe.apply(optimizer))
     saved = SavedTables(tables_of(task).values(), optimizer)
-    reports = probe.apply(optimizer)
     try:
+        task.recluster(step, optimizer)
         with task.frozen():
-            gain = losses_of(task, step).below(before)
+            without = losses_of(task, step)
+        saved.restore()
+        reports = probe.apply(optimizer)
+        with task.frozen():
+            gain = losses_of(task, step).below(without)
     except BaseException:
         saved.restore()
         raise
-    if gain.holds:
+    if gain.holds(at_best_rate):
         return _Clustered(reports, True, gain, saved.num_bytes)
     saved.restore()
     return _Clustered(task.recluster(step, optimizer), False, gain, saved.num_bytes)
