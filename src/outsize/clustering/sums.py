@@ -15,6 +15,7 @@ from outsize.kernels.compiled import compiled, is_worthwhile
 from outsize.kernels.threads import num_parts, run_parts
 
 _LEAST_NUMBERS = 1 << 16  # below, torch is as fast
+_LEAST_DIM = 32  # below, whether a cluster is a thread's own costs more than to add a point to it
 Sums = tuple[Float64[Tensor, "*columns k"], Float64[Tensor, "*columns k dim"]]
 
 
@@ -47,7 +48,7 @@ def _compiled_sums(
     code: Any, points: Float[Tensor, "n dim"], weights: Float64[Tensor, " n"], num_clusters: int
 ) -> Callable[[Int64[Tensor, " n"]], Sums]:
     """`prepare_sums` in one pass over the points, with the same rounding."""
-    parts = num_parts(points.numel(), _LEAST_NUMBERS)
+    parts = num_parts(points.numel(), _LEAST_NUMBERS) if points.shape[1] >= _LEAST_DIM else 1
     inputs = array(points), array(weights.contiguous())
 
     def sums(labels: Int64[Tensor, " n"]) -> Sums:
