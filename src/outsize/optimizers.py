@@ -142,7 +142,7 @@ class RowOptimizer(Optimizer, ABC):
     def _bind(self) -> UpdateRule:
         """Have the store apply updates with the current settings; returns the rule."""
         rule = self.rule()
-        if self._compiled and rule.has_kernel:
+        if self._compiled and rule.kernel_settings() is not None:
             rule = replace(rule, compiled=True)
         self.store.bind(rule)
         return rule

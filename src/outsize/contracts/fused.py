@@ -125,13 +125,10 @@ class FusedRows:
     def _train_in_place(
         self, group: int, ids: Tensor, bags: Bags | None, gradients: Tensor
     ) -> bool:
-        rule, table = self._rule(), self._in_place(group)
-        return (
-            table is not None
-            and rule.compiled
-            and rule.has_kernel
-            and train_rows(table, rule.kernel_settings(), ids, bags, gradients)
-        )
+        rule, table = self._rule().compiled_rule(), self._in_place(group)
+        if rule is None or table is None:
+            return False
+        return train_rows(table, rule, ids, bags, gradients)
 
     def finish_step(self) -> None:
         """End a step: the next backward pass may update rows again."""

@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Float, Int32, Int64
 from torch import Tensor
 
-from outsize.kernels.rows.in_place import mean_squares, step_in_place, update_in_place
+from outsize.kernels.rows.in_place import Rule, mean_squares, step_in_place, update_in_place
 from outsize.kernels.rows.rule_numbers_numba import ADAGRAD, ADAM, ROW_ADAGRAD, SGD
 
 RowState = Mapping[str, Float[Tensor, "n width"]]
@@ -37,13 +37,11 @@ class UpdateRule(ABC):
         learning_rate: Step size.
         compiled: Use a compiled kernel where there is one.
         merges_batches: Whether the rule accepts gradients summed over several batches.
-        has_kernel: Whether the rule implements `kernel_settings`.
     """
 
     learning_rate: float
     compiled: bool = field(default=False, kw_only=True, repr=False, compare=False)
     merges_batches: ClassVar[bool] = True
-    has_kernel: ClassVar[bool] = False
 
     def state_widths(self, dim: int) -> dict[str, int]:
         """Name → width of the optimizer state of a row of width `dim`."""
@@ -74,12 +72,12 @@ class UpdateRule(ABC):
             squares: The sum of `square(g)` over those batches; `None` for a single batch.
         """
 
-    def kernel_settings(self) -> tuple[int, tuple[float, ...]]:
+    def kernel_settings(self) -> Rule | None:
         """The number of this rule (`rule_numbers_numba`), and the settings its kernel takes.
 
-        The state is passed in the order of `state_widths`.
+        `None` if it has no kernel. The state is passed in the order of `state_widths`.
         """
-        raise NotImplementedError
+        return None
 
     def update(
         self,
@@ -104,27 +102,25 @@ class UpdateRule(ABC):
             ticks: The increments of their clocks.
             squares: As for `step`.
         """
-        return (
-            self.compiled
-            and self.has_kernel
-            and update_in_place(
-                self.kernel_settings(), rows, state, clocks, places, gradients, ticks, squares
-            )
+        rule = self.compiled_rule()
+        return rule is not None and update_in_place(
+            rule, rows, state, clocks, places, gradients, ticks, squares
         )
+
+    def compiled_rule(self) -> Rule | None:
+        """`kernel_settings` of a compiled rule; `None` if kernels are not to be used."""
+        return self.kernel_settings() if self.compiled else None
 
     def _step_compiled(
         self, rows: Tensor, state: RowState, gradients: Tensor, squares: Tensor | None
     ) -> bool:
-        return self.compiled and step_in_place(
-            self.kernel_settings(), rows, state, gradients, squares
-        )
+        rule = self.compiled_rule()
+        return rule is not None and step_in_place(rule, rows, state, gradients, squares)
 
 
 @dataclass(frozen=True)
 class SGDRule(UpdateRule):
     """row ← row − η·g."""
-
-    has_kernel: ClassVar[bool] = True
 
     def step(  # noqa: D102
         self,
@@ -136,7 +132,7 @@ class SGDRule(UpdateRule):
         if not self._step_compiled(rows, state, gradients, squares):
             rows.sub_(gradients, alpha=self.learning_rate)
 
-    def kernel_settings(self) -> tuple[int, tuple[float, ...]]:  # noqa: D102
+    def kernel_settings(self) -> Rule:  # noqa: D102
         return SGD, (self.learning_rate,)
 
 
@@ -156,7 +152,6 @@ class AdagradRule(UpdateRule):
     eps: float = 1e-10
     initial_sum: float = 0.0
     row_wise: bool = False
-    has_kernel: ClassVar[bool] = True
 
     def state_widths(self, dim: int) -> dict[str, int]:  # noqa: D102
         return {"sum": 1 if self.row_wise else dim}
@@ -184,7 +179,7 @@ class AdagradRule(UpdateRule):
         total = state["sum"].add_(self.square(gradients) if squares is None else squares)
         rows.addcdiv_(gradients, total.sqrt().add_(self.eps), value=-self.learning_rate)
 
-    def kernel_settings(self) -> tuple[int, tuple[float, ...]]:  # noqa: D102
+    def kernel_settings(self) -> Rule:  # noqa: D102
         return ROW_ADAGRAD if self.row_wise else ADAGRAD, (self.learning_rate, self.eps)
 
 
@@ -204,7 +199,6 @@ class AdamRule(UpdateRule):
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     merges_batches: ClassVar[bool] = False
-    has_kernel: ClassVar[bool] = True
 
     def state_widths(self, dim: int) -> dict[str, int]:  # noqa: D102
         return {"mean": dim, "variance": dim, "steps": 1}
@@ -228,6 +222,6 @@ class AdamRule(UpdateRule):
         denominator = (variance / correction_2).sqrt_().add_(self.eps)
         rows.addcdiv_(mean / correction_1, denominator, value=-self.learning_rate)
 
-    def kernel_settings(self) -> tuple[int, tuple[float, ...]]:  # noqa: D102
+    def kernel_settings(self) -> Rule:  # noqa: D102
         betas = (s for b in self.betas for s in (b, 1.0 - b))
         return ADAM, (self.learning_rate, self.eps, *betas)
