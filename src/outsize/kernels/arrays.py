@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-_held = threading.local()
+_held, _arrays = threading.local(), threading.local()
 _PLAIN_TYPES = (Tensor, nn.Parameter)
 
 
@@ -43,6 +43,17 @@ def scratch(name: str, num: int, dtype: torch.dtype = torch.float32) -> Tensor:
         held = torch.empty(max(num, 1) * 5 // 4, dtype=dtype)
         setattr(_held, name, held)
     return held[:num]
+
+
+def scratch_array(name: str, dtype: Any, *shape: int) -> Any:
+    """An array of this thread that the next call with the same name and shape returns again.
+
+    It is quicker than `scratch` where shapes seldom change.
+    """
+    found = _arrays.__dict__.get(name)
+    if found is None or found.shape != shape:
+        found = _arrays.__dict__[name] = np.empty(shape, dtype=dtype)
+    return found
 
 
 def array(tensor: Tensor) -> Any:

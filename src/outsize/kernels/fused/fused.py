@@ -6,7 +6,6 @@ the reference and do the work where kernels cannot: sums are taken in the same o
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -23,6 +22,7 @@ from outsize.kernels.arrays import (
     empty,
     is_plain,
     is_plain_float,
+    scratch_array,
 )
 from outsize.kernels.compiled import compiled, is_worthwhile
 from outsize.kernels.distinct.distinct import LEAST_IDS
@@ -36,7 +36,6 @@ _BUCKET_IDS = 4096
 _MOST_BUCKET_BITS = 12
 _MOST_BITS = 31
 _PADDING = 176  # arrays a power of two apart would share few lines of the processor's cache
-_held = threading.local()
 _LINE = 32  # counters; two parts must not write to one cache line
 _LARGEST = torch.finfo(torch.float32).max
 _FACTOR = 0x9E3779B1  # an odd number near 2³² divided by the golden ratio
@@ -134,9 +133,9 @@ def train_rows(
     bucket_bits = min((n // _BUCKET_IDS).bit_length(), _MOST_BUCKET_BITS, bits)
     num_buckets, digits = 1 << bucket_bits, 1 << (bits - bucket_bits + 1) // 2
     factor, inverse = _factors(bits)
-    counts = _memory("counts", np.uint32, 2, parts, max(num_buckets, _LINE))
-    edges = _memory("edges", np.int32, num_buckets + 2)
-    words = _memory("words", np.uint64, n)
+    counts = scratch_array("counts", np.uint32, 2, parts, max(num_buckets, _LINE))
+    edges = scratch_array("edges", np.int32, num_buckets + 2)
+    words = scratch_array("words", np.uint64, n)
     given = (array(ids.contiguous()), table.start, factor, bits, bucket_bits)
     run_parts(buckets.count_buckets, parts, *given, counts[0])
     run_parts(buckets.fill_buckets, parts, *given, counts[0], counts[1], edges, words)
@@ -150,11 +149,11 @@ def train_rows(
         empty(0, dtype=torch.int32) if lines is None else array(lines),
         empty(0) if scales is None else array(scales),
         words, edges[:-1], inverse, bits, bucket_bits, gather._BLOCK,
-        _memory("digits", np.uint32, parts, 2, digits),
-        _memory("spare", np.uint64, parts, most),
-        _memory("rows", np.int64, parts, most),
-        _memory("places", np.int32, parts, 4, most),
-        _memory("totals", np.float32, parts, 2, max(dim, _LINE)),
+        scratch_array("digits", np.uint32, parts, 2, digits),
+        scratch_array("spare", np.uint64, parts, most),
+        scratch_array("rows", np.int64, parts, most),
+        scratch_array("places", np.int32, parts, 4, most),
+        scratch_array("totals", np.float32, parts, 2, max(dim, _LINE)),
         np.zeros(1, dtype=np.int64),
     )  # fmt: skip
     return True
@@ -165,14 +164,6 @@ def _factors(bits: int) -> tuple[np.uint64, np.uint64]:
     """An odd factor of at most so many bits, and the one that undoes it modulo 2^bits."""
     factor = _FACTOR & ((1 << bits) - 1) | 1
     return np.uint64(factor), np.uint64(pow(factor, -1, 1 << bits))
-
-
-def _memory(name: str, dtype: Any, *shape: int) -> Any:
-    """An array of this thread that the next call with the same name and shape returns again."""
-    held = _held.__dict__.get(name)
-    if held is None or held.shape != shape:
-        held = _held.__dict__[name] = np.empty(shape, dtype=dtype)
-    return held
 
 
 def _is_small(kernels: Any, gradients: Tensor, parts: int, n: int, scales: Tensor | None) -> bool:
