@@ -2,7 +2,7 @@
 
 A step allocates some tensors of megabytes and frees them at its end. The C library of Linux gives
 memory at the end of its heap back to the system beyond a threshold, and the next step gets it back
-page by page, each cleared first: for rows in stores this was a quarter of a step's processor time.
+page by page, each cleared first: thousands of page faults in a step of rows in stores.
 
 glibc raises the threshold by itself, to twice the largest block that was freed, and at most to
 64 MB. One block that is freed at the start makes that the threshold from then on. Thresholds that

@@ -28,7 +28,7 @@ def small_pieces(monkeypatch):
     monkeypatch.setenv("OUTSIZE_KERNELS", "numba")
     monkeypatch.setattr(module, "_BUCKET_IDS", 16)
     monkeypatch.setattr(module, "_LEAST_PER_THREAD", 8)
-    monkeypatch.setattr(gather, "_BLOCK", 8)
+    monkeypatch.setattr(gather, "BLOCK", 8)
 
 
 def make_table(rule, num_rows, dim, start=0):

@@ -13,7 +13,7 @@ pytest.importorskip("numba")
 @pytest.fixture(autouse=True)
 def compiled_for_any_size(monkeypatch):
     monkeypatch.setenv("OUTSIZE_KERNELS", "numba")
-    monkeypatch.setattr(module, "_BLOCK", 64)
+    monkeypatch.setattr(module, "BLOCK", 64)
 
 
 def make(seed, num_ids, num_rows, dim):

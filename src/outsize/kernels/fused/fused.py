@@ -35,7 +35,6 @@ _LEAST_PER_THREAD = 2048  # ids
 _BUCKET_IDS = 4096
 _MOST_BUCKET_BITS = 12
 _MOST_BITS = 31
-_PADDING = 176  # arrays a power of two apart would share few lines of the processor's cache
 _LINE = 32  # counters; two parts must not write to one cache line
 _LARGEST = torch.finfo(torch.float32).max
 _FACTOR = 0x9E3779B1  # an odd number near 2³² divided by the golden ratio
@@ -139,7 +138,7 @@ def train_rows(
     given = (array(ids.contiguous()), table.start, factor, bits, bucket_bits)
     run_parts(buckets.count_buckets, parts, *given, counts[0])
     run_parts(buckets.fill_buckets, parts, *given, counts[0], counts[1], edges, words)
-    most = (1 << int(edges[-1]).bit_length()) + _PADDING  # ids of a bucket; seldom changes
+    most = 1 << int(edges[-1]).bit_length()  # ids of a bucket; a power of two seldom changes
     parts = min(parts, num_buckets)
     number, settings = rule
     lines = None if bags is None else bags.lines()
@@ -148,7 +147,7 @@ def train_rows(
         array(table.clocks), settings_array(settings), array(gradients),
         empty(0, dtype=torch.int32) if lines is None else array(lines),
         empty(0) if scales is None else array(scales),
-        words, edges[:-1], inverse, bits, bucket_bits, gather._BLOCK,
+        words, edges[:-1], inverse, bits, bucket_bits, gather.BLOCK,
         scratch_array("digits", np.uint32, parts, 2, digits),
         scratch_array("spare", np.uint64, parts, most),
         scratch_array("rows", np.int64, parts, most),

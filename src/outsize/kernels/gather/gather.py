@@ -20,7 +20,7 @@ from outsize.kernels.compiled import compiled, is_worthwhile
 from outsize.kernels.distinct.distinct import LEAST_IDS, Distinct, Places
 from outsize.kernels.threads import num_parts, run_parts
 
-_BLOCK = 2048  # occurrences that one thread sums in order
+BLOCK = 2048  # occurrences that one thread sums in order
 _LEAST_NUMBERS = 1 << 15  # per thread
 
 
@@ -161,16 +161,16 @@ def _sum(kernels: Any, gradients: Tensor, places: Places, bags: Bags | None, reu
     n, dim = places.order.shape[0], gradients.shape[1]
     num_rows, parts = places.starts.shape[0] - 1, num_parts(n * dim, _LEAST_NUMBERS)
     new = scratch("total", num_rows * dim) if reuse else torch.empty(num_rows * dim)
-    total, carried = new.view(num_rows, dim), torch.empty(n // _BLOCK + parts + 1, dim)
+    total, carried = new.view(num_rows, dim), torch.empty(n // BLOCK + parts + 1, dim)
     lines = empty(0, dtype=torch.int32) if bags is None else array(bags.lines())
     starts = array(places.starts)
     run_parts(
         kernels.sum_by_row, parts, array(gradients),
-        array(places.order), starts, num_rows, lines, _scales(bags), _BLOCK,
+        array(places.order), starts, num_rows, lines, _scales(bags), BLOCK,
         array(total), array(carried),
     )  # fmt: skip
     if parts > 1:
-        kernels.add_carried(parts, starts, num_rows, _BLOCK, array(total), array(carried))
+        kernels.add_carried(parts, starts, num_rows, BLOCK, array(total), array(carried))
     return total
 
 
