@@ -81,6 +81,22 @@ def test_rows_of_16_bits_are_rounded_as_in_separate_steps(kernels):
     assert torch.equal(ours.rows(0), staged.rows(0))
 
 
+def test_an_empty_batch_changes_nothing(kernels):
+    store = outsize.LocalStore(SPECS[:2])
+    rows = outsize.RowAdagrad(store, learning_rate=0.1, fused=True)
+    embeddings = outsize.EmbeddingCollection(
+        [outsize.FeatureSpec(n) for n in ("user", "item")], store
+    )
+    before = store.rows(0).clone()
+    none = torch.empty(0, dtype=torch.int64)
+    vectors = embeddings.stacked({"user": none, "item": none})
+    assert vectors.shape == (0, 2, 4)
+    vectors.sum().backward()
+    rows.step()
+    assert torch.equal(store.rows(0), before)
+    assert store.clocks.sum() == 0
+
+
 @pytest.fixture
 def setup():
     store = outsize.LocalStore(SPECS[:1])

@@ -229,9 +229,8 @@ def _fbgemm(shape: Shape, batches: Sequence[Mapping[str, Tensor]], gradient: Ten
         learning_rate=_RATE,
         device=torch.device("cpu"),
     )
-    bags.init_embedding_weights_uniform(
-        -_RATE, _RATE
-    )  # memory that was never written costs nothing
+    # Memory that was never written costs nothing to read.
+    bags.init_embedding_weights_uniform(-_RATE, _RATE)
     offsets = torch.arange(shape.num_tables * shape.batch_size + 1)
     wide = gradient.reshape(shape.batch_size, -1).contiguous()
     turn = cycle(batches)

@@ -64,7 +64,7 @@ def read_columns(
         vectors = fused.look_up_columns(columns, *limits)
         if vectors is None:
             (lines,) = fused.look_up([_ids_by_example(store, columns, selection)], [None])
-            vectors = lines.view(*shape, -1)
+            vectors = lines.view(*shape, lines.shape[1])
         return vectors
     found = distinct(_ids_by_example(store, columns, selection), store.layout.num_rows)
     (rows,) = _rows(store, found.ids, trains)
