@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -130,6 +131,15 @@ def test_an_id_out_of_range_names_where_it_occurred(make):
 def test_ids_of_another_type_are_refused(make):
     with pytest.raises(DataError, match="int64"):
         make([outsize.FeatureSpec("user")], SPECS[:1])({"user": torch.tensor([1.0])})
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize("make", [over_store, over_tables])
+@pytest.mark.parametrize("ids", [[1], np.ones(1, np.int64)])
+def test_what_is_no_tensor_is_refused(make, ids):
+    way_out = "feature 'user' has a .*: give a tensor of ids"
+    with pytest.raises(DataError, match=way_out):
+        make([outsize.FeatureSpec("user")], SPECS[:1])({"user": ids})
 
 
 def test_a_batch_that_does_not_fit_is_refused():
@@ -324,3 +334,19 @@ def test_rows_of_features_of_different_sizes_get_the_gradients_of_each():
         optimizer.step()
         rows[ragged] = torch.cat([embeddings.store.peek(torch.arange(70))[0]])
     torch.testing.assert_close(rows[True], rows[False])
+
+
+@pytest.mark.parametrize("make", [over_store, over_tables])
+def test_a_batch_of_no_features_has_no_vectors(make):
+    embeddings = make()
+    assert embeddings(INPUTS, only=[]) == {}
+    assert embeddings.ragged(INPUTS, only=[]) == {}
+
+
+def test_no_features_are_prefetched_as_nothing():
+    store = outsize.OverlappedStore(outsize.ShardedStore(SPECS[:1]))
+    embeddings = outsize.EmbeddingCollection(FEATURES[:1], store)
+    embeddings.prefetch(INPUTS, only=[])
+    assert embeddings(INPUTS, only=[]) == {}
+    embeddings.prefetch(INPUTS)
+    assert embeddings(INPUTS)["user"].shape == (3, 4)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int64
@@ -94,16 +95,16 @@ class EmbeddingCollection(nn.Module):
         Args:
             inputs: For each feature `(B,)` ids, `(B, L)` bags, flat `(values, offsets)`, a `Bag`,
                 or `Codes` if its table can encode ids.
-            only: Names of the features to read; all by default.
+            only: Names of the features to read, the same on all ranks; all by default. With none,
+                nothing is read.
 
         Returns:
             The pooled vectors `(B, dim)` of each feature.
         """
         selection = self._selection(only)
         found = self._read(inputs, selection)
-        if isinstance(found, Tensor):
-            return {f.name: found[:, i] for i, f in enumerate(selection.features)}
-        return {f.name: vector for f, vector in zip(selection.features, found, strict=True)}
+        vectors = found.unbind(1) if isinstance(found, Tensor) else found
+        return {f.name: vector for f, vector in zip(selection.features, vectors, strict=True)}
 
     def ragged(
         self, inputs: Mapping[str, FeatureInput], only: Sequence[str] | None = None
@@ -131,13 +132,15 @@ class EmbeddingCollection(nn.Module):
         """Say which batch will be read, if the store reads rows one batch ahead.
 
         Arguments as for `forward`, which then finds the rows of this batch already read. Batches
-        are read in the order in which they were prefetched, by all ranks alike. An invalid batch
+        are read in the order in which they were prefetched, the same on all ranks. An invalid batch
         raises when it is read. With other stores and with tables, nothing is done.
         """
         store = self.store
         if store is None or not store.reads_ahead:
             return
         selection = self._selection(only)
+        if not selection.features:
+            return
         try:
             bags = selection.bags(inputs, allow_codes=False, allow_ragged=True)
             lists = read_ids(store, bags, selection)
@@ -173,6 +176,7 @@ class EmbeddingCollection(nn.Module):
         optimizer: Optimizer | None = None,
         counts: Mapping[str, Int64[Tensor, " num_rows"]] | None = None,
         *,
+        tolerance: float = 0.0,
         progress: bool = False,
     ) -> dict[str, ReclusterReport]:
         """Recluster every table that supports it. If any fails on any rank, none is changed.
@@ -180,14 +184,19 @@ class EmbeddingCollection(nn.Module):
         Args:
             optimizer: The optimizer that trains the tables; its state for rewritten rows is reset.
             counts: For each table, how often each of its ids occurs, if known.
+            tolerance: k-means also stops when an iteration lowers its error by no more than this
+                share of it; 0 to go on until no assignment changes.
             progress: Show progress bars on standard error.
 
         Returns:
             The reports of the reclustered tables, by name.
         """
         known, tables = counts or {}, self._each_table()
+        options: dict[str, Any] = {"progress": progress}
+        if tolerance:  # tables of users may not know it
+            options["tolerance"] = tolerance
         plans = {
-            name: table.plan_recluster(optimizer, known.get(name), progress=progress)
+            name: table.plan_recluster(optimizer, known.get(name), **options)
             for name, table in tables.items()
         }
         reports: dict[str, ReclusterReport | None] = {}
@@ -196,7 +205,7 @@ class EmbeddingCollection(nn.Module):
             if plan is not None:
                 reports[name] = plan.apply()
             else:  # a user's table may implement `recluster` alone
-                reports[name] = table.recluster(optimizer, known.get(name), progress=progress)
+                reports[name] = table.recluster(optimizer, known.get(name), **options)
         return {name: report for name, report in reports.items() if report is not None}
 
     def raise_if_bad_ids(self) -> None:
@@ -256,6 +265,8 @@ class EmbeddingCollection(nn.Module):
         allow_ragged: bool = False,
     ) -> Float[Tensor, "batch features dim"] | list[Float[Tensor, "batch dim"]]:
         """The vectors of features: one tensor if one gather is enough, or one per feature."""
+        if not selection.features:
+            return []
         trains = self.training and torch.is_grad_enabled()
         with self._failing_on_all_ranks():
             if self.store is not None and self.store.layout.is_one_group:

@@ -36,7 +36,7 @@ class RowOptimizer(Optimizer, ABC):
         learning_rate: Step size; a scheduler may change `param_groups[0]["lr"]`.
         fused: Update rows in the backward pass, with the same result. `step` then only ends the
             step, and whatever needs the gradients of rows is refused: see
-            `outsize.contracts.fused`. For rows on the CPU in one process.
+            `outsize.contracts.fused`. For rows of a `LocalStore`.
         settings: The other settings of the update rule.
     """
 
@@ -117,7 +117,12 @@ class RowOptimizer(Optimizer, ABC):
         self._bind()
 
     def raise_if_non_finite(self) -> None:
-        """Raise if an update was refused on CUDA because it was non-finite (synchronizes once)."""
+        """Raise if an update was refused on CUDA because it was non-finite (synchronizes once).
+
+        With `fused`, all updates since were refused as well: rows are those before it.
+        """
+        if self._fused is not None:
+            self._fused.raise_if_non_finite()
         count = 0 if self._num_bad_rows is None else int(self._num_bad_rows)
         self._num_bad_rows = None
         if count:
@@ -126,11 +131,22 @@ class RowOptimizer(Optimizer, ABC):
                 "lower the learning rate, clip gradients, or look at the batch's inputs"
             )
 
+    def refresh_settings(self) -> None:
+        """Put the settings where updates captured in a CUDA graph read them; does not synchronize.
+
+        Call it before a replay, after a scheduler changed the learning rate; a backward pass that
+        is not replayed does it by itself.
+        """
+        self._bind()
+        if self._fused is not None:
+            self._fused.refresh_settings()
+
     def _refuse_non_finite(self, update: RowUpdate) -> RowUpdate:
         """Keep non-finite updates from rows: raise on the CPU; on CUDA zero and count them."""
         if not update.ids.is_cuda and all(is_finite(part) for part in update.gradients):
             return update
-        bad = torch.cat([~torch.isfinite(part).all(dim=1) for part in update.gradients]).sum()
+        largest = [torch.linalg.vector_norm(part, torch.inf, dim=1) for part in update.gradients]
+        bad = (~torch.cat(largest).isfinite()).sum()
         known = self._num_bad_rows
         self._num_bad_rows = bad if known is None else known + bad
         if not bad.is_cuda:
@@ -148,12 +164,12 @@ class RowOptimizer(Optimizer, ABC):
         return rule
 
     def _fuse(self) -> FusedRows:
-        none = torch.empty(0, dtype=torch.int64)
         store, layout = self.store, self.store.layout
+        none = store._no_ids()
         if store.lines_of(0, none, None) is None:
             raise ConfigError(
-                f"fused updates are for rows on the CPU in one process, not for this "
-                f"{type(store).__name__}: use a LocalStore on the CPU, or set fused=False"
+                f"fused updates are for rows in the memory of one process, not for this "
+                f"{type(store).__name__}: use a LocalStore, or set fused=False"
             )
 
         def update(group: int, ids: Tensor, gradients: Tensor) -> None:

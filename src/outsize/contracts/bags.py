@@ -154,7 +154,8 @@ def pool_features(
     if not bags:
         return []
     sizes = [bag.values.shape[0] for bag in bags]
-    if found.places is None or not all(map(is_sum, bags, poolings)):
+    is_listed = found.places is not None or found.runs is not None
+    if not is_listed or not all(map(is_sum, bags, poolings)):
         positions = found.inverse.split(sizes)
         return [
             pool_rows(rows.index_select(0, position), _offsets(bag), pooling, bag.weights)
@@ -170,7 +171,7 @@ def joined_bags(bags: Sequence[Bag], poolings: Sequence[Pooling]) -> Bags:
     for bag in bags:
         edges.append(_offsets(bag) + stop)
         stop += bag.values.shape[0]
-    joined = torch.cat([*edges, torch.tensor([stop], device=edges[0].device)])
+    joined = torch.cat([*edges, edges[0].new_full((1,), stop)])
     return Bags(joined, _scales(bags, poolings, joined))
 
 
@@ -191,9 +192,14 @@ def _scales(
         first, own = first + bag.batch_size, edges[first : first + bag.batch_size + 1]
         if pooling == "mean":
             counts = own.diff()
-            scales.append((1.0 / counts.float()).repeat_interleave(counts))
+            shares = 1.0 / counts.float()
+            if counts.is_cpu:
+                scales.append(shares.repeat_interleave(counts))
+            else:  # which would synchronize
+                lines = Bags(own - own[:1]).lines_of(bag.values.shape[0])
+                scales.append(shares.index_select(0, lines))
         elif bag.weights is None:
-            scales.append(torch.ones(bag.values.shape[0]))
+            scales.append(torch.ones(bag.values.shape[0], device=edges.device))
         else:
             scales.append(bag.weights.float())
     return torch.cat(scales)

@@ -59,12 +59,18 @@ class FeatureSelection:
         for feature in self.features:
             if feature.name not in inputs:
                 raise DataError(
-                    f"the batch has no feature {feature.name!r}, but the model reads it"
+                    f"the batch has no feature {feature.name!r}, but the model reads it: add "
+                    "it, or name the features to read with only="
                 )
             given = inputs[feature.name]
             if isinstance(given, tuple):
                 given = Bag(*given)
             bag = Bag(given) if isinstance(given, Tensor) else given
+            if not isinstance(bag, Bag | Codes):
+                raise DataError(
+                    f"feature {feature.name!r} has a {type(bag).__name__}: give a tensor of ids, "
+                    "(values, offsets) or a Bag"
+                )
             if isinstance(bag, Codes) and not allow_codes:
                 raise DataError(
                     f"feature {feature.name!r} has codes, but its rows live in a store: give ids"

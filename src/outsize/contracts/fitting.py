@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 _CHUNK_IDS = 1 << 16
 _HISTORY = 10
+_ITERATIONS = 40  # at most; each reads all rows at least once
 
 
 def fit_by_gradient(
     table: nn.Module,
     rows: Float[Tensor, "num_rows dim"],
     counts: Int64[Tensor, " num_rows"] | None = None,
-    iterations: int = 40,
 ) -> None:
     """Minimize the squared distance between the vectors of a table and given rows.
 
@@ -27,7 +27,6 @@ def fit_by_gradient(
             float32 and then rounded.
         rows: The vector that each id should have.
         counts: Weight of each id; 1 by default.
-        iterations: Maximum number of L-BFGS iterations; each reads all rows at least once.
     """
     dtype = next(table.parameters()).dtype
     if dtype.itemsize < 4:
@@ -35,7 +34,7 @@ def fit_by_gradient(
     parameters = [p for p in table.parameters() if p.requires_grad]
     optimizer = torch.optim.LBFGS(
         parameters,
-        max_iter=iterations,
+        max_iter=_ITERATIONS,
         history_size=_HISTORY,
         tolerance_grad=0,
         tolerance_change=0,

@@ -19,8 +19,8 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from outsize.errors import DataError, IdError
+from outsize.kernels.ids.checked import NONE, checked_ids
 
-_NONE = torch.iinfo(torch.int64).min
 _NUMBERS = count()
 _GUARDS: WeakValueDictionary[int, IdGuard] = WeakValueDictionary()
 
@@ -75,23 +75,28 @@ class IdGuard:
         if self._bounds is None or self._bounds.device != device:
             self._bounds = torch.tensor(self._limits, dtype=torch.int64, device=device)
             if device.type != "cpu":
-                self._worst = torch.full_like(self._bounds, _NONE)
+                self._worst = torch.full_like(self._bounds, NONE)
         return self._bounds
+
+    def worst(self) -> Int64[Tensor, " columns"]:
+        """The greatest bad id of each column so far, on the device of the last `prepare`.
+
+        A kernel that checks ids itself raises it to the ids that are out of bounds.
+        """
+        assert self._worst is not None, "prepare it for a device that flags ids"
+        return self._worst
 
     def _check(self, ids: Int64[Tensor, "n columns"]) -> Int64[Tensor, "n columns"]:
         if ids.is_meta:
             return ids
         if ids.device.type == "cpu" and self._are_inside(ids):
             return ids
-        bad = (ids < 0) | (ids >= self.prepare(ids.device))
-        if ids.device.type == "cpu":
-            column = int(bad.any(dim=0).nonzero()[0])
-            self._raise(column, int(ids[bad[:, column], column][0]))
-        if ids.shape[0]:
-            assert self._worst is not None
-            worst = torch.where(bad, ids, _NONE).amax(dim=0)
-            torch.maximum(self._worst, worst, out=self._worst)
-        return ids.masked_fill(bad, 0)
+        bounds = self.prepare(ids.device)
+        if ids.device.type != "cpu":
+            return checked_ids(ids, bounds, self.worst())
+        bad = (ids < 0) | (ids >= bounds)
+        column = int(bad.any(dim=0).nonzero()[0])
+        raise self._error(column, int(ids[bad[:, column], column][0]))
 
     def _are_inside(self, ids: Int64[Tensor, "n columns"]) -> bool:
         """Whether all ids are in range, in one pass."""
@@ -116,13 +121,13 @@ class IdGuard:
         if self._worst is None:
             return
         worst = self._worst.tolist()
-        self._worst.fill_(_NONE)
+        self._worst.fill_(NONE)
         for column, bad_id in enumerate(worst):
-            if bad_id != _NONE:
-                self._raise(column, bad_id)
+            if bad_id != NONE:
+                raise self._error(column, bad_id)
 
-    def _raise(self, column: int, bad_id: int) -> None:
-        raise IdError(
+    def _error(self, column: int, bad_id: int) -> IdError:
+        return IdError(
             f"{self._names[column]}: id {bad_id} is outside 0 … {self._limits[column] - 1}; "
             "increase num_rows, or map unknown ids to a row of their own"
         )

@@ -99,7 +99,8 @@ class RowStore(nn.Module, ABC):
         """Apply updates by this rule from now on.
 
         The first rule allocates its state. A later one must be of the same type with the same
-        state: it may only change settings such as the learning rate.
+        state: it may only change settings such as the learning rate. Another one raises a
+        `ConfigError` that names it.
         """
 
     @abstractmethod
@@ -212,7 +213,7 @@ class RowStore(nn.Module, ABC):
     def prefetch(self, ids: Int64[Tensor, " n"]) -> None:
         """Say what a later `checkout` will ask for; a store that `reads_ahead` starts to read it.
 
-        All ranks call it alike, in the order in which they check out. By default nothing is done.
+        All ranks call it, in the order in which they check out. By default nothing is done.
         """
 
     def fail_ahead(self, error: Exception) -> None:

@@ -61,7 +61,7 @@ def read_columns(
     shape = (columns[0].shape[0], len(columns))
     if trains and (fused := store.fused) is not None:
         limits = _limits(store, columns, selection)
-        vectors = fused.look_up_columns(columns, *limits)
+        vectors = fused.look_up_columns(columns, *limits, selection.guard)
         if vectors is None:
             (lines,) = fused.look_up([_ids_by_example(store, columns, selection)], [None])
             vectors = lines.view(*shape, lines.shape[1])

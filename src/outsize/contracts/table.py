@@ -80,6 +80,7 @@ class EmbeddingTable(nn.Module, ABC):
         optimizer: Optimizer | None = None,
         counts: Int64[Tensor, " num_rows"] | None = None,
         *,
+        tolerance: float = 0.0,
         progress: bool = False,
     ) -> ReclusterReport | None:
         """Reassign ids to shared rows by clustering, if the method can; otherwise do nothing.
@@ -89,9 +90,12 @@ class EmbeddingTable(nn.Module, ABC):
         Args:
             optimizer: The optimizer of this table; the moments of rewritten rows are reset.
             counts: How often each id occurs, if known.
+            tolerance: k-means also stops when an iteration lowers its error by no more than this
+                share of it; 0 to go on until no assignment changes.
             progress: Whether to show a progress bar on standard error.
         """
-        plan = self.plan_recluster(optimizer, counts, progress=progress)
+        options = {"tolerance": tolerance} if tolerance else {}  # what older tables do not know
+        plan = self.plan_recluster(optimizer, counts, progress=progress, **options)
         return None if plan is None else plan.apply()
 
     def plan_recluster(
@@ -99,6 +103,7 @@ class EmbeddingTable(nn.Module, ABC):
         optimizer: Optimizer | None = None,
         counts: Int64[Tensor, " num_rows"] | None = None,
         *,
+        tolerance: float = 0.0,
         progress: bool = False,
     ) -> PlannedRecluster | None:
         """Compute a reclustering without applying it, so that several tables can change together.

@@ -119,7 +119,8 @@ class PendingGradients:
                 group_ids, group_gradients = [empty.new_empty(0, dtype=torch.int64)], [empty]
             ids += group_ids
             gradients += group_gradients
-        all_ids = torch.cat(ids)
+        # The very tensor of a single read: a cache then knows where its rows are.
+        all_ids = ids[0] if len(ids) == 1 else torch.cat(ids)
         return RowUpdate(all_ids, tuple(gradients), torch.ones_like(all_ids))
 
 

@@ -14,15 +14,20 @@ _held, _arrays = threading.local(), threading.local()
 _PLAIN_TYPES = (Tensor, nn.Parameter)
 
 
-def is_plain(*tensors: Tensor) -> bool:
-    """Whether kernels can work on these tensors: on the CPU, and not traced or transformed."""
+def is_untraced(*tensors: Tensor) -> bool:
+    """Whether kernels may read these tensors: they are neither traced nor transformed."""
     if (
         torch.compiler.is_compiling()  # first: torch.compile cannot read the rest
         or torch._C._is_tracing()
         or torch._C._functorch.peek_interpreter_stack() is not None
     ):
         return False
-    return all(tensor.is_cpu and type(tensor) in _PLAIN_TYPES for tensor in tensors)
+    return all(type(tensor) in _PLAIN_TYPES for tensor in tensors)
+
+
+def is_plain(*tensors: Tensor) -> bool:
+    """Whether compiled kernels can work on these tensors: on the CPU, and untraced."""
+    return is_untraced(*tensors) and all(tensor.is_cpu for tensor in tensors)
 
 
 def is_plain_float(*tensors: Tensor) -> bool:

@@ -1,12 +1,30 @@
-"""Which kernels this installation can compile."""
+"""Which kernels this installation can compile, and which work they do."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
 from functools import cache
+
+from torch import Tensor
+
+from outsize.kernels.arrays import is_untraced
 
 
 @cache
 def has_triton() -> bool:
     """Whether Triton is installed, which compiles kernels for GPUs."""
     return importlib.util.find_spec("triton") is not None
+
+
+def uses_triton(*tensors: Tensor) -> bool:
+    """Whether Triton kernels work on these tensors: on CUDA, and not traced or transformed.
+
+    `OUTSIZE_KERNELS=torch` leaves all work to PyTorch.
+    """
+    return (
+        is_untraced(*tensors)
+        and all(tensor.is_cuda for tensor in tensors)
+        and os.environ.get("OUTSIZE_KERNELS") != "torch"
+        and has_triton()
+    )

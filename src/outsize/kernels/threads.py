@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any
 
@@ -119,3 +120,18 @@ def run_parts(function: Callable[..., Any], parts: int, *arguments: Any) -> None
         workers.jobs.put(job)
     job.work()
     job.finish()
+
+
+@contextmanager
+def torch_threads(number: int | None = None) -> Iterator[None]:
+    """Let torch use so many threads in the block, and as many as before after it.
+
+    Args:
+        number: The number; by default it stays, and the block may set it.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(number or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

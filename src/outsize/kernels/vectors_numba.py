@@ -1,8 +1,9 @@
-"""Eight float32 in one register, for kernels that work on short rows.
+"""A few float32 in one register, for kernels that work on short rows and pieces of rows.
 
 A loop over the elements of a short row costs more than the work in it: the compiler adds checks for
 overlapping memory and a remainder to every row. These vectors are those of LLVM, so every processor
-has them, in one register or in several; each element is rounded as a single number would be.
+has them, in one register or in several; each element is rounded as a single number would be. Most
+kernels use eight.
 
 Rows are read and written by their addresses: `address_of(rows) + 4 * (row * dim + column)`. Pass
 addresses, not arrays, to functions that are called per row: numba counts the references of an array
@@ -17,27 +18,27 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.core.datamodel import models
+from numba.core.imputils import impl_ret_borrowed
 from numba.extending import intrinsic, register_model
 
-LANES = 8
-_VECTOR = ir.VectorType(ir.FloatType(), LANES)
 _ALIGNMENT = 4  # bytes, of a float32: rows may start anywhere
 
 
 class Vector(types.Type):  # type: ignore[misc]
-    """The type of eight float32."""
+    """The type of a number of float32."""
 
-    def __init__(self) -> None:
-        super().__init__(name="float32x8")
+    def __init__(self, lanes: int) -> None:
+        super().__init__(name=f"float32x{lanes}")
+        self.in_llvm = ir.VectorType(ir.FloatType(), lanes)
 
 
-vector = Vector()
+vector = Vector(8)
 
 
 @register_model(Vector)
 class _VectorModel(models.PrimitiveModel):  # type: ignore[misc]
     def __init__(self, manager: Any, kind: Any) -> None:
-        super().__init__(manager, kind, _VECTOR)
+        super().__init__(manager, kind, kind.in_llvm)
 
 
 @intrinsic
@@ -51,34 +52,69 @@ def address_of(typing_context: Any, array: Any) -> Any:
     return types.int64(array), generate
 
 
-def _load(kind: Any, result: Any) -> Any:
+@intrinsic
+def unowned(typing_context: Any, array: Any) -> Any:
+    """The same array without an owner, whose references are not counted; the caller holds it."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        view = context.make_array(signature.args[0])(context, builder, arguments[0])
+        view.meminfo = view.meminfo.type(None)
+        view.parent = view.parent.type(None)
+        return impl_ret_borrowed(context, builder, signature.return_type, view._getvalue())
+
+    return array(array), generate
+
+
+def loader(result: Any, alignment: int = _ALIGNMENT) -> Any:
+    """A function that reads a number, or a vector, at an address."""
+
     def typed(typing_context: Any, address: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            place = builder.inttoptr(arguments[0], kind.as_pointer())
-            return builder.load(place, align=_ALIGNMENT)
+            place = builder.inttoptr(arguments[0], context.get_data_type(result).as_pointer())
+            return builder.load(place, align=alignment)
 
         return result(types.int64), generate
 
     return intrinsic(typed)
 
 
-def _store(kind: Any, value: Any) -> Any:
-    def typed(typing_context: Any, address: Any, given: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            place = builder.inttoptr(arguments[0], kind.as_pointer())
-            builder.store(arguments[1], place, align=_ALIGNMENT)
-            return context.get_dummy_value()
-
-        return types.void(types.int64, value), generate
-
-    return intrinsic(typed)
+load, load_16, load_4, load_1 = map(loader, (vector, Vector(16), Vector(4), Vector(1)))
+load_float, load_int32, load_int64 = map(loader, (types.float32, types.int32, types.int64))
+load_word = loader(types.uint64, alignment=1)  # from any byte on
 
 
-load, store = _load(_VECTOR, vector), _store(_VECTOR, vector)
-load_float = _load(ir.FloatType(), types.float32)
-store_float = _store(ir.FloatType(), types.float32)
-load_int32 = _load(ir.IntType(32), types.int32)
-load_int64 = _load(ir.IntType(64), types.int64)
+@intrinsic
+def load_like(typing_context: Any, address: Any, values: Any) -> Any:
+    """As many float32 as a vector has."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        place = builder.inttoptr(arguments[0], arguments[1].type.as_pointer())
+        return builder.load(place, align=_ALIGNMENT)
+
+    return values(types.int64, values), generate
+
+
+@intrinsic
+def store(typing_context: Any, address: Any, given: Any) -> Any:
+    """Write a vector, or one float32."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        place = builder.inttoptr(arguments[0], arguments[1].type.as_pointer())
+        builder.store(arguments[1], place, align=_ALIGNMENT)
+        return context.get_dummy_value()
+
+    kind = given if isinstance(given, Vector) else types.float32
+    return types.void(types.int64, kind), generate
+
+
+store_float = store
+
+
+def _repeated(builder: Any, number: Any, kind: ir.Type) -> Any:
+    blank = ir.Constant(kind, ir.Undefined)
+    one = builder.insert_element(blank, number, ir.IntType(32)(0))
+    lanes = ir.Constant(ir.VectorType(ir.IntType(32), kind.count), None)
+    return builder.shuffle_vector(one, blank, lanes)
 
 
 @intrinsic
@@ -86,13 +122,20 @@ def splat(typing_context: Any, value: Any) -> Any:
     """A vector of one float32, eight times."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        one = builder.insert_element(
-            ir.Constant(_VECTOR, ir.Undefined), arguments[0], ir.IntType(32)(0)
-        )
-        lanes = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
-        return builder.shuffle_vector(one, ir.Constant(_VECTOR, ir.Undefined), lanes)
+        return _repeated(builder, arguments[0], vector.in_llvm)
 
     return vector(types.float32), generate
+
+
+@intrinsic
+def scale(typing_context: Any, values: Any, factor: Any) -> Any:
+    """A vector times a number; a factor that is the constant 1 costs nothing."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        values, factor = arguments
+        return builder.fmul(values, _repeated(builder, factor, values.type))
+
+    return values(values, types.float32), generate
 
 
 @intrinsic
@@ -110,7 +153,7 @@ def _operation(name: str) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             return getattr(builder, name)(*arguments)
 
-        return vector(vector, vector), generate
+        return first(first, first), generate
 
     return intrinsic(typed)
 
@@ -124,7 +167,7 @@ def square_root(typing_context: Any, value: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         function = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(_VECTOR, [_VECTOR]), f"llvm.sqrt.v{LANES}f32"
+            builder.module, ir.FunctionType(vector.in_llvm, [vector.in_llvm]), "llvm.sqrt.v8f32"
         )
         return builder.call(function, arguments)
 

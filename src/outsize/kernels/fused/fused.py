@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from outsize.kernels.arrays import (
     is_plain_float,
     scratch_array,
 )
+from outsize.kernels.available import uses_triton
 from outsize.kernels.compiled import compiled, is_worthwhile
 from outsize.kernels.distinct.distinct import LEAST_IDS
 from outsize.kernels.gather import gather
@@ -49,12 +50,14 @@ class RowsInPlace:
         state: Optimizer state by name, a line per row.
         clocks: A clock per row.
         start: The store id of the first row.
+        seed: The seed of the store, for stochastic rounding.
     """
 
     rows: Float[Tensor, "rows dim"]
     state: Mapping[str, Float[Tensor, "rows _"]]
     clocks: Int32[Tensor, " rows"]
     start: int = 0
+    seed: int = 0
 
 
 def read_columns(
@@ -97,6 +100,7 @@ def train_rows(
     ids: Int64[Tensor, " n"],
     bags: Bags | None,
     gradients: Float[Tensor, "lines dim"],
+    squared_norm: Float[Tensor, ""] | None = None,
 ) -> bool:
     """Update the rows of a batch by the gradients of its lines, each row once.
 
@@ -109,6 +113,7 @@ def train_rows(
         ids: Store ids of the table.
         bags: How ids form the lines; `None` for one line per id.
         gradients: One per line.
+        squared_norm: Σ over rows of the squares of Σg is added to it.
     """
     n, dim = ids.shape[0], gradients.shape[1]
     num_rows = table.rows.shape[0]
@@ -142,6 +147,7 @@ def train_rows(
     parts = min(parts, num_buckets)
     number, settings = rule
     lines = None if bags is None else bags.lines()
+    norms = np.empty(num_buckets, dtype=np.float64)
     run_parts(
         kernels.train_buckets, parts, number, array(table.rows), *state_arrays(table.state),
         array(table.clocks), settings_array(settings), array(gradients),
@@ -153,9 +159,52 @@ def train_rows(
         scratch_array("rows", np.int64, parts, most),
         scratch_array("places", np.int32, parts, 4, most),
         scratch_array("totals", np.float32, parts, 2, max(dim, _LINE)),
-        np.zeros(1, dtype=np.int64),
+        np.zeros(1, dtype=np.int64), norms,
+    )  # fmt: skip
+    if squared_norm is not None:
+        squared_norm += float(norms.sum())
+    return True
+
+
+def update_on_device(
+    table: RowsInPlace,
+    rule: Rule | None,
+    places: Int64[Tensor, " n"],
+    gradients: Float[Tensor, "n dim"],
+    ticks: Int64[Tensor, " n"],
+    squares: Float[Tensor, "n width"] | None,
+) -> bool:
+    """Update rows, state and clocks in place on CUDA; returns false, without a change, elsewhere.
+
+    Args:
+        table: The rows.
+        rule: How to update them; `None` if that has no kernel.
+        places: The rows to update, each once.
+        gradients: Their gradients.
+        ticks: The increments of their clocks.
+        squares: What replaces their squared gradients, if anything.
+    """
+    if rule is None or not gradients.shape[1] or not uses_triton(table.rows, places):
+        return False
+    from outsize.kernels.rows.updates_triton import can_update, update_by_triton
+
+    if not can_update(table.rows, table.state):
+        return False
+    number, values = rule
+    update_by_triton(
+        number, _settings_on(table.rows.device, values), table.rows, table.state, table.clocks,
+        places, gradients.contiguous(),
+        seed=table.seed, first_id=table.start, ticks=ticks,
+        squares=None if squares is None else squares.contiguous(),
     )  # fmt: skip
     return True
+
+
+@lru_cache(maxsize=16)
+def _settings_on(device: torch.device, values: tuple[float, ...]) -> Float[Tensor, " settings"]:
+    """Settings of a rule on a device: from pinned memory, so that the host does not wait."""
+    settings = torch.tensor(values, pin_memory=device.type == "cuda")
+    return settings.to(device, non_blocking=True)
 
 
 @cache

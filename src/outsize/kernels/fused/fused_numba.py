@@ -17,7 +17,7 @@ from outsize.kernels.gather.lines_numba import (
     updates_ahead,
 )
 from outsize.kernels.memory_numba import prefetch, prefetch_line
-from outsize.kernels.rows.rules_numba import prefetch_state, update_row
+from outsize.kernels.rows.rules_numba import mean_square, prefetch_state, update_row
 from outsize.kernels.shared_numba import take_next
 from outsize.kernels.vectors_numba import address_of, load_int64
 
@@ -71,13 +71,13 @@ def count_large(part, parts, bits, limit, counts):
     "void(int64, int64, int64, float32[:, ::1], float32[:, ::1], float32[:, ::1], float32[:, ::1],"
     " int32[::1], float32[::1], float32[:, ::1], int32[::1], float32[::1], uint64[::1], int32[::1],"
     " uint64, int64, int64, int64, uint32[:, :, ::1], uint64[:, ::1], int64[:, ::1],"
-    " int32[:, :, ::1], float32[:, :, ::1], int64[::1])"
+    " int32[:, :, ::1], float32[:, :, ::1], int64[::1], float64[::1])"
 )
 @no_type_check
 def train_buckets(
     part, parts, rule, rows, first, second, third, clocks, settings, gradients, lines, scales,
     words, edges, inverse, bits, bucket_bits, block, counts, spare, found, places, totals,
-    taken,
+    taken, norms,
 ):  # fmt: skip
     """Group the ids of every bucket, sum the gradients of each row, and update it.
 
@@ -88,7 +88,8 @@ def train_buckets(
     `inverse` undoes the factor of the hash, and `block` is that of `sum_by_row`. `counts`, `spare`,
     `found`, `places` and `totals` are memory for each part: counters to sort by, words, rows, their
     ends with places and rows of two kinds, and two lines. A part takes the next bucket from
-    `taken`, as buckets differ in the work they are.
+    `taken`, as buckets differ in the work they are. `norms` receives, for each bucket, the sum of
+    the squares of its rows' gradients.
     """
     dim = rows.shape[1]
     table, source, own_settings = address_of(rows), address_of(gradients), address_of(settings)
@@ -107,6 +108,7 @@ def train_buckets(
         sort_words(own, own_spare, own_counts, bits - bucket_bits)
         num = group_words(own, inverse, bits, own_rows, ends, order)
         num_single, num_repeated, begin = 0, 0, 0
+        norm = 0.0
         for k in range(num):
             end = ends[k]
             is_single = end - begin == 1 and scale_of == 0
@@ -132,6 +134,7 @@ def train_buckets(
                 add_line(more, float32(1.0), total, dim)
             row = own_rows[k]
             clocks[row] += 1
+            norm += mean_square(total, dim)
             update_row(rule, dim, row, table, one, two, three, total, 0, own_settings)
         for n in range(num_single):
             if n + distance < num_single:
@@ -149,7 +152,9 @@ def train_buckets(
             if line_of != 0:
                 line = numba.int64(lines[line])
             clocks[row] += 1
+            norm += mean_square(source + 4 * line * dim, dim)
             update_row(
                 rule, dim, row, table, one, two, three, source + 4 * line * dim, 0, own_settings
             )
+        norms[bucket] = norm * dim
         bucket = take_next(taken)

@@ -16,6 +16,7 @@ from jaxtyping import Float, Float32, Int32, Int64
 from torch import Tensor
 
 from outsize.kernels.arrays import array, empty, is_plain_float, scratch
+from outsize.kernels.available import uses_triton
 from outsize.kernels.compiled import compiled, is_worthwhile
 from outsize.kernels.distinct.distinct import LEAST_IDS, Distinct, Places
 from outsize.kernels.threads import num_parts, run_parts
@@ -46,6 +47,12 @@ class Bags:
         bags = torch.arange(self.num_bags, dtype=torch.int32)
         return bags.repeat_interleave(self.edges.diff())
 
+    def lines_of(self, num: int) -> Int32[Tensor, " num"]:
+        """The bag of each of `num` ids, on the device of the bags and without synchronization."""
+        places = torch.arange(num, device=self.edges.device)
+        after = torch.searchsorted(self.edges, places, right=True, out_int32=True)
+        return (after - 1).clamp_(0, max(self.num_bags - 1, 0))  # edges on CUDA are unchecked
+
 
 def gather(
     rows: Float[Tensor, "distinct dim"], found: Distinct, bags: Bags | None = None
@@ -57,7 +64,8 @@ def gather(
         found: The distinct ids of the list.
         bags: How ids form bags; `None` for one line per id.
     """
-    if found.places is not None and is_plain_float(rows) and _kernels() is not None:
+    is_compiled = found.places is not None and is_plain_float(rows) and _kernels() is not None
+    if is_compiled or _is_for_triton(rows, found):
         gathered: Tensor = _Gather.apply(rows, found, bags)
         return gathered
     return _read_by_torch(rows, found.inverse, bags)
@@ -75,6 +83,8 @@ def read_lines(
         kernels = _kernels()
         if kernels is not None:
             return _read(kernels, rows, places, bags)
+    if rows.dtype == torch.float32 and uses_triton(rows, places):
+        return _read_by_triton(rows, places, bags)
     return _read_by_torch(rows, places, bags)
 
 
@@ -98,6 +108,8 @@ def sum_lines(
         kernels = _kernels()
         if kernels is not None:
             return _sum(kernels, gradients, found.places, bags, reuse)
+    if _is_for_triton(gradients, found):
+        return _sum_by_triton(gradients, found, bags)
     if bags is not None:
         gradients = gradients.index_select(0, bags.lines().to(gradients.device).long())
         gradients = _scaled(gradients, bags)
@@ -120,6 +132,8 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, found: Distinct, bags: Bags | None) -> Tensor:
         ctx.found, ctx.bags = found, bags
+        if found.runs is not None:
+            return _read_by_triton(rows, found.inverse, bags)
         return _read(_kernels(), rows, found.inverse, bags)
 
     @staticmethod
@@ -142,6 +156,31 @@ class _Sum(torch.autograd.Function):
 
 def _kernels() -> Any:
     return compiled("gather.gather_numba")
+
+
+def _is_for_triton(lines: Tensor, found: Distinct) -> bool:
+    """Whether Triton kernels read or sum these lines."""
+    is_plain = lines.dtype == torch.float32 and lines.shape[1] > 0 and uses_triton(lines)
+    return found.runs is not None and is_plain
+
+
+def _read_by_triton(rows: Tensor, places: Tensor, bags: Bags | None) -> Tensor:
+    from outsize.kernels.gather.gather_triton import read_lines_by_triton
+
+    return read_lines_by_triton(rows.contiguous(), places, bags)
+
+
+def _sum_by_triton(gradients: Tensor, found: Distinct, bags: Bags | None) -> Tensor:
+    from outsize.kernels.gather.sums_triton import sum_by_triton
+
+    runs, num = found.runs, found.ids.shape[0]
+    assert runs is not None
+    if not num:
+        return gradients.new_zeros(0, gradients.shape[1])
+    unread = torch.zeros(1, dtype=torch.int32, device=gradients.device)
+    lines = None if bags is None else bags.lines_of(runs.num)
+    scales = None if bags is None else bags.scales
+    return sum_by_triton(gradients, runs, num, unread, lines, scales).lines[:num]
 
 
 def _read(kernels: Any, rows: Tensor, places: Tensor, bags: Bags | None) -> Tensor:

@@ -24,7 +24,15 @@ from jaxtyping import Float, Int32, Int64
 from torch import Tensor
 
 from outsize.kernels.rows.in_place import Rule, mean_squares, step_in_place, update_in_place
-from outsize.kernels.rows.rule_numbers_numba import ADAGRAD, ADAM, ROW_ADAGRAD, SGD
+from outsize.kernels.rows.rule_numbers_numba import (
+    ADAGRAD,
+    ADAM,
+    MEAN_SQUARES,
+    NO_SQUARES,
+    ROW_ADAGRAD,
+    SGD,
+    SQUARES,
+)
 
 RowState = Mapping[str, Float[Tensor, "n width"]]
 
@@ -77,6 +85,10 @@ class UpdateRule(ABC):
 
         `None` if it has no kernel. The state is passed in the order of `state_widths`.
         """
+        return None
+
+    def kernel_square(self) -> int | None:
+        """The number of `square` (`rule_numbers_numba`); `None` if no kernel has its bits."""
         return None
 
     def update(
@@ -135,6 +147,9 @@ class SGDRule(UpdateRule):
     def kernel_settings(self) -> Rule:  # noqa: D102
         return SGD, (self.learning_rate,)
 
+    def kernel_square(self) -> int | None:  # noqa: D102
+        return NO_SQUARES
+
 
 @dataclass(frozen=True)
 class AdagradRule(UpdateRule):
@@ -182,6 +197,11 @@ class AdagradRule(UpdateRule):
     def kernel_settings(self) -> Rule:  # noqa: D102
         return ROW_ADAGRAD if self.row_wise else ADAGRAD, (self.learning_rate, self.eps)
 
+    def kernel_square(self) -> int | None:  # noqa: D102
+        if not self.row_wise:
+            return SQUARES
+        return MEAN_SQUARES if self.compiled else None
+
 
 @dataclass(frozen=True)
 class AdamRule(UpdateRule):
@@ -225,3 +245,6 @@ class AdamRule(UpdateRule):
     def kernel_settings(self) -> Rule:  # noqa: D102
         betas = (s for b in self.betas for s in (b, 1.0 - b))
         return ADAM, (self.learning_rate, self.eps, *betas)
+
+    def kernel_square(self) -> int | None:  # noqa: D102
+        return NO_SQUARES

@@ -1,0 +1,1 @@
+"""Checks that ids are within their tables, without waiting for the device."""

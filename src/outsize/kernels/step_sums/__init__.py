@@ -1,0 +1,1 @@
+"""The sums and checks that follow a training step."""
