@@ -7,7 +7,7 @@ from torch import nn
 import outsize
 
 pytestmark = [
-    pytest.mark.usefixtures("unchecked_shapes"),  # sizes of a trace are no integers
+    pytest.mark.usefixtures("unchecked_shapes"),  # sizes of a trace are not integers
     pytest.mark.skipif(
         not hasattr(torch.compiler, "is_exporting"), reason="tracing needs torch 2.7"
     ),

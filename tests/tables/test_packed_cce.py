@@ -82,6 +82,13 @@ def test_a_shared_slot_has_the_codes_nearest_to_the_mean_of_its_ids():
     torch.testing.assert_close(table(torch.arange(600)).detach(), rows)
 
 
+def test_columns_that_share_codes_are_equally_wide():
+    spec = TableSpec("ad", num_rows=600, dim=6)
+    table = build_table("cce", spec, max_bytes=2_000, shared=True)
+    assert table.shared
+    assert spec.dim % table.columns == 0
+
+
 def test_with_slots_for_all_a_packed_table_is_the_plain_one():
     plain = CCETable(SPEC, num_buckets=16, columns=2, seed=3)
     same = packed(num_slots=600, seed=3)
@@ -185,3 +192,14 @@ def test_impossible_pointers_are_refused(options, message):
 def test_a_table_needs_slots():
     with pytest.raises(ConfigError, match="2 slots or more"):
         packed(num_slots=1)
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.*torch.jit.trace")
+def test_a_trace_of_clustered_slots_looks_up_other_ids():
+    """In a trace, sizes are tensors."""
+    table = packed()
+    table.recluster()
+    assert not table.has_slots_for_all
+    traced = torch.jit.trace(table, (torch.arange(5),), check_trace=False)
+    ids = torch.arange(600)
+    assert torch.equal(traced(ids), table(ids))

@@ -182,6 +182,7 @@ def test_an_error_inside_a_block_leaves_the_table_as_it_was():
         ({"ad": outsize.FullTable(SPEC)}, {}, "needs a table of the method cce"),
         ({"ad": make_table()}, {"rate": 0.0}, "rate of a probe must be > 0"),
         ({"ad": make_table()}, {"blocks": 256}, "blocks must be between 1 and 255"),
+        ({"ad": make_table()}, {"blocks": {"add": 2}}, "one for each table: ad has none"),
     ],
 )
 def test_impossible_probes_are_refused(tables, options, message):

@@ -42,6 +42,7 @@ class BlockClustering:
         device: Where vectors are.
         seed: Seed of the sample and of k-means.
         points_per_id: Points per id in each group.
+        tolerance: Of k-means, as in `outsize.clustering.kmeans`.
 
     Attributes:
         block_of: The block of each id; `NO_BLOCK` for none.
@@ -60,6 +61,7 @@ class BlockClustering:
         device: torch.device,
         seed: int = 0,
         points_per_id: int = 1,
+        tolerance: float = 0.0,
     ) -> None:
         if not 1 <= blocks <= MAX_BLOCKS:
             raise ConfigError(
@@ -72,6 +74,7 @@ class BlockClustering:
         self._device = device
         self._seed = seed
         self._points_per_id = points_per_id
+        self._tolerance = tolerance
         self._pointers = torch.zeros_like(like) if rank() == 0 else None
         self._fitted: _Fitted | None = None
         numbers = torch.full((spec.num_rows,), NO_BLOCK, dtype=torch.uint8)
@@ -142,6 +145,7 @@ class BlockClustering:
             iterations=ITERATIONS,
             seed=self._seed,
             max_points_per_cluster=POINTS_PER_CLUSTER,
+            tolerance=self._tolerance,
         )
         return _Fitted(clustering.centroids)
 

@@ -89,7 +89,7 @@ def largest_shape(
     if columns is not None or budget.max_bytes is None:
         widths = [columns_of(spec, columns)]
     else:
-        widths = [width for width in _COLUMNS if width <= spec.dim]
+        widths = [c for c in _COLUMNS if c <= spec.dim and not (shared and spec.dim % c)]
     pools = [(c, pool) for c in widths for pool in _pools(spec, c, shared, budget)]
     shapes = [shape for c, pool in pools for shape in _shapes(spec, budget, c, pool)]
     if not shapes:

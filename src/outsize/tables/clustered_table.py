@@ -156,6 +156,7 @@ class ClusteredTable(ComposedTable):
         *,
         blocks: int,
         helper: bool = True,
+        tolerance: float = 0.0,
     ) -> BlockClustering:
         """Begin a clustering of vectors that arrive block by block, see `BlockClustering`.
 
@@ -163,6 +164,7 @@ class ClusteredTable(ComposedTable):
             counts: How often each id occurs; needed by the first rank only.
             blocks: Number of blocks that ids are divided into.
             helper: As in `recluster`.
+            tolerance: As in `recluster`.
         """
         return BlockClustering(
             self.spec,
@@ -174,6 +176,7 @@ class ClusteredTable(ComposedTable):
             device=self.weight.device,
             seed=self._clustering_seed(),
             points_per_id=self._pool,
+            tolerance=tolerance,
         )
 
     def plan_blocks(

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from outsize.errors import ConfigError
-from outsize.kernels.arrays import is_plain
+from outsize.kernels.arrays import is_untraced
 from outsize.kernels.compositional.pieces import Source, composed
 from outsize.kernels.compositional.pointers import Pointers
 from outsize.spec import TableSpec
@@ -57,8 +57,11 @@ def gather_columns(
         return gather_pieces(
             weight, pointers * columns + torch.arange(columns, device=pointers.device)
         )
-    widths = torch.tensor(column_widths(dim, columns), device=pointers.device)
-    return weight.gather(0, pointers.repeat_interleave(widths, dim=1, output_size=dim))
+    widths = enumerate(column_widths(dim, columns))
+    column_of = [j for j, width in widths for _ in range(width)]
+    return weight.gather(
+        0, pointers.index_select(1, torch.tensor(column_of, device=pointers.device))
+    )
 
 
 def composed_columns(
@@ -82,7 +85,7 @@ def composed_columns(
         lines: The line of each id's stored pointers; the id itself by default.
         pooled: Pointers name pieces of rows, as for `gather_pieces`, not rows.
     """
-    if not is_plain(ids):  # first: torch.compile cannot trace what is cached below
+    if not is_untraced(ids):  # first: torch.compile cannot trace what is cached below
         return None
     dim, columns = weight.shape[1], pointers[0].num_columns
     widths = _widths(dim, columns)

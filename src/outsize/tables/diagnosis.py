@@ -1,10 +1,10 @@
 """Diagnosis of learned pointers by their entropies ("Clustering the Sketch", Appendix G).
 
 H_j is the minimum joint entropy of any j columns of pointers over all ids. If H₁ is low, the table
-uses few of its codes. If H₂ is hardly above H₁, columns repeat each other, and the table is little
-more than the hashing trick (collapse). Entropies as high as those of random hashes mean that
-clustering has found no structure: the table is CE, only slower. Good pointers lie in between, where
-product quantization of a trained full table lies.
+uses few of its codes. If H₂ is hardly above H₁, columns repeat each other, and the table may be
+little more than the hashing trick (collapse), or its ids differ in little else. Entropies as high
+as those of random hashes mean that clustering has found no structure: the table is CE, only slower.
+Good pointers lie in between, where product quantization of a trained full table lies.
 """
 
 from __future__ import annotations
@@ -114,7 +114,8 @@ def pointer_warning(
         return (
             f"collapse: two columns say nearly the same (H2 {found[1]:.2f} is only "
             f"{found[1] - found[0]:.2f} above H1, against {goal[1] - goal[0]:.2f} for {name}): "
-            "this table is little more than the hashing trick"
+            "fewer columns may do as well; if validation is no better than with hashing, recluster "
+            "less often"
         )
     ceiling = _RANDOM if quantized is None else (1 + quantized[0] / random[0]) / 2
     if found[0] > ceiling * random[0] and found[-1] > ceiling * random[-1]:

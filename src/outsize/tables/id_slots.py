@@ -42,11 +42,11 @@ def find_slots(
     ids: Int64[Tensor, " n"], starts: Int32[Tensor, " blocks"], lows: Integer[Tensor, " m"]
 ) -> tuple[Int64[Tensor, " n"], Bool[Tensor, " n"]]:
     """The slot of each id, and whether it has one."""
-    width = 8 * lows.element_size()
+    width, num_ids = 8 * lows.element_size(), int(lows.shape[0])  # a tensor in a trace
     wanted = ids & ((1 << width) - 1)
     low, stop = (starts[(ids >> width) + i].long() for i in range(2))
-    high, last = stop, lows.shape[0] - 1
-    for _ in range(min(width, lows.shape[0].bit_length()) + 1):
+    high, last = stop, num_ids - 1
+    for _ in range(min(width, num_ids.bit_length()) + 1):
         middle = (low + high) >> 1
         is_less = (low < high) & (unpack(lows[middle.clamp(max=last)]) < wanted)
         is_more = (low < high) & ~is_less

@@ -25,6 +25,7 @@ from outsize.ranks.collectives import gather_rows, world_size
 from outsize.ranks.failures import failing_together
 from outsize.ranks.first_rank import on_first_rank
 from outsize.spec import MemoryUse
+from outsize.suggestions import few
 from outsize.tables.clustered_table import ClusteredTable
 
 _EPSILON = 1e-10
@@ -161,6 +162,7 @@ class Probe:
         rate: Learning rate of the rows.
         helper: Whether half of a table's rows are a helper after the clustering, see
             `CCETable.recluster`.
+        tolerance: Of k-means, as in `CCETable.recluster`.
 
     Example:
         >>> table = outsize.build_table("cce", outsize.TableSpec("ad", 1000, 8), max_params=256)
@@ -183,6 +185,7 @@ class Probe:
         blocks: int | Mapping[str, int] = 8,
         rate: float = RATE,
         helper: bool = True,
+        tolerance: float = 0.0,
     ) -> None:
         self._tables = {
             n: table for n, table in tables.items() if isinstance(table, ClusteredTable)
@@ -192,11 +195,18 @@ class Probe:
         if not rate > 0:
             raise ConfigError(f"the rate of a probe must be > 0, but got {rate}")
         wanted = dict.fromkeys(self._tables, blocks) if isinstance(blocks, int) else blocks
+        if missing := sorted(self._tables.keys() - wanted.keys()):
+            raise ConfigError(
+                "blocks of a probe must be a number, or one for each table: "
+                f"{few(missing)} has none"
+            )
         self.num_blocks = max(wanted[name] for name in self._tables)
         self.rate = rate
         known = counts or {}
         self._clusterings = {
-            name: table.cluster_blocks(known.get(name), blocks=wanted[name], helper=helper)
+            name: table.cluster_blocks(
+                known.get(name), blocks=wanted[name], helper=helper, tolerance=tolerance
+            )
             for name, table in self._tables.items()
         }
         self._num_done = 0
@@ -231,7 +241,7 @@ class Probe:
 
     @contextmanager
     def trial(self, rate: float, ids: Mapping[str, Int64[Tensor, " n"]]) -> Iterator[ProbeBlock]:
-        """Enter some ids to try out a rate; nothing comes of it.
+        """Enter some ids to try out a rate; their rows are discarded.
 
         Args:
             rate: Learning rate of the rows.

@@ -1,4 +1,4 @@
-"""Tables and their moments as they were, to go back to."""
+"""Snapshots of tables and their moments, to restore them."""
 
 from __future__ import annotations
 

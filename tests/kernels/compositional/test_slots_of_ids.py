@@ -4,18 +4,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from look_ups import torchs_slots
 
-from outsize.hashing import draw_hashes, hash_ids
+from outsize.hashing import draw_hashes
 from outsize.kernels.compositional.slots import SlotMap, found_slots
-from outsize.tables.id_slots import empty_map, find_slots, slot_map
+from outsize.tables.id_slots import empty_map, slot_map
 
 pytest.importorskip("numba")
-
-
-def torchs_slots(ids, slot_map):
-    found, is_own = find_slots(ids, slot_map.starts, slot_map.lows)
-    hashed = hash_ids(ids + slot_map.offset, slot_map.hashes[:1], slot_map.num_shared).squeeze(1)
-    return torch.where(is_own, found, slot_map.lows.shape[0] + hashed)
 
 
 @settings(max_examples=60, deadline=None)

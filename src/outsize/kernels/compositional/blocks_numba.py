@@ -1,6 +1,7 @@
 """Blocks of vectors, column by column: written from pieces, or added to pieces.
 
-A block of vectors, and where its pieces begin, stay in the first cache.
+A block of vectors, and where its pieces begin, stay in the first cache. Arrays of float32 are given
+by their addresses.
 """
 
 from __future__ import annotations
@@ -10,78 +11,91 @@ from typing import no_type_check
 import numba
 from numpy import float32, int64, uint32
 
-from outsize.kernels.compositional.lanes_numba import add, copy, copy_sum
+from outsize.kernels.vectors_numba import (
+    add,
+    load_1,
+    load_4,
+    load_16,
+    load_float,
+    load_like,
+    scale,
+    store,
+)
 
 PLUS = float32(1.0)
 
 
+@no_type_check
+def _for_pieces(combine):
+    """A function of pieces, for one of vectors: `combine(values, source, how, out)`.
+
+    A loop over so few numbers costs more than the work in it, so that there are vectors of 16, of 4
+    and of 1. The function writes what it makes of the numbers at `source` to `out`.
+    """
+
+    @numba.njit(forceinline=True)
+    def write(source, how, out, width):
+        end = source + 4 * width
+        while source + 64 <= end:
+            store(out, combine(load_16(source), source, how, out))
+            source += 64
+            out += 64
+        while source + 16 <= end:
+            store(out, combine(load_4(source), source, how, out))
+            source += 16
+            out += 16
+        while source < end:
+            store(out, combine(load_1(source), source, how, out))
+            source += 4
+            out += 4
+
+    return write
+
+
+@_for_pieces
 @numba.njit(forceinline=True)
 @no_type_check
-def copy_piece(array, start, sign, out, place, width):
+def copy_piece(values, source, sign, out):
     """Copy a piece, times a sign."""
-    k = 0
-    while k + 16 <= width:
-        copy(16, array, start + k, sign, out, place + k)
-        k += 16
-    while k + 4 <= width:
-        copy(4, array, start + k, sign, out, place + k)
-        k += 4
-    while k < width:
-        copy(1, array, start + k, sign, out, place + k)
-        k += 1
+    return scale(values, sign)
 
 
+@_for_pieces
 @numba.njit(forceinline=True)
 @no_type_check
-def _copy_sum(array, start, other, out, place, width):
-    """Write the sum of two pieces."""
-    k = 0
-    while k + 16 <= width:
-        copy_sum(16, array, start + k, other + k, out, place + k)
-        k += 16
-    while k + 4 <= width:
-        copy_sum(4, array, start + k, other + k, out, place + k)
-        k += 4
-    while k < width:
-        copy_sum(1, array, start + k, other + k, out, place + k)
-        k += 1
+def _copy_sum(values, source, distance, out):
+    """Write the sum of two pieces, one of which is at a distance from the other."""
+    return add(values, load_like(source + distance, values))
 
 
+@_for_pieces
 @numba.njit(forceinline=True)
 @no_type_check
-def add_piece(array, start, sign, out, place, width):
+def add_piece(values, source, sign, out):
     """Add a piece, times a sign, to another."""
-    k = 0
-    while k + 16 <= width:
-        add(16, array, start + k, sign, out, place + k)
-        k += 16
-    while k + 4 <= width:
-        add(4, array, start + k, sign, out, place + k)
-        k += 4
-    while k < width:
-        add(1, array, start + k, sign, out, place + k)
-        k += 1
+    return add(load_like(out, values), scale(values, sign))
 
 
 @numba.njit
 @no_type_check
-def _copy_circular(array, start, sign, out, place, width):
+def _copy_circular(array, size, start, sign, out, width):
     """Copy a piece that wraps around at the end of the array."""
     for k in range(width):
-        while start >= len(array):
-            start -= len(array)
-        out[place + k] = sign * array[start]
+        while start >= size:
+            start -= size
+        store(out + 4 * k, sign * load_float(array + 4 * start))
         start += 1
 
 
 @numba.njit
 @no_type_check
-def _add_circular(array, start, sign, out, place, width):
+def _add_circular(array, sign, out, size, place, width):
     """Add to a piece that wraps around at the end of the array."""
     for k in range(width):
-        while place >= len(out):
-            place -= len(out)
-        out[place] += sign * array[start + k]
+        while place >= size:
+            place -= size
+        value = load_float(out + 4 * place) + sign * load_float(array + 4 * k)
+        store(out + 4 * place, value)
         place += 1
 
 
@@ -105,120 +119,121 @@ def _place_and_sign(start):
 
 @numba.njit(forceinline=True)
 @no_type_check
-def _write_column(array, starts, num, width, dim, out, place):
+def _write_column(array, starts, num, width, dim, out):
     """Write one column of a block of vectors, from one plain piece each."""
     for i in range(num):
-        copy_piece(array, int64(starts[i]), PLUS, out, place, width)
-        place += dim
+        copy_piece(array + 4 * int64(starts[i]), PLUS, out, width)
+        out += 4 * dim
 
 
 @numba.njit
 @no_type_check
-def _write_signed(array, starts, num, width, dim, out, place):
+def _write_signed(array, size, starts, num, width, dim, out):
     """Write one column of a block of vectors, from one piece each."""
     for i in range(num):
         start, sign = _place_and_sign(starts[i])
-        if start <= len(array) - width:
-            copy_piece(array, start, sign, out, place, width)
+        if start <= size - width:
+            copy_piece(array + 4 * start, sign, out, width)
         else:
-            _copy_circular(array, start, sign, out, place, width)
-        place += dim
+            _copy_circular(array, size, start, sign, out, width)
+        out += 4 * dim
 
 
 @numba.njit(forceinline=True)
 @no_type_check
-def _write_sums(array, starts, others, num, width, dim, out, place):
+def _write_sums(array, starts, others, num, width, dim, out):
     """Write one column of a block of vectors, from two pieces each."""
     for i in range(num):
-        _copy_sum(array, int64(starts[i]), int64(others[i]), out, place, width)
-        place += dim
+        start, other = int64(starts[i]), int64(others[i])
+        _copy_sum(array + 4 * start, 4 * (other - start), out, width)
+        out += 4 * dim
 
 
 @numba.njit(forceinline=True)
 @no_type_check
-def _add_column(gradients, place, starts, num, width, dim, total):
+def _add_column(gradients, starts, num, width, dim, total):
     """Add one column of a block of gradients to one plain piece of each vector."""
     for i in range(num):
-        add_piece(gradients, place, PLUS, total, int64(starts[i]), width)
-        place += dim
+        add_piece(gradients, PLUS, total + 4 * int64(starts[i]), width)
+        gradients += 4 * dim
 
 
 @numba.njit(forceinline=True)
 @no_type_check
-def _add_twice(gradients, place, starts, others, num, width, dim, total):
+def _add_twice(gradients, starts, others, num, width, dim, total):
     """Add one column of a block of gradients to two plain pieces of each vector."""
     for i in range(num):
-        add_piece(gradients, place, PLUS, total, int64(starts[i]), width)
-        add_piece(gradients, place, PLUS, total, int64(others[i]), width)
-        place += dim
+        add_piece(gradients, PLUS, total + 4 * int64(starts[i]), width)
+        add_piece(gradients, PLUS, total + 4 * int64(others[i]), width)
+        gradients += 4 * dim
 
 
 @numba.njit
 @no_type_check
-def _add_signed(gradients, place, starts, num, width, dim, total):
+def _add_signed(gradients, starts, num, width, dim, total, size):
     """Add one column of a block of gradients to one piece of each vector."""
     for i in range(num):
         start, sign = _place_and_sign(starts[i])
-        if start <= len(total) - width:
-            add_piece(gradients, place, sign, total, start, width)
+        if start <= size - width:
+            add_piece(gradients, sign, total + 4 * start, width)
         else:
-            _add_circular(gradients, place, sign, total, start, width)
-        place += dim
+            _add_circular(gradients, sign, total, size, start, width)
+        gradients += 4 * dim
 
 
 @numba.njit
 @no_type_check
-def write_block(array, starts, num, edges, out, place):
-    """Write a block of vectors to `out` from `place` on; compiled for widths that are frequent."""
+def write_block(array, size, starts, num, edges, out):
+    """Write a block of vectors; compiled for widths that are frequent."""
     columns, dim = len(edges) - 1, edges[-1]
     for j in range(columns):
-        width, first, line = edges[j + 1] - edges[j], place + edges[j], starts[j]
+        width, first, line = edges[j + 1] - edges[j], out + 4 * edges[j], starts[j]
         if len(starts) > columns:
             others = starts[columns + j]
             if width == 4:
-                _write_sums(array, line, others, num, 4, dim, out, first)
+                _write_sums(array, line, others, num, 4, dim, first)
             elif width == 8:
-                _write_sums(array, line, others, num, 8, dim, out, first)
+                _write_sums(array, line, others, num, 8, dim, first)
             elif width == 16:
-                _write_sums(array, line, others, num, 16, dim, out, first)
+                _write_sums(array, line, others, num, 16, dim, first)
             else:
-                _write_sums(array, line, others, num, width, dim, out, first)
-        elif not _are_plain(line, num, len(array) - width):
-            _write_signed(array, line, num, width, dim, out, first)
+                _write_sums(array, line, others, num, width, dim, first)
+        elif not _are_plain(line, num, size - width):
+            _write_signed(array, size, line, num, width, dim, first)
         elif width == 4:
-            _write_column(array, line, num, 4, dim, out, first)
+            _write_column(array, line, num, 4, dim, first)
         elif width == 8:
-            _write_column(array, line, num, 8, dim, out, first)
+            _write_column(array, line, num, 8, dim, first)
         elif width == 16:
-            _write_column(array, line, num, 16, dim, out, first)
+            _write_column(array, line, num, 16, dim, first)
         else:
-            _write_column(array, line, num, width, dim, out, first)
+            _write_column(array, line, num, width, dim, first)
 
 
 @numba.njit
 @no_type_check
-def add_block(gradients, place, starts, num, edges, total):
-    """Add a block of gradients from `place` on; compiled for widths that are frequent."""
+def add_block(gradients, starts, num, edges, total, size):
+    """Add a block of gradients; compiled for widths that are frequent."""
     columns, dim = len(edges) - 1, edges[-1]
     for j in range(columns):
-        width, first, line = edges[j + 1] - edges[j], place + edges[j], starts[j]
+        width, first, line = edges[j + 1] - edges[j], gradients + 4 * edges[j], starts[j]
         if len(starts) > columns:
             others = starts[columns + j]
             if width == 4:
-                _add_twice(gradients, first, line, others, num, 4, dim, total)
+                _add_twice(first, line, others, num, 4, dim, total)
             elif width == 8:
-                _add_twice(gradients, first, line, others, num, 8, dim, total)
+                _add_twice(first, line, others, num, 8, dim, total)
             elif width == 16:
-                _add_twice(gradients, first, line, others, num, 16, dim, total)
+                _add_twice(first, line, others, num, 16, dim, total)
             else:
-                _add_twice(gradients, first, line, others, num, width, dim, total)
-        elif not _are_plain(line, num, len(total) - width):
-            _add_signed(gradients, first, line, num, width, dim, total)
+                _add_twice(first, line, others, num, width, dim, total)
+        elif not _are_plain(line, num, size - width):
+            _add_signed(first, line, num, width, dim, total, size)
         elif width == 4:
-            _add_column(gradients, first, line, num, 4, dim, total)
+            _add_column(first, line, num, 4, dim, total)
         elif width == 8:
-            _add_column(gradients, first, line, num, 8, dim, total)
+            _add_column(first, line, num, 8, dim, total)
         elif width == 16:
-            _add_column(gradients, first, line, num, 16, dim, total)
+            _add_column(first, line, num, 16, dim, total)
         else:
-            _add_column(gradients, first, line, num, width, dim, total)
+            _add_column(first, line, num, width, dim, total)

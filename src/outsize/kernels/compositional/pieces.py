@@ -1,8 +1,8 @@
 """Vectors of compositional tables and ROBE in one pass: all columns, and sums of two pieces.
 
 The torch code of the tables is the reference. Look-ups are the same numbers; gradients differ by
-the rounding of float32 sums. The compiled path is for float32 on the CPU, up to 2²⁴ hash buckets,
-and arrays of less than 2³¹ numbers.
+the rounding of float32 sums. The fast paths, numba's on the CPU for float32 and Triton's on CUDA,
+are for up to 2²⁴ hash buckets and arrays of less than 2³¹ numbers.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from jaxtyping import Float, Int32, Int64
 from torch import Tensor
 
 from outsize.kernels.arrays import array, is_plain, is_plain_float, scratch
+from outsize.kernels.available import uses_triton
 from outsize.kernels.compiled import compiled, is_worthwhile
 from outsize.kernels.compositional.pointers import Pointers
 from outsize.kernels.threads import num_parts, run_parts
@@ -66,6 +67,8 @@ def composed(
         signed: Multiply each piece by the sign that its hash function gives; for one source.
     """
     lines = ids if lines is None else lines
+    if uses_triton(weight, ids, lines, *(source.pointers.tensor for source in sources)):
+        return _composed_on_cuda(weight, ids, widths, sources, lines, signed)
     if not (  # first: a trace has no fixed sizes
         is_plain(ids, lines, *(source.pointers.tensor for source in sources))
         and is_worthwhile(ids.shape[0], _LEAST_IDS)
@@ -83,6 +86,21 @@ def composed(
     found = _Ids(ids.contiguous(), lines.contiguous(), sources, signed)
     vectors: Tensor = _Compose.apply(weight, pieces, found)
     return vectors
+
+
+def _composed_on_cuda(
+    weight: Float[Tensor, "..."],
+    ids: Int64[Tensor, " n"],
+    widths: tuple[int, ...],
+    sources: Sequence[Source],
+    lines: Int64[Tensor, " n"],
+    signed: bool,
+) -> Float[Tensor, "n dim"] | None:
+    if weight.numel() >= 1 << 31 or not all(source.pointers.is_readable for source in sources):
+        return None
+    from outsize.kernels.compositional.composed_triton import composed_by_triton
+
+    return composed_by_triton(weight, ids, widths, sources, lines, signed)
 
 
 @dataclass(frozen=True)

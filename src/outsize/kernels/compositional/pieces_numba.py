@@ -19,8 +19,8 @@ from outsize.kernels.compositional.blocks_numba import (
     copy_piece,
     write_block,
 )
-from outsize.kernels.compositional.lanes_numba import unowned
 from outsize.kernels.compositional.starts_numba import find_starts
+from outsize.kernels.vectors_numba import address_of, unowned
 
 _SLICE = 1 << 10  # numbers that are summed over all chunks, while they are in the first cache
 
@@ -33,12 +33,13 @@ def compose(part, parts, array, starts, edges, out):
     Pieces wrap around at the end of the array, if there is one source. A start that is a complement
     stands for minus one times its piece.
     """
-    array, starts, edges, out = unowned(array), unowned(starts), unowned(edges), unowned(out)
+    starts, edges = unowned(starts), unowned(edges)
     num_blocks, _, block = starts.shape
-    flat = out.reshape(-1)
+    numbers, vectors = address_of(array), address_of(out)
     for b in range(num_blocks * part // parts, num_blocks * (part + 1) // parts):
         num = min(block, len(out) - b * block)
-        write_block(array, starts[b], num, edges, flat, b * block * edges[-1])
+        begin = vectors + 4 * b * block * edges[-1]
+        write_block(numbers, len(array), starts[b], num, edges, begin)
 
 
 @kernel(
@@ -83,12 +84,13 @@ def find_and_compose(
         edges: Edges of the columns of a vector.
         out: The vectors (output).
     """
-    array, ids, lines, starts = unowned(array), unowned(ids), unowned(lines), unowned(starts)
+    ids, lines, starts = unowned(ids), unowned(lines), unowned(starts)
     packed, packed_2 = unowned(packed), unowned(packed_2)
     words, words_2 = unowned(words), unowned(words_2)
-    layouts, edges, out = unowned(layouts), unowned(edges), unowned(out)
+    layouts, edges = unowned(layouts), unowned(edges)
     num_blocks, _, block = starts.shape
-    columns, flat = len(edges) - 1, out.reshape(-1)
+    columns, dim = len(edges) - 1, edges[-1]
+    numbers, vectors = address_of(array), address_of(out)
     scratch = np.empty(block, uint64)
     for b in range(num_blocks * part // parts, num_blocks * (part + 1) // parts):
         begin, stop = b * block, min((b + 1) * block, len(ids))
@@ -99,7 +101,8 @@ def find_and_compose(
         if len(layouts) > 1:
             layout, rest = layouts[1], found[columns:]
             find_starts(ids, lines, begin, stop, packed_2, words_2, layout, False, scratch, rest)
-        write_block(array, found, stop - begin, edges, flat, begin * edges[-1])
+        block_begin = vectors + 4 * begin * dim
+        write_block(numbers, len(array), found, stop - begin, edges, block_begin)
 
 
 @kernel("void(int64, int64, float32[:, ::1], int32[:, :, ::1], int64[::1], int64, float32[:, ::1])")
@@ -111,10 +114,10 @@ def add_pieces(part, parts, gradients, starts, edges, groups, totals):
     that the result does not depend on the number of threads. The pieces are cut into `groups`,
     whose places in the array do not overlap. A single sum is zero before; several are set to zero.
     """
-    gradients, starts, edges = unowned(gradients), unowned(starts), unowned(edges)
-    totals = unowned(totals)
+    starts, edges, totals = unowned(starts), unowned(edges), unowned(totals)
     num_blocks, pieces, block = starts.shape
-    num_chunks, flat, size = len(totals), gradients.reshape(-1), pieces // groups
+    num_chunks, size = totals.shape
+    per_group = pieces // groups
     for task in range(part, num_chunks * groups, parts):
         chunk, group = task // groups, task % groups
         total = totals[chunk]
@@ -122,8 +125,9 @@ def add_pieces(part, parts, gradients, starts, edges, groups, totals):
             total[:] = float32(0.0)
         for b in range(num_blocks * chunk // num_chunks, num_blocks * (chunk + 1) // num_chunks):
             num = min(block, len(gradients) - b * block)
-            own = starts[b, group * size : (group + 1) * size]
-            add_block(flat, b * block * edges[-1], own, num, edges, total)
+            own = starts[b, group * per_group : (group + 1) * per_group]
+            begin = address_of(gradients) + 4 * b * block * edges[-1]
+            add_block(begin, own, num, edges, address_of(total), size)
 
 
 @kernel("void(int64, int64, float32[:, ::1], float32[::1])")
@@ -131,10 +135,10 @@ def add_pieces(part, parts, gradients, starts, edges, groups, totals):
 def sum_chunks(part, parts, totals, out):
     """Add the sums of all chunks, in order."""
     num_chunks, size = totals.shape
-    flat = totals.reshape(-1)
+    sums, target = address_of(totals), address_of(out)
     stop = size * (part + 1) // parts
     for k in range(size * part // parts, stop, _SLICE):
         num = min(_SLICE, stop - k)
-        copy_piece(flat, k, PLUS, out, k, num)
+        copy_piece(sums + 4 * k, PLUS, target + 4 * k, num)
         for chunk in range(1, num_chunks):
-            add_piece(flat, chunk * size + k, PLUS, out, k, num)
+            add_piece(sums + 4 * (chunk * size + k), PLUS, target + 4 * k, num)

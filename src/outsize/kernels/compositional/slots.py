@@ -12,6 +12,7 @@ from jaxtyping import Int32, Int64, Integer
 from torch import Tensor
 
 from outsize.kernels.arrays import array, is_plain
+from outsize.kernels.available import uses_triton
 from outsize.kernels.compiled import compiled, is_worthwhile
 from outsize.kernels.threads import num_parts, run_parts
 
@@ -42,6 +43,10 @@ class SlotMap(NamedTuple):
 def found_slots(ids: Int64[Tensor, " n"], slot_map: SlotMap) -> Int64[Tensor, " n"] | None:
     """The slot of each id; `None` if the caller must use torch."""
     starts, lows, hashes, num_shared, offset = slot_map
+    if 1 <= num_shared <= _MOST_SHARED and uses_triton(ids, starts, lows, hashes):
+        from outsize.kernels.compositional.slots_triton import found_slots_by_triton
+
+        return found_slots_by_triton(ids, slot_map)
     if not (
         is_plain(ids, starts, lows, hashes)  # first: a trace has no fixed sizes
         and is_worthwhile(ids.shape[0], _LEAST_IDS)

@@ -13,8 +13,8 @@ from typing import no_type_check
 import numba
 from numpy import int32, int64, uint64
 
-from outsize.kernels.compositional.lanes_numba import load_word
 from outsize.kernels.memory_numba import prefetch
+from outsize.kernels.vectors_numba import address_of, load_word
 
 _LARGE = 1 << 24  # bytes; from smaller arrays the processor reads fast enough by itself
 _FIRST = 6  # in a layout, the start of column 0
@@ -74,7 +74,7 @@ def _find_stored(lines, packed, layout, read, starts):
         for i in range(num):
             bit = lines[i] * line_bits + first_bit
             byte = min(bit >> 3, last)
-            read[i] = load_word(packed, byte) >> uint64(bit - (byte << 3))
+            read[i] = load_word(address_of(packed) + byte) >> uint64(bit - (byte << 3))
         for k in range(j, min(j + per_word, columns)):
             shift, origin = uint64((k - j) * bits), layout[_FIRST + k]
             line = starts[k]
