@@ -3,15 +3,15 @@
 import pytest
 import torch
 from draw_checks import DTYPES, exact_logits, normal, on_cuda, scored_items
+from reference_draws import draw_by_gumbel_max
 
 from outsize.errors import ConfigError
 from outsize.kernels.ragged import Ragged
 from outsize.kernels.softmax.best_items import top_items
 from outsize.kernels.softmax.draws import draw_from_softmax, softmax_mean
-from outsize.kernels.softmax.reference import draw_by_gumbel_max
 
 NUM_ITEMS = 300
-# Nothing, one, some twice and unordered, everything, all but one, and what is no row.
+# Nothing, one, some twice and unordered, everything, all but one, and what is not a row.
 LISTS = [[], [7], [5, 299, 5, 0, 32, 31], list(range(300)), [j for j in range(300) if j != 40],
          [-1, 300, 7, 10**6]]  # fmt: skip
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]

@@ -3,13 +3,13 @@
 import pytest
 import torch
 from draw_checks import DTYPES, normal, scored_items
+from reference_draws import draw_by_gumbel_max
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from outsize.kernels.ragged import Ragged
 from outsize.kernels.softmax.best_items import top_items
 from outsize.kernels.softmax.draws import draw_from_softmax, softmax_mean
-from outsize.kernels.softmax.reference import draw_by_gumbel_max
 
 
 class LargestMade(TorchDispatchMode):

@@ -15,12 +15,12 @@ from draw_checks import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference_draws import draw_by_gumbel_max, draw_by_inversion
 
 from outsize.errors import ConfigError
 from outsize.kernels.softmax.chunks import draw_by_chunks
 from outsize.kernels.softmax.draws import ScoredItems, draw_from_softmax, softmax_mean
 from outsize.kernels.softmax.inversion import systematic_uniforms
-from outsize.kernels.softmax.reference import draw_by_gumbel_max, draw_by_inversion
 
 gpu = pytest.mark.gpu
 PATHS = [

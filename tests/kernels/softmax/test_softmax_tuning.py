@@ -49,3 +49,18 @@ def test_the_log_sum_exps_kept_are_bounded(num_queries, num_items, num):
 def test_a_thousand_queries_are_asked_at_once(size, num):
     tuning = default_tuning(*size, torch.bfloat16, num, DeviceLimits(227 << 10, True))
     assert queries_per_pass(size[1], tuning) >= size[0]
+
+
+@given(log2=st.integers(10, 24), wanted=st.integers(1, 300))
+def test_a_product_is_split_without_a_remainder_if_parts_can_be_even(log2, wanted):
+    pytest.importorskip("triton")
+    from outsize.kernels.softmax.triton.mean_launches import terms_per_part
+
+    terms = terms_per_part(1 << log2, wanted)
+    assert terms % 64 == 0
+    assert terms >= 1024
+    parts = (1 << log2) // terms
+    assert parts < 2 * wanted
+    if 1024 * wanted <= 1 << (log2 - 1):
+        assert terms * parts == 1 << log2
+        assert parts >= wanted

@@ -1,22 +1,13 @@
-import importlib.util
-import os
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-import outsize
+from interpreted import needs_triton, run_interpreted
 
 
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+@needs_triton
 def test_the_triton_path_means_the_same_under_the_interpreter():
-    script = Path(__file__).with_name("check_triton.py")
-    source = str(Path(outsize.__file__).parent.parent)
-    path = os.pathsep.join([source, os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": path}
-    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True)
-    assert done.stdout.endswith("all checks passed\n"), done.stderr[-3000:]
+    run_interpreted(Path(__file__).with_name("check_triton.py"))
 
 
 def test_triton_is_not_imported_before_it_is_used():

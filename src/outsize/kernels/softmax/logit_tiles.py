@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import BFloat16, Float, Float32, Int64
 from torch import Tensor
 
+from outsize.kernels.full_precision import full_precision
 from outsize.kernels.ragged import Ragged
 from outsize.kernels.softmax.scored_items import ScoredItems
 
@@ -61,7 +61,7 @@ def logit_tiles(
             logits = space[: shape[0] * shape[1]].view(shape)
             weights = items.log_weights[which_items]
             if items.scales is None and vectors.dtype == torch.float32:
-                with _full_precision(logits):  # saves one pass over the logits
+                with full_precision(logits):  # saves one pass over the logits
                     torch.addmm(weights, queries[which_queries], vectors.t(), out=logits)
             else:
                 _multiply(queries[which_queries], vectors, logits)
@@ -120,7 +120,7 @@ def as_factors(vectors: Tensor) -> Tensor:
 def multiply_to_float32(left: Float32[Tensor, "n k"], right: Tensor) -> Float32[Tensor, "n m"]:
     """`left @ right`, to about 16 bits of `left` where `right` is bfloat16."""
     if right.dtype == torch.float32:
-        with _full_precision(left):
+        with full_precision(left):
             return left @ right
     coarse = left.bfloat16()
     return multiply_parts(coarse, (left - coarse).bfloat16(), right)
@@ -130,7 +130,7 @@ def multiply_parts(
     coarse: BFloat16[Tensor, "n k"], rest: BFloat16[Tensor, "n k"], right: BFloat16[Tensor, "k m"]
 ) -> Float32[Tensor, "n m"]:
     """`(coarse + rest) @ right`, in float32."""
-    with _full_precision(coarse):
+    with full_precision(coarse):
         if not right.is_cuda:
             return (coarse.float() + rest.float()) @ right.float()
         product = torch.mm(coarse, right, out_dtype=torch.float32)
@@ -142,7 +142,7 @@ def _multiply(
     vectors: Float[Tensor, "num_items dim"],
     out: Float32[Tensor, "num_queries num_items"],
 ) -> None:
-    with _full_precision(queries):
+    with full_precision(queries):
         if vectors.dtype == torch.float32:
             torch.mm(queries, vectors.t(), out=out)
         else:  # the queries have been rounded
@@ -160,17 +160,3 @@ def items_of_a_tile(num_queries: int, dim: int, *, on_cuda: bool) -> int:
     numbers = _CUDA_VECTOR_NUMBERS if on_cuda else _CPU_VECTOR_NUMBERS
     num_items = min(logits // max(num_queries, 1), numbers // max(dim, 1))
     return max(_MIN_ITEMS, num_items // _MIN_ITEMS * _MIN_ITEMS)
-
-
-@contextmanager
-def _full_precision(tensor: Tensor) -> Iterator[None]:
-    """Multiply in full float32 precision, without autocast, TF32 or bfloat16."""
-    before = torch.get_float32_matmul_precision()
-    if before != "highest":
-        torch.set_float32_matmul_precision("highest")
-    try:
-        with torch.autocast(tensor.device.type, enabled=False):
-            yield
-    finally:
-        if before != "highest":
-            torch.set_float32_matmul_precision(before)

@@ -13,6 +13,14 @@ from typing import no_type_check
 import triton
 import triton.language as tl
 
+from outsize.kernels.softmax.triton.picks import (
+    log_sum,
+    pick,
+    pick_mass,
+    relative_masses,
+    rest_of,
+)
+
 
 @triton.jit
 @no_type_check
@@ -23,6 +31,7 @@ def _block_logits(
     log_weights,
     excluded,
     num_items,
+    first_excluded,
     num_excluded,
     first_query,
     query,
@@ -34,8 +43,9 @@ def _block_logits(
 ):
     """The logits of a block, −inf for items that are excluded for this query.
 
-    `excluded` holds query · (num_items + 2) + row + 1 in ascending order. Each item of the block is
-    found by binary search, so the length of a query's list hardly matters.
+    `excluded` holds query · (num_items + 2) + row + 1 in ascending order; those of this query are
+    among the `num_excluded` from `first_excluded` on. Each item of the block is found by binary
+    search, so the length of a query's list hardly matters.
     """
     item = block.to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     is_item = item < num_items
@@ -57,48 +67,14 @@ def _block_logits(
         left = num_excluded
         while left > 0:
             middle = (low + high) // 2
-            found = tl.load(excluded + middle, mask=middle < high, other=0)
+            found = tl.load(excluded + first_excluded + middle, mask=middle < high, other=0)
             is_below = (found < wanted) & (middle < high)
             low = tl.where(is_below, middle + 1, low)
             high = tl.where(is_below, high, middle)
             left = left // 2
-        found = tl.load(excluded + low, mask=low < num_excluded, other=0)
+        found = tl.load(excluded + first_excluded + low, mask=low < num_excluded, other=0)
         logits = tl.where(found == wanted, float("-inf"), logits)
     return logits
-
-
-@triton.jit
-@no_type_check
-def _masses(log_masses):
-    """Masses in float64, the largest about 1, and their cumulative sum."""
-    masses = tl.exp(log_masses - tl.max(log_masses, axis=0)).to(tl.float64)
-    return masses, tl.cumsum(masses, axis=0)
-
-
-@triton.jit
-@no_type_check
-def _pick(log_masses, uniform, LENGTH: tl.constexpr):
-    """An index in proportion to `exp(log_masses)`, never one without mass; −1 if none has any."""
-    masses, sums = _masses(log_masses)
-    place = tl.arange(0, LENGTH)
-    has_mass = masses > 0
-    # By rounding, a parallel sum may grow where no mass is added, and the target may reach the
-    # total. Hence the tests of mass, and the last index with mass as a bound.
-    passed = has_mass & (sums > uniform * tl.sum(masses, axis=0))
-    first = tl.min(tl.where(passed, place, LENGTH), axis=0)
-    return tl.minimum(first, tl.max(tl.where(has_mass, place, -1), axis=0))
-
-
-@triton.jit
-@no_type_check
-def _rest(log_masses, uniform, picked, LENGTH: tl.constexpr):
-    """Where in the mass of the picked index the number lies, in [0, 1)."""
-    masses, sums = _masses(log_masses)
-    is_picked = tl.arange(0, LENGTH) == picked
-    mass = tl.sum(tl.where(is_picked, masses, 0.0), axis=0)
-    before = tl.sum(tl.where(is_picked, sums - masses, 0.0), axis=0)
-    rest = (uniform * tl.sum(masses, axis=0) - before) / tl.where(mass > 0, mass, 1.0)
-    return tl.minimum(tl.maximum(rest, 0.0), 1 - 2.0**-53)
 
 
 @triton.jit(do_not_specialize=["num_items", "num_excluded", "first_query", "num_queries"])
@@ -141,6 +117,7 @@ def mask_blocks_kernel(
             log_weights,
             excluded,
             num_items,
+            0,
             num_excluded,
             first_query,
             query,
@@ -150,87 +127,90 @@ def mask_blocks_kernel(
             BLOCK,
             SCALED,
         )
-        peak = tl.max(logits, axis=0)
-        peak = tl.where(peak == float("-inf"), 0.0, peak)
-        mass = peak + tl.log(tl.sum(tl.exp(logits - peak), axis=0))
-        tl.store(masses + query * mass_stride + block, mass)
+        tl.store(masses + query * mass_stride + block, log_sum(logits, 0))
 
 
-@triton.jit(do_not_specialize=["num_groups"])
+@triton.jit(do_not_specialize=["num_items", "num_blocks", "num_groups"])
 @no_type_check
 def group_masses_kernel(
-    masses, groups, num_blocks, num_groups, GROUP: tl.constexpr, GROUPS: tl.constexpr
-):
-    """Write the log-sum-exp of each group of blocks; a program handles some groups of a query."""
-    programs = tl.cdiv(num_groups, GROUPS)
-    query = (tl.program_id(0) // programs).to(tl.int64)
-    group = (tl.program_id(0) % programs) * GROUPS + tl.arange(0, GROUPS)
-    block = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
-    log_masses = tl.load(
-        masses + query * num_blocks + block, mask=block < num_blocks, other=float("-inf")
-    )
-    peak = tl.max(log_masses, axis=1)
-    peak = tl.where(peak == float("-inf"), 0.0, peak)
-    mass = peak + tl.log(tl.sum(tl.exp(log_masses - peak[:, None]), axis=1))
-    tl.store(groups + query * num_groups + group, mass, mask=group < num_groups)
-
-
-@triton.jit(do_not_specialize=["num_groups", "num"])
-@no_type_check
-def pick_groups_kernel(
     queries,
+    vectors,
+    scales,
+    log_weights,
+    excluded,
+    masses,
     groups,
-    uniforms,
-    picked,
-    log_partition,
+    num_items,
+    num_blocks,
     num_groups,
-    num,
     DIM: tl.constexpr,
     DEPTH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SCALED: tl.constexpr,
+    WIDTH: tl.constexpr,
+    GROUP: tl.constexpr,
     GROUPS: tl.constexpr,
-    DRAW_TILE: tl.constexpr,
-    CARRY: tl.constexpr,
 ):
-    """Write the log-partition of one query, and the group of each of its draws, as in `_pick`.
+    """Write the log-sum-exp of each group of blocks; a program handles some groups of a query.
 
-    For a non-finite query the log-partition is NaN and the groups are −1. With `CARRY`, what is
-    left of a draw's first uniform number replaces its second.
+    Each query has `WIDTH` exclusions in `excluded`. First, the masses of the blocks that have any
+    are recomputed without them.
     """
-    query = tl.program_id(0).to(tl.int64)
-    nothing = tl.zeros((DEPTH,), dtype=tl.float32)
-    for start in range(0, DIM, DEPTH):
-        depth = start + tl.arange(0, DEPTH)
-        query_part = tl.load(queries + query * DIM + depth, mask=depth < DIM, other=0)
-        nothing += query_part.to(tl.float32) * 0.0  # NaN if the query is not finite
-    place = tl.arange(0, GROUPS)
-    log_masses = tl.load(
-        groups + query * num_groups + place, mask=place < num_groups, other=float("-inf")
-    )
-    masses, sums = _masses(log_masses)
-    total = tl.sum(masses, axis=0)
-    mass = tl.max(log_masses, axis=0) + tl.log(total).to(tl.float32)
-    num_others = tl.sum((log_masses != float("-inf")).to(tl.int32), axis=0)  # NaN is one
-    mass = tl.where(num_others > 0, mass, float("-inf")) + tl.sum(nothing, axis=0)
-    tl.store(log_partition + query, mass)
-    has_mass = tl.where(mass == mass, masses, 0.0) > 0
-    last = tl.max(tl.where(has_mass, place, -1), axis=0)
-    for start in range(0, num, DRAW_TILE):
-        which = start + tl.arange(0, DRAW_TILE)
-        pair = query * num + which
-        uniform = tl.load(uniforms + pair * 3, mask=which < num, other=0.0)
-        passed = has_mass[None, :] & (sums[None, :] > (uniform * total)[:, None])
-        first = tl.minimum(tl.min(tl.where(passed, place[None, :], GROUPS), axis=1), last)
-        tl.store(picked + pair, first, mask=which < num)
-        if CARRY:
-            is_picked = place[None, :] == first[:, None]
-            mass = tl.sum(tl.where(is_picked, masses[None, :], 0.0), axis=1)
-            before = tl.sum(tl.where(is_picked, (sums - masses)[None, :], 0.0), axis=1)
-            rest = (uniform * total - before) / tl.where(mass > 0, mass, 1.0)
-            rest = tl.minimum(tl.maximum(rest, 0.0), 1 - 2.0**-53)
-            tl.store(uniforms + pair * 3 + 1, rest, mask=which < num)
+    programs = tl.cdiv(num_groups, GROUPS)
+    query = (tl.program_id(0) // programs).to(tl.int64)
+    first_group = (tl.program_id(0) % programs) * GROUPS
+    group = first_group + tl.arange(0, GROUPS)
+    blocks = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
+    is_block = blocks < num_blocks
+    places = masses + query * num_blocks + blocks
+    # Before exclusions, which few programs have, so that no program waits for both.
+    log_masses = tl.load(places, mask=is_block, other=float("-inf"))
+    if WIDTH > 0:
+        base = query * (num_items.to(tl.int64) + 2) + 1
+        block_before = tl.full((), -1, tl.int64)
+        num_changed = tl.full((), 0, tl.int32)
+        for turn in range(WIDTH):
+            row = tl.load(excluded + query * WIDTH + turn) - base
+            block = tl.where(row < 0, -1, row // BLOCK)
+            is_here = (block // GROUP >= first_group) & (block // GROUP < first_group + GROUPS)
+            if is_here & (row >= 0) & (row < num_items) & (block != block_before):
+                logits = _block_logits(
+                    queries,
+                    vectors,
+                    scales,
+                    log_weights,
+                    excluded,
+                    num_items,
+                    query * WIDTH,
+                    WIDTH,
+                    0,
+                    query,
+                    block,
+                    DIM,
+                    DEPTH,
+                    BLOCK,
+                    SCALED,
+                )
+                tl.store(masses + query * num_blocks + block, log_sum(logits, 0))
+                num_changed += 1
+            block_before = block
+        if num_changed > 0:
+            tl.debug_barrier()  # the loads below see what was stored
+            log_masses = tl.load(places, mask=is_block, other=float("-inf"))
+    tl.store(groups + query * num_groups + group, log_sum(log_masses, 1), mask=group < num_groups)
 
 
-@triton.jit(do_not_specialize=["num_items", "num_excluded", "first_query", "num"])
+@triton.jit(
+    do_not_specialize=[
+        "num_items",
+        "num_excluded",
+        "first_query",
+        "num_blocks",
+        "num_groups",
+        "num",
+        "clock",
+    ]
+)
 @no_type_check
 def draw_kernel(
     queries,
@@ -238,58 +218,119 @@ def draw_kernel(
     scales,
     log_weights,
     excluded,
+    nothing,
     masses,
-    picked,
+    groups,
     uniforms,
     rows,
     drawn,
+    log_partition,
+    held,
+    encoded_at,
+    keys,
+    ages,
+    embeddings,
+    spare_uniforms,
     num_items,
     num_excluded,
     first_query,
     num_blocks,
+    num_groups,
     num,
+    clock,
     DIM: tl.constexpr,
     DEPTH: tl.constexpr,
     BLOCK: tl.constexpr,
-    GROUP: tl.constexpr,
     SCALED: tl.constexpr,
+    WIDTH: tl.constexpr,
+    GROUP: tl.constexpr,
+    GROUPS: tl.constexpr,
     CARRY: tl.constexpr,
+    HELD: tl.constexpr,
+    ROW_DEPTH: tl.constexpr,
 ):
-    """One draw from a picked group: writes its row and logit, or −1 and −inf if there is none."""
+    """One draw of a query: writes its row and logit, or −1 and −inf if there is none.
+
+    The first draw also writes the log-partition, NaN for a query that is not finite. With `HELD`,
+    each draw copies its item: key, age and embedding.
+    """
     pair = tl.program_id(0).to(tl.int64)
-    query = pair // num
-    group = tl.load(picked + pair)
-    is_drawn = group >= 0
-    blocks = tl.maximum(group, 0) * GROUP + tl.arange(0, GROUP)
-    log_masses = tl.load(
-        masses + query * num_blocks + blocks, mask=blocks < num_blocks, other=float("-inf")
-    )
-    uniform = tl.load(uniforms + pair * 3 + 1)
-    inside = _pick(log_masses, uniform, GROUP)
-    if CARRY:  # noqa: SIM108
-        last = _rest(log_masses, uniform, inside, GROUP)
+    query = pair // tl.maximum(num, 1)
+    turn = pair % tl.maximum(num, 1)
+    if CARRY:
+        uniform = tl.load(uniforms + query) + turn.to(tl.float64) / tl.maximum(num, 1)
+        uniform -= tl.floor(uniform)
     else:
-        last = tl.load(uniforms + pair * 3 + 2)
-    is_drawn &= inside >= 0
-    block = tl.where(is_drawn, group * GROUP + inside, 0)
-    logits = _block_logits(
-        queries,
-        vectors,
-        scales,
-        log_weights,
-        excluded,
-        num_items,
-        num_excluded,
-        first_query,
-        query,
-        block,
-        DIM,
-        DEPTH,
-        BLOCK,
-        SCALED,
+        uniform = tl.load(uniforms + pair * 4, mask=num > 0, other=0.0)
+    place = tl.arange(0, GROUPS)
+    log_masses = tl.load(
+        groups + query * num_groups + place, mask=place < num_groups, other=float("-inf")
     )
-    chosen = _pick(logits, last, BLOCK)
-    is_drawn &= chosen >= 0
-    logit = tl.max(tl.where(tl.arange(0, BLOCK) == chosen, logits, float("-inf")), axis=0)
-    tl.store(rows + pair, tl.where(is_drawn, block.to(tl.int64) * BLOCK + chosen, -1))
-    tl.store(drawn + pair, tl.where(is_drawn, logit, float("-inf")))
+    group_masses, sums = relative_masses(log_masses)
+    total = tl.sum(group_masses, axis=0)
+    mass = tl.max(log_masses, axis=0) + tl.log(total).to(tl.float32)
+    num_others = tl.sum((log_masses != float("-inf")).to(tl.int32), axis=0)  # NaN is one
+    mass = tl.where(num_others > 0, mass, float("-inf")) + tl.load(nothing + query)
+    if turn == 0:
+        tl.store(log_partition + query, mass)
+    if num > 0:
+        group_masses = tl.where(mass == mass, group_masses, 0.0)
+        group = pick_mass(group_masses, sums, uniform, GROUPS)
+        is_drawn = group >= 0
+        blocks = tl.maximum(group, 0) * GROUP + tl.arange(0, GROUP)
+        block_masses = tl.load(
+            masses + query * num_blocks + blocks, mask=blocks < num_blocks, other=float("-inf")
+        )
+        if CARRY:
+            uniform = rest_of(log_masses, uniform, group, GROUPS)
+        else:
+            uniform = tl.load(uniforms + pair * 4 + 1)
+        inside = pick(block_masses, uniform, GROUP)
+        if CARRY:
+            last = rest_of(block_masses, uniform, inside, GROUP)
+        else:
+            last = tl.load(uniforms + pair * 4 + 2)
+        is_drawn &= inside >= 0
+        block = tl.where(is_drawn, group * GROUP + inside, 0)
+        if WIDTH > 0:
+            first_excluded, num_searched = query * WIDTH, WIDTH
+        else:
+            first_excluded, num_searched = query * 0, num_excluded
+        logits = _block_logits(
+            queries,
+            vectors,
+            scales,
+            log_weights,
+            excluded,
+            num_items,
+            first_excluded,
+            num_searched,
+            first_query,
+            query,
+            block,
+            DIM,
+            DEPTH,
+            BLOCK,
+            SCALED,
+        )
+        chosen = pick(logits, last, BLOCK)
+        is_drawn &= chosen >= 0
+        logit = tl.max(tl.where(tl.arange(0, BLOCK) == chosen, logits, float("-inf")), axis=0)
+        row = tl.where(is_drawn, block.to(tl.int64) * BLOCK + chosen, -1)
+        tl.store(rows + pair, row)
+        tl.store(drawn + pair, tl.where(is_drawn, logit, float("-inf")))
+        if HELD:
+            item = tl.maximum(row, 0)
+            tl.store(keys + pair, tl.where(is_drawn, tl.load(held + item), -1))
+            tl.store(ages + pair, tl.where(is_drawn, clock - tl.load(encoded_at + item), 0))
+            if not CARRY:  # 24 bits, so that rounding to float32 does not reach 1
+                spare = tl.floor(tl.load(uniforms + pair * 4 + 3) * 16777216.0) / 16777216.0
+                tl.store(spare_uniforms + pair, spare.to(tl.float32))
+            for start in range(0, DIM, ROW_DEPTH):
+                depth = start + tl.arange(0, ROW_DEPTH)
+                is_inside = depth < DIM
+                part = tl.load(vectors + item * DIM + depth, mask=is_inside, other=0)
+                part = part.to(tl.float32)
+                if SCALED:
+                    part *= tl.load(scales + item)
+                tl.store(embeddings + pair * DIM + depth, part, mask=is_inside)
