@@ -200,6 +200,26 @@ def test_a_sample_drawn_by_priority_estimates_sums_without_bias():
     torch.testing.assert_close(mean, weights, rtol=0.2, atol=0)
 
 
+def test_all_indices_but_one_are_drawn_without_bias():
+    weights, sums = torch.tensor([1.0, 2.0, 3.0]), torch.zeros(3, dtype=torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(4000):
+        drawn, given_weights = draw_distinct(weights, 2, generator)
+        sums[drawn] += given_weights
+    torch.testing.assert_close(sums / 4000, weights.double(), rtol=0.1, atol=0)
+
+
+def test_a_sample_of_chunks_is_that_of_all_weights_at_once(monkeypatch):
+    weights = normal(5000).abs() * (torch.arange(5000) % 3 > 0)
+    draws = []
+    for size in (1 << 20, 700, 64):
+        monkeypatch.setattr("outsize.clustering.sampling._CHUNK", size)
+        draws.append(draw_distinct(weights, 90, torch.Generator().manual_seed(0)))
+    for drawn, given_weights in draws:
+        assert torch.equal(drawn, draws[0][0])
+        assert torch.equal(given_weights, draws[0][1])
+
+
 def test_of_many_points_a_sample_is_fitted():
     points = normal(1, 20_000, 2)
     sampled = kmeans(points, 20, max_points_per_cluster=100)

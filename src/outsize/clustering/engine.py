@@ -16,7 +16,7 @@ from typing import Literal
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-EngineName = Literal["auto", "torch", "faiss", "numba"]
+EngineName = Literal["auto", "torch", "faiss", "numba", "triton"]
 
 CHUNK_POINTS = 1 << 17  # every engine's chunk is a power of two up to this
 

@@ -70,7 +70,8 @@ def kmeans(
 
     If there are fewer distinct points than clusters, each distinct point is a centroid and the
     other centroids are copies that count as empty. The same seed gives the same result on the CPU.
-    On CUDA, sums may be rounded differently, unless `torch.use_deterministic_algorithms` is on.
+    On CUDA without Triton, sums may be rounded differently, unless
+    `torch.use_deterministic_algorithms` is on.
 
     Args:
         points: Finite points of every column.
@@ -82,7 +83,8 @@ def kmeans(
         seed: Seed of the sample, the initial centroids and the moves of empty clusters. Every
             column draws the same numbers.
         engine: The engine that finds nearest centroids: "numba" (CPU only, dim up to 16), "faiss"
-            (CPU only, dim up to 32), "torch", or "auto" for the first of them that is available.
+            (CPU only, dim up to 32), "triton" (CUDA only, dim up to 32), "torch", or "auto" for the
+            fastest that is available.
         max_points_per_cluster: If there are more than k times this many points, a weighted sample
             is fitted. It is reweighted so that the error of any centroids on the sample is an
             unbiased estimate of their error on all points.

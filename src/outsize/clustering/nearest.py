@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from outsize.clustering import faiss_engine, numba_engine, torch_engine
+from outsize.clustering import faiss_engine, numba_engine, torch_engine, triton_engine
 from outsize.clustering.checks import check_points
 from outsize.clustering.engine import CHUNK_POINTS, Engine, EngineName, column_batches
 from outsize.errors import ConfigError
@@ -20,6 +20,7 @@ _ENGINES: dict[str, Engine] = {
     "torch": torch_engine.prepare,
     "numba": numba_engine.prepare,
     "faiss": faiss_engine.prepare,
+    "triton": triton_engine.prepare,
 }
 _LOW_DIM: dict[str, Any] = {"numba": numba_engine, "faiss": faiss_engine}  # the fastest first
 
@@ -44,7 +45,7 @@ def nearest(
         points: Finite points.
         centroids: Finite centroids on the same device.
         engine: "numba" (CPU only, dim up to 16), "faiss" (CPU only, dim up to 32), "torch", or
-            "auto" for the first of them that is available.
+            "triton" (CUDA only, dim up to 32), or "auto" for the fastest that is available.
     """
     check_points(points, "points")
     check_points(centroids, "centroids")
@@ -65,12 +66,14 @@ def nearest(
 def choose_engine(engine: EngineName, points: Float[Tensor, "columns n dim"]) -> Engine:
     """The engine of a name, for points of this device and dim."""
     if engine not in ("auto", *_ENGINES):
-        raise ConfigError(f"engine must be auto, torch, faiss or numba, but got {engine!r}")
+        raise ConfigError(f"engine must be auto, torch, faiss, numba or triton, but got {engine!r}")
     on_cpu, dim = points.device.type == "cpu", points.shape[2]
     if engine == "auto":
         for name, module in _LOW_DIM.items():
             if on_cpu and dim <= module.MAX_DIM and module.is_available():
                 return _ENGINES[name]
+        if dim <= triton_engine.MAX_DIM and triton_engine.is_available(points):
+            return triton_engine.prepare
         return torch_engine.prepare
     if engine in _LOW_DIM:
         module = _LOW_DIM[engine]
@@ -83,6 +86,16 @@ def choose_engine(engine: EngineName, points: Float[Tensor, "columns n dim"]) ->
                 f"{engine} is used up to dim {module.MAX_DIM}, but the points have {dim}; "
                 "leave the engine to auto"
             )
+    if engine == "triton" and not triton_engine.is_available(points):
+        raise ConfigError(
+            f"triton works on CUDA, and is installed there; the points are on {points.device}: "
+            "leave the engine to auto"
+        )
+    if engine == "triton" and dim > triton_engine.MAX_DIM:
+        raise ConfigError(
+            f"triton is used up to dim {triton_engine.MAX_DIM}, but the points have {dim}; "
+            "leave the engine to auto"
+        )
     return _ENGINES[engine]
 
 

@@ -29,7 +29,7 @@ def draw_distinct(
     Priority sampling (Duffield, Lund and Thorup 2007) draws a uniform u for each weight w and keeps
     the indices with the largest w/u. Their new weight is max(w, τ), where τ is the largest w/u that
     was not kept: weighted sums over the sample are then unbiased. Equal weights are sampled
-    uniformly. Apart from the result, only a chunk of the weights is held in memory.
+    uniformly. Apart from the result, only two chunks of the weights are held in memory.
 
     Args:
         weights: Numbers >= 0; more than `num_draws` must be > 0. Those of 0 are never drawn.
@@ -38,14 +38,19 @@ def draw_distinct(
     """
     best = weights.new_empty(0, dtype=torch.float64)
     places = torch.empty(0, dtype=torch.int64, device=weights.device)
+    bound = -1.0
     for first in range(0, len(weights), _CHUNK):
         check_stop()
         chunk = weights[first : first + _CHUNK].double()
         uniform = torch.rand(len(chunk), dtype=torch.float64, generator=generator)
-        best = torch.cat([best, chunk / (1 - uniform).to(chunk.device)])
-        places = torch.cat([places, torch.arange(first, first + len(chunk), device=chunk.device)])
-        if len(best) > num_draws + 1:
+        chunk = chunk / (1 - uniform).to(chunk.device)
+        which = (chunk > bound).nonzero().flatten()  # to select all of them again takes longer
+        best = torch.cat([best, chunk[which]])
+        places = torch.cat([places, which + first])
+        if len(best) > num_draws + _CHUNK:
             best, order = best.topk(num_draws + 1)
-            places = places[order]
+            places, bound = places[order], float(best[-1])
+    best, order = best.topk(num_draws + 1)
+    places = places[order]
     drawn = places[:-1].sort().values
     return drawn, weights[drawn].double().clamp(min=best[-1])

@@ -13,12 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
+import numpy
 import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Generator, Tensor
 
 from outsize.clustering.sampling import draw_by_mass, draw_distinct
 from outsize.interrupts import check_stop
+from outsize.kernels.available import uses_triton
 
 InitName = Literal["afk-mc2", "k-means++", "random"]
 Points = Float[Tensor, "n dim"]
@@ -28,6 +30,7 @@ Search = Callable[
 
 CHAIN_LENGTH = 64
 _CHUNK = 1 << 18  # points that are compared with each other at once
+_TRITON_DIM = 32  # above, the chains run on the CPU
 _BLOCK = 64  # centroids whose candidates are compared with the earlier centroids at once
 
 
@@ -135,8 +138,7 @@ def afk_mc2(
         check_stop()
         rows = points[block]
         squares = squared_distances(rows, chosen[search(rows, chosen)])
-        picked = _run_chains(rows.cpu(), squares.cpu(), density[block].cpu(), block_limits)
-        chosen = torch.cat([chosen, picked.to(points.device)])
+        chosen = torch.cat([chosen, _run_chains(rows, squares, density[block], block_limits)])
     return chosen
 
 
@@ -147,17 +149,26 @@ def _run_chains(
     limits: Float64[Tensor, "chains length"],
 ) -> Float[Tensor, "chains dim"]:
     """Run the chains one by one; each takes the points chosen before it into account."""
-    picked = rows.new_empty(len(limits), rows.shape[1])
+    if rows.shape[1] <= _TRITON_DIM and uses_triton(rows):
+        from outsize.kernels.clusters.chains_triton import chains_by_triton
+
+        return chains_by_triton(rows, squares, density, limits.to(rows.device))
+    # numpy takes a fraction of the time of torch for a few numbers at a time.
+    numbers, least = rows.cpu().numpy(), squares.cpu().numpy().copy()
+    densities = density.cpu().numpy()
+    picked = numpy.empty((len(limits), rows.shape[1]), dtype=numbers.dtype)
     for chain, limits_of_chain in enumerate(limits.tolist()):
-        ratios = (squares[:CHAIN_LENGTH] / density[:CHAIN_LENGTH]).tolist()
+        first, end = chain * CHAIN_LENGTH, (chain + 1) * CHAIN_LENGTH
+        ratios = (least[first:end] / densities[first:end]).tolist()
         state = 0
         for step in range(1, CHAIN_LENGTH):
             if ratios[step] > limits_of_chain[step] * ratios[state]:
                 state = step
-        picked[chain] = rows[state]
-        rows, squares, density = (part[CHAIN_LENGTH:] for part in (rows, squares, density))
-        squares = torch.minimum(squares, squared_distances(rows, picked[chain : chain + 1]))
-    return picked
+        picked[chain] = numbers[first + state]
+        differences = numbers[end:] - picked[chain]
+        found = numpy.square(differences, out=differences).sum(axis=1, dtype=numpy.float64)
+        numpy.minimum(least[end:], found, out=least[end:])
+    return torch.from_numpy(picked).to(rows.device)
 
 
 INITS: dict[str, Callable[..., Float[Tensor, "k dim"]]] = {

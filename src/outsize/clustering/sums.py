@@ -11,6 +11,7 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from outsize.kernels.arrays import array, is_plain_float
+from outsize.kernels.available import uses_triton
 from outsize.kernels.compiled import compiled, is_worthwhile
 from outsize.kernels.threads import num_parts, run_parts
 
@@ -28,6 +29,8 @@ def prepare_sums(
         code = compiled("clusters.clusters_numba")
         if code is not None:
             return _compiled_sums(code, points, weights, num_clusters)
+    if uses_triton(points) and num_points:
+        return _sums_by_triton(points, weights, num_clusters)
     num_sums = math.prod(columns) * num_clusters
     masses = weights.expand(points.shape[:-1])
     moments = points.double() * weights.unsqueeze(1)
@@ -40,6 +43,25 @@ def prepare_sums(
         added = add(rows, (labels + offsets).flatten(), num_sums)
         mass, *parts = added.view(1 + dim, *columns, num_clusters)
         return mass, torch.stack(parts, dim=-1)
+
+    return sums
+
+
+def _sums_by_triton(
+    points: Float[Tensor, "*columns n dim"], weights: Float64[Tensor, " n"], num_clusters: int
+) -> Callable[[Int64[Tensor, "*columns n"]], Sums]:
+    """`prepare_sums` by one program per cluster; the same labels give the same sums."""
+    from outsize.kernels.clusters.clusters_triton import sums_by_triton
+
+    *columns, num_points, dim = points.shape
+    together = points.float().contiguous().view(-1, num_points, dim)
+    weights = weights.contiguous()
+
+    def sums(labels: Int64[Tensor, "*columns n"]) -> Sums:
+        masses, moments = sums_by_triton(
+            together, weights, labels.view(-1, num_points), num_clusters
+        )
+        return masses.view(*columns, num_clusters), moments.view(*columns, num_clusters, dim)
 
     return sums
 

@@ -7,14 +7,13 @@ columns together.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
 from outsize.clustering.engine import CHUNK_POINTS, Searcher
+from outsize.kernels.full_precision import full_precision
 
 # Scores per chunk, over all columns. On the CPU they should fit the cache: 2^24 scores take seven
 # times as long.
@@ -36,22 +35,8 @@ def prepare(centroids: Float[Tensor, "*columns k dim"]) -> Searcher:
     def search(
         points: Float[Tensor, "*columns points dim"],
     ) -> Int64[Tensor, "*columns points"]:
-        with _full_precision():  # autocast does not affect products with `out=`
+        with full_precision(points):
             multiply(half_norms, points, transposed, alpha=-1, out=scores)
         return scores.min(dim=-1).indices  # takes half the time of argmin on the CPU
 
     return Searcher(rows, search)
-
-
-@contextmanager
-def _full_precision() -> Iterator[None]:
-    """Multiply matrices in full float32 precision, without TF32 or bfloat16."""
-    before = torch.get_float32_matmul_precision()
-    if before == "highest":
-        yield
-        return
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
