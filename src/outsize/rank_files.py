@@ -1,6 +1,6 @@
 """Folders with one file per rank: `rows-00001-of-00004.safetensors` is that of rank 1 of 4.
 
-A folder is complete or absent (`outsize.checkpoint.write_together`), and its manifest has the
+A folder is complete or absent (`outsize.verified_folders`), and its manifest has the
 checksum of each file.
 """
 
@@ -15,11 +15,11 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from outsize.checkpoint import WriteFiles, open_tensors, require_whole, write_together
 from outsize.errors import CheckpointError, ConfigError
 from outsize.files import write_tensors
 from outsize.kernels.rows.lines import put_lines
 from outsize.ranks.collectives import value_of_first
+from outsize.verified_folders import WriteFiles, open_tensors, require_whole, write_together
 
 _CHUNK_BYTES = 1 << 24
 

@@ -340,7 +340,9 @@ def test_what_has_no_exchange_to_overlap_is_refused_in_words():
         OverlappedStore(served)
     with pytest.raises(ConfigError, match="for rows on the CPU, not on meta"):
         OverlappedStore(ShardedStore([SPEC])).to("meta")
-    with pytest.raises(ConfigError, match="fused updates are for rows on the CPU in one process"):
+    with pytest.raises(
+        ConfigError, match="fused updates are for rows in the memory of one process"
+    ):
         outsize.RowSGD(OverlappedStore(ShardedStore([SPEC])), fused=True)
     with pytest.raises(ConfigError, match="cannot run beside other collectives"):
         outsize.LocalStore([SPEC]).use_own_group()

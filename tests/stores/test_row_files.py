@@ -19,7 +19,6 @@ from torch import Tensor
 
 import outsize
 from outsize import rank_files
-from outsize.checkpoint import write_together
 from outsize.contracts import RowStore, RowUpdate, Shard
 from outsize.errors import CheckpointError, ConfigError
 from outsize.files import write_json, write_tensors
@@ -28,6 +27,7 @@ from outsize.spec import TableSpec
 from outsize.stores import CachedStore, LocalStore, ReplicatedStore, row_files
 from outsize.stores.row_files import describe_rank, load_rows, make_index, save_rows
 from outsize.stores.row_index import common_rows
+from outsize.verified_folders import write_together
 
 RULE = AdagradRule(learning_rate=0.1, initial_sum=0.25)
 SPECS = [TableSpec("wide", 13, 4), TableSpec("thin", 5, 2), TableSpec("other", 2, 4)]

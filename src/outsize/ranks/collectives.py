@@ -265,11 +265,24 @@ class ProcessRanks:
     ) -> list[UInt8[Tensor, " _"]]:
         if self.size == 1:
             return list(messages)
-        filled = [message for message in messages if message.shape[0]]
-        sent = filled[0] if len(filled) == 1 else torch.cat(list(messages))
+        sent = _joined(messages)
         received = torch.empty(sum(sizes), dtype=torch.uint8, device=self._device)
         splits = [message.shape[0] for message in messages]
         dist.all_to_all_single(
             received, sent.to(self._device), list(sizes), splits, group=self._group
         )
         return list(received.to(sent.device).split(list(sizes)))
+
+
+def _joined(messages: Sequence[UInt8[Tensor, " _"]]) -> UInt8[Tensor, " bytes"]:
+    """All messages as one; those that are next to each other in memory are not copied."""
+    filled = [message for message in messages if message.shape[0]]
+    if not filled:
+        return messages[0][:0]
+    first, size = filled[0], sum(message.shape[0] for message in filled)
+    memory, stop = first.untyped_storage().data_ptr(), first.data_ptr()
+    for message in filled:
+        if message.data_ptr() != stop or message.untyped_storage().data_ptr() != memory:
+            return torch.cat(filled)
+        stop += message.shape[0]
+    return first.as_strided((size,), (1,))

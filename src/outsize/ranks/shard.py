@@ -1,9 +1,10 @@
-"""Which rows each owner keeps."""
+"""Which rows each owner keeps, and which lines go to which owner."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from jaxtyping import Int64
 from torch import Tensor
 
@@ -44,3 +45,9 @@ class Shard:
     def id_at(self, position: int) -> int:
         """The store id at a position."""
         return position * self.count + self.index
+
+
+def places_by_owner(owners: Int64[Tensor, " n"], num_ranks: int) -> list[Int64[Tensor, " _"]]:
+    """For each rank, the ascending positions of the lines it owns, given each line's owner."""
+    order = owners.argsort(stable=True)
+    return list(order.split(torch.bincount(owners, minlength=num_ranks).tolist()))

@@ -33,12 +33,14 @@ from torch import Tensor, nn
 from outsize.bounds import require_staleness
 from outsize.contracts import RowCounts, RowReply, RowStore, RowUpdate
 from outsize.errors import ConfigError
+from outsize.kernels.copies.compaction import waits_for_counts
 from outsize.kernels.rows.updates import UpdateRule
 from outsize.registries import require_known
 from outsize.spec import MemoryUse
 from outsize.stores.copies import RowCopies
 from outsize.stores.copy_directory import NEVER_COPIED, with_prefix
 from outsize.stores.eviction import EVICTION
+from outsize.stores.local_rounds import LastRead, local_rounds
 from outsize.stores.merging import merge_updates
 from outsize.stores.pending_rows import Outbox, PendingRows
 from outsize.stores.replies import reply_if_newer
@@ -101,6 +103,7 @@ class CachedStore(StoreWrapper):
         self._outbox = Outbox(self.layout)
         self._has_submitted = False
         self._counts = RowCounts()
+        self._last_read: LastRead | None = None
 
     def bind(self, rule: UpdateRule) -> None:  # noqa: D102
         if self.write_staleness > 0 and not rule.merges_batches:
@@ -123,7 +126,7 @@ class CachedStore(StoreWrapper):
         if update is not None:
             self._push_if_unmergeable()
         self._accept(update)
-        self._has_submitted = False
+        self._has_submitted, self._last_read = False, None
         if self.num_workers == 1 and not self.transport.has_remote_rows:  # so there are no copies
             self._counts.reads += ids.shape[0]
             self._counts.local += ids.shape[0]
@@ -131,6 +134,8 @@ class CachedStore(StoreWrapper):
             if len(self._outbox):
                 update = self._outbox.take((), (), self.rule, exact=False)
             return self.inner.exchange(update, ids, clocks)
+        if clocks is None and (reply := self._read_at_hand(ids)) is not None:
+            return reply
         remote = self.transport.is_remote(ids)
         slots: list[Tensor] = []
         evicted: list[PendingRows] = []
@@ -165,7 +170,7 @@ class CachedStore(StoreWrapper):
         dirty = [copies.pending_updates(copies.dirty()) for copies in self._groups()]
         self.inner.submit(self._outbox.take((), dirty, self.rule, exact=True))
         self.inner.flush()
-        self._has_submitted = False
+        self._has_submitted, self._last_read = False, None
         for copies, rows in zip(self._groups(), dirty, strict=True):
             copies.mark_pushed(rows, rows.gradients)
             copies.invalidate()
@@ -215,6 +220,7 @@ class CachedStore(StoreWrapper):
         return True
 
     def load_rank_state(self, state: Mapping[str, Tensor]) -> None:  # noqa: D102
+        self._last_read = None
         self.inner.load_rank_state(with_prefix("inner.", state))
         for index, copies in enumerate(self._groups()):
             copies.load_directory(with_prefix(f"copies.{index}.", state))
@@ -247,6 +253,13 @@ class CachedStore(StoreWrapper):
             return
         self._require_rule()
         missing: list[Tensor] = []
+        last = self._last_read
+        if last is not None and update.ids is last.ids and last.is_valid(self._groups()[0].ids):
+            self._accept_last_read(update, last)
+            return
+        if not any(copies.num_copies for copies in self._groups()):
+            self._outbox.put(update)
+            return
         squares = update.squares or (None,) * len(update.gradients)
         runs = self._split(update.ids)
         ticks = self._split_like(update.ticks, update.ids)
@@ -261,6 +274,34 @@ class CachedStore(StoreWrapper):
         rest = (torch.cat(missing) if len(missing) > 1 else missing[0]).nonzero().flatten()
         if rest.numel():
             self._outbox.put(update.take(rest))
+
+    def _accept_last_read(self, update: RowUpdate, last: LastRead) -> None:
+        """`_accept`, for the rows of the last read, whose slots are known."""
+        copies = self._groups()[0]
+        if copies.num_copies:
+            squares = None if update.squares is None else update.squares[0]
+            copies.add(
+                last.slots, update.gradients[0].float(), update.ticks, squares,
+                self.transport.as_sent, last.copied,
+            )  # fmt: skip
+        if last.others.shape[0]:
+            self._outbox.put(update.take(last.others))
+
+    def _read_at_hand(self, ids: Int64[Tensor, " n"]) -> RowReply | None:
+        """Push and read with one transfer of counts; `None`, without a change, if it takes more."""
+        rounds = local_rounds(self.inner, self._groups())
+        if rounds is None or not ids.shape[0]:
+            return None
+        found = rounds.read(ids, self._outbox, self.read_staleness, self.write_staleness)
+        if found is None:
+            return None
+        self._last_read = found.last
+        self._counts.reads += ids.shape[0]
+        self._counts.hits += found.hits
+        self._counts.evictions += found.evictions
+        if found.largest_lag is not None and math.isfinite(self.read_staleness):
+            self._counts.see_lag(found.largest_lag)
+        return found.reply
 
     def _push_if_unmergeable(self) -> None:
         """Push the submitted update before the next one if the rule cannot merge batches."""
@@ -282,13 +323,12 @@ class CachedStore(StoreWrapper):
         clocks: Int64[Tensor, " n"] | None,
     ) -> RowReply:
         """Push, request rows that may be stale, and assemble the reply."""
-        held = torch.cat(
-            [c.held_clocks(places) for c, places in zip(self._groups(), slots, strict=True)]
-        )
-        is_held = held >= 0
+        held = [c.held_clocks(places) for c, places in zip(self._groups(), slots, strict=True)]
+        start = held[0] if len(held) == 1 else torch.cat(held)
+        is_held = start >= 0
         checks = math.isfinite(self.read_staleness)
         if checks:
-            asked = torch.where(is_held, held + int(self.read_staleness), -1)
+            asked = torch.where(is_held, start + int(self.read_staleness), -1)
             reply = self.inner.exchange(outgoing, ids, asked)
             stale = reply.stale
         else:
@@ -304,13 +344,15 @@ class CachedStore(StoreWrapper):
             reply.rows, reply.clocks.split([part.shape[0] for part in reply.rows]), reply.state,
             strict=True,
         )  # fmt: skip
-        with_state = clocks is not None
+        with_state, num_dropped = clocks is not None, 0
         for copies, places, sent, was_held, rows, newest, state in lines:
             found.append(
                 copies.refresh_and_read(places, sent, rows, newest, state, with_state=with_state)
             )
             if checks:
-                copies.drop_unprofitable(places, was_held, sent)
+                num_dropped += copies.drop_unprofitable(places, was_held, sent)
+        if len(slots) == 1 and not num_dropped:
+            self._last_read = _last_read(ids, slots[0], self._groups()[0])
         rows, state, current = zip(*found, strict=True)
         return reply_if_newer(clocks, rows, state, torch.cat(current))
 
@@ -327,3 +369,14 @@ class CachedStore(StoreWrapper):
         if len(self.layout.groups) == 1:
             return [values]
         return list(values.split(self.layout.group_sizes(ids)))
+
+
+def _last_read(
+    ids: Int64[Tensor, " n"], slots: Int64[Tensor, " n"], copies: RowCopies
+) -> LastRead | None:
+    """Where the rows of a read are; `None` if to find that out makes the host wait for a GPU."""
+    if waits_for_counts(slots.device):
+        return None
+    is_copied = slots >= 0
+    copied, others = (flag.nonzero().flatten() for flag in (is_copied, ~is_copied))
+    return LastRead(ids, slots, copied, others, copies.ids._version)

@@ -23,14 +23,14 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from outsize.contracts.layout import RowGroup
-from outsize.contracts.updates import stepped_rows
 from outsize.kernels.copies import passes
-from outsize.kernels.copies.passes import CopyLines
-from outsize.kernels.rows.rounding import rounding_keys
-from outsize.kernels.rows.updates import UpdateRule
-from outsize.stores.copy_directory import NO_COPY, CopyDirectory
+from outsize.kernels.copies.compaction import waits_for_counts
+from outsize.kernels.copies.due import pending_at
+from outsize.kernels.copies.survey import Prices
+from outsize.kernels.copies.updates import add_and_update
+from outsize.stores.copy_directory import NO_COPY
+from outsize.stores.copy_values import CopyValues
 from outsize.stores.eviction.policy import EvictionPolicy
-from outsize.stores.merging import squares_for
 from outsize.stores.pending_rows import PendingRows
 
 _CLOCK_BYTES = 4  # extra bytes per row of a request with clocks
@@ -38,7 +38,7 @@ _MIN_CHECKS = 16  # before a copy can be found unprofitable
 _MOST_TOUCHED = 64  # updates without an exchange whose copies are listed one by one
 
 
-class RowCopies(CopyDirectory):
+class RowCopies(CopyValues):
     """At most `num_slots` copies of rows of one group. Ids are relative to the group's first row.
 
     Args:
@@ -50,15 +50,8 @@ class RowCopies(CopyDirectory):
         seed: The store's seed, for the rounding of half-precision rows.
     """
 
-    clocks: Tensor
-    ticks: Tensor
-    leftover: Tensor
-    rows: Tensor
-    pending: Tensor
-    checks: Tensor
-    balance: Tensor
     listed: Tensor
-    _maybe_dirty: list[Tensor]  # slots that are `listed`
+    _maybe_dirty: list[Tensor] | None  # slots that are `listed`; `None` if that was not kept up
     _touched: list[Tensor]  # slots that got an update since `due` was last called
     _last_bound: float
 
@@ -71,37 +64,10 @@ class RowCopies(CopyDirectory):
         bytes_per_row: int,
         seed: int,
     ) -> None:
-        super().__init__(group.num_rows, num_slots, policy)
-        self._first_id, self._seed = group.start, seed
-        self._rule: UpdateRule | None = None
-        self._num_workers = num_workers
+        super().__init__(group, num_slots, policy, num_workers, seed)
         self._bytes_per_row = bytes_per_row
-        self.register_buffer("clocks", torch.full((num_slots,), -1, dtype=torch.int64))
-        self.register_buffer("ticks", torch.zeros(num_slots, dtype=torch.int32))
-        self.register_buffer("leftover", torch.zeros(num_slots, dtype=torch.bool))
-        self.register_buffer("rows", torch.zeros(num_slots, group.dim, dtype=group.dtype))
-        self.register_buffer("pending", torch.zeros(num_slots, group.dim))
-        self.register_buffer("checks", torch.zeros(num_slots, dtype=torch.int32))
-        self.register_buffer("balance", torch.zeros(num_slots, dtype=torch.int64))
         self.register_buffer("listed", torch.zeros(num_slots, dtype=torch.bool), persistent=False)
         self._list_dirty()
-
-    def bind(self, rule: UpdateRule) -> None:
-        """Apply updates to copies by this rule; the first call allocates its state."""
-        if self._rule is None:
-            num_slots, dim = self.rows.shape
-            widths = {f"state_{n}": w for n, w in rule.state_widths(dim).items()}
-            square = rule.square(torch.empty(0, dim))
-            if square is not None:
-                widths["squares"] = square.shape[1]
-            for name, width in widths.items():
-                zeros = torch.zeros(num_slots, width, device=self.rows.device)
-                self.register_buffer(name, zeros)
-        self._rule = rule
-
-    def held_clocks(self, slots: Int64[Tensor, " n"]) -> Int64[Tensor, " n"]:
-        """Start clocks of copies; -1 if there is no copy or it is invalid."""
-        return passes.held_clocks(self._lines(), slots)
 
     def admit(
         self, ids: Int64[Tensor, " n"], slots: Int64[Tensor, " n"]
@@ -112,6 +78,13 @@ class RowCopies(CopyDirectory):
         copies, and the number of evictions.
         """
         missing = (slots == NO_COPY).nonzero().flatten()
+        if not missing.shape[0] and not waits_for_counts(slots.device):
+            self.note_used(ids, slots)
+            return (
+                slots,
+                PendingRows(missing, missing, self.pending[:0], missing, self._no_squares()),
+                0,
+            )
         chosen, places, victims = self.choose(ids, slots)
         dirty = victims[self.is_dirty(victims)] if victims.shape[0] else victims
         evicted = self.pending_updates(dirty)
@@ -129,6 +102,7 @@ class RowCopies(CopyDirectory):
         ticks: Int64[Tensor, " n"],
         squares: Float[Tensor, "n _"] | None,
         as_sent: Callable[[Tensor], Tensor],
+        places: Int64[Tensor, " k"] | None = None,
     ) -> None:
         """Apply gradients to copies and add them to the pending updates.
 
@@ -138,23 +112,29 @@ class RowCopies(CopyDirectory):
             ticks: Number of batches in each sum.
             squares: The rule's squares, summed over the batches; `None` for one batch.
             as_sent: Rounds gradients as the wire does.
+            places: Where slots are not negative, if the caller knows it.
         """
         assert self._rule is not None
-        own = self._rule.square(gradients) if squares is None else squares
         merges = self._rule.merges_batches
+        if squares is None and merges:
+            is_added = add_and_update(
+                self.lines(), self.state(), self._rule, slots, gradients, ticks,
+                self._num_workers, self._bytes_per_row,
+            )  # fmt: skip
+            if is_added:
+                self._note_touched(slots[slots >= 0] if places is None else slots[places])
+                return
+        own = self._rule.square(gradients) if squares is None else squares
         added = passes.add_pending(
-            self._lines(), slots, gradients, ticks, own,
-            self._num_workers if merges else None, self._bytes_per_row,
+            self.lines(), slots, gradients, ticks, own,
+            self._num_workers if merges else None, self._bytes_per_row, places,
         )  # fmt: skip
         mean = added.gradients if merges else as_sent(added.gradients) / self._num_workers
         if squares is not None and added.index is not None:
             squares = squares.index_select(0, added.index)
         self._note_touched(added.slots)
-        state = self._state()
         summed = self._summed(mean, added.ticks, squares)
-        if not self._rule.update(
-            self.rows, state, self.ticks, added.slots, mean, added.ticks, summed
-        ):
+        if not self._update(added.slots, mean, added.ticks, summed):
             self.ticks.index_add_(0, added.slots, added.ticks.to(torch.int32))
             self._step(added.slots, mean, added.ticks, summed)
 
@@ -172,15 +152,14 @@ class RowCopies(CopyDirectory):
 
     def dirty(self) -> Int64[Tensor, " _"]:
         """Slots with pending updates, each once."""
+        if self._maybe_dirty is None:
+            self._list_dirty(also_touched=False)
+            assert self._maybe_dirty is not None
         listed = torch.cat(self._maybe_dirty)
         is_dirty = self.is_dirty(listed)
         self.listed.index_fill_(0, listed[~is_dirty], False)
         self._maybe_dirty = [listed[is_dirty]]
         return self._maybe_dirty[0]
-
-    def is_dirty(self, slots: Int64[Tensor, " n"]) -> Bool[Tensor, " n"]:
-        """Whether each of these copies has a pending update."""
-        return passes.is_dirty(self._lines(), slots)
 
     def pending_updates(self, slots: Int64[Tensor, " n"]) -> PendingRows:
         """The pending updates of copies, by ascending id; they stay pending until `mark_pushed`."""
@@ -197,63 +176,41 @@ class RowCopies(CopyDirectory):
         """
         merges = self._rule is None or self._rule.merges_batches
         passes.settle(
-            self._lines(), pushed.slots, pushed.gradients, pushed.ticks, sent,
+            self.lines(), pushed.slots, pushed.gradients, pushed.ticks, sent,
             self._bytes_per_row, keeps_error=merges,
         )  # fmt: skip
 
-    def refresh_and_read(
-        self,
-        slots: Int64[Tensor, " n"],
-        stale: Bool[Tensor, " n"],
-        rows: Float[Tensor, "k dim"],
-        clocks: Int64[Tensor, " k"],
-        state: Mapping[str, Float[Tensor, "k _"]],
-        *,
-        with_state: bool,
-    ) -> tuple[Float[Tensor, "n dim"], dict[str, Float[Tensor, "n _"]], Int64[Tensor, " n"]]:
-        """Refresh stale copies, and return rows, state and clocks for the step.
+    def touched_once(self, write_staleness: float) -> Int64[Tensor, " _"] | None:
+        """Slots that may have more pending ticks, each once; `None` if that takes a search."""
+        if write_staleness < self._last_bound or len(self._touched) > 1:
+            return None
+        return self._touched[0] if self._touched else self.ids[:0]
 
-        Args:
-            slots: Slots of the rows to read; negative for rows without a copy, which are all sent.
-            stale: Whether the owner sent the row.
-            rows: The rows that were sent.
-            clocks: Their clocks.
-            state: Their optimizer state.
-            with_state: Whether to return the state of all rows, or none.
-        """
-        if not self.num_copies:
-            return rows, dict(state) if with_state else {}, clocks
-        copies, own_state = self._lines(), self._state()
-        dirty = passes.refresh(copies, own_state, slots, stale, rows, clocks, state)
-        if dirty.numel():
-            gradients, ticks, squares = self._pending(dirty)
-            mean = gradients / self._num_workers
-            self._step(dirty, mean, ticks, self._summed(mean, ticks, squares))
-        found, seen = passes.read(copies, slots, stale, rows, clocks)
-        if not with_state:
-            return found, {}, seen
-        own, others = slots.clamp_min(0), (slots < 0).nonzero().flatten()
-        line = passes.sent_line(stale)[others]
-        joined = {
-            name: passes.join_lines(own_state[name], own, others, value, line)
-            for name, value in state.items()
-        }
-        return found, joined, seen
+    def looked_at_touched(self, write_staleness: float) -> None:
+        """Record that the slots of `touched_once` with more ticks are pushed."""
+        self._touched, self._last_bound = [], write_staleness
+
+    def pending_of(self, slots: Int64[Tensor, " n"], places: Int64[Tensor, " k"]) -> PendingRows:
+        """`pending_updates` of the copies at some places of a list, in the order of the list."""
+        return PendingRows(*pending_at(self.lines(), self.ids, slots, places))
+
+    def prices(self) -> Prices:
+        """What checks of clocks cost and save."""
+        return Prices(self._bytes_per_row, _CLOCK_BYTES, _MIN_CHECKS)
 
     def drop_unprofitable(
         self, slots: Int64[Tensor, " n"], was_held: Bool[Tensor, " n"], stale: Bool[Tensor, " n"]
-    ) -> None:
+    ) -> int:
         """Count the bytes that checks of clocks cost and saved; drop copies that cost more.
 
         `was_held` says which slots had a valid clock to check, and `stale` which of them the owner
-        found stale.
+        found stale. Returns the number of dropped copies.
         """
-        self.drop(
-            passes.count_checks(
-                self._lines(), slots, was_held, stale,
-                self._bytes_per_row, _CLOCK_BYTES, _MIN_CHECKS,
-            )
-        )  # fmt: skip
+        costly = passes.count_checks(
+            self.lines(), slots, was_held, stale, self._bytes_per_row, _CLOCK_BYTES, _MIN_CHECKS
+        )
+        self.drop(costly)
+        return costly.shape[0]
 
     def invalidate(self) -> None:
         """Invalidate all copies: each is read again before its next use.
@@ -276,77 +233,40 @@ class RowCopies(CopyDirectory):
         self.invalidate()
 
     def index_memory(self) -> list[Tensor]:  # noqa: D102
-        return [*super().index_memory(), *self._maybe_dirty]
+        return [*super().index_memory(), *(self._maybe_dirty or ())]
 
     def _empty(self, slots: Int64[Tensor, " n"]) -> Int64[Tensor, " n"]:
         """Remove copies; the caller has taken their pending updates."""
         ids = super()._empty(slots)
-        self.clocks.index_fill_(0, slots, -1)
-        for buffer in (self.ticks, self.leftover, self.pending, self.checks, self.balance):
-            buffer.index_fill_(0, slots, 0)
-        if "squares" in self._buffers:
-            self.get_buffer("squares").index_fill_(0, slots, 0.0)
+        passes.clear(self.lines(), slots)
         return ids
 
-    def _lines(self) -> CopyLines:
-        return CopyLines(
-            self.rows, self.clocks, self.ticks, self.pending, self._buffers.get("squares"),
-            self.leftover, self.checks, self.balance,
-        )  # fmt: skip
-
-    def _state(self) -> dict[str, Tensor]:
-        if self._rule is None:
-            return {}
-        names = self._rule.state_widths(self.rows.shape[1])
-        return {name: self.get_buffer(f"state_{name}") for name in names}
+    def _no_squares(self) -> Float[Tensor, "0 _"] | None:
+        summed = self._buffers.get("squares")
+        return None if summed is None else summed[:0]
 
     def _note_touched(self, slots: Int64[Tensor, " n"]) -> None:
         """List copies that got an update: they may be due, and they may be dirty."""
         self._touched.append(slots)
         if len(self._touched) > _MOST_TOUCHED:
             self._touched = [torch.cat(self._touched).unique()]
+        if waits_for_counts(slots.device) or self._maybe_dirty is None:
+            self._maybe_dirty = None  # to find new ones would make the host wait
+            return
         new = slots[~self.listed.index_select(0, slots)]
         if new.numel():
             self.listed.index_fill_(0, new, True)
             self._maybe_dirty.append(new)
 
-    def _list_dirty(self) -> None:
-        """List dirty copies by a look at all."""
+    def _list_dirty(self, *, also_touched: bool = True) -> None:
+        """List dirty copies by a look at all; forget which were touched, too, or not."""
         dirty = ((self.ticks > 0) | self.leftover).nonzero().flatten()
         self.listed.zero_().index_fill_(0, dirty, True)
-        self._maybe_dirty, self._touched = [dirty], []
+        self._maybe_dirty = [dirty]
+        if not also_touched:
+            return
+        self._touched = []
         self._last_bound = math.inf  # no copy has been found to have few enough ticks
-
-    def _pending(self, slots: Int64[Tensor, " n"]) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Pending gradients, ticks and squares of copies."""
-        summed = self._buffers.get("squares")
-        squares = None if summed is None else summed.index_select(0, slots)
-        ticks = self.ticks.index_select(0, slots).long()
-        return self.pending.index_select(0, slots), ticks, squares
-
-    def _summed(self, mean: Tensor, ticks: Tensor, squares: Tensor | None) -> Tensor | None:
-        """The squares of an update as an owner computes them."""
-        if squares is None:
-            return None
-        assert self._rule is not None
-        found = squares_for(self._rule, (mean,), (squares,), ticks > 1, self._num_workers)
-        return None if found is None else found[0]
-
-    def _step(self, slots: Tensor, mean: Tensor, ticks: Tensor, squares: Tensor | None) -> None:
-        """Apply updates to copies as an owner applies a push; ticks are counted already."""
-        assert self._rule is not None
-        state = {name: part.index_select(0, slots) for name, part in self._state().items()}
-
-        def keys() -> Int64[Tensor, " n"]:
-            ids = self.ids.index_select(0, slots) + self._first_id
-            clocks = self.clocks.index_select(0, slots) + self.ticks.index_select(0, slots)
-            return rounding_keys(self._seed, ids, clocks, ticks)
-
-        copies = self.rows.index_select(0, slots)
-        rows = stepped_rows(self._rule, copies, state, mean, squares, keys)
-        self.rows.index_copy_(0, slots, rows)
-        for name, value in state.items():
-            self.get_buffer(f"state_{name}").index_copy_(0, slots, value)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> RowCopies:
         device = self.ids.device

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from heapq import heappop, heappush
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Int64
@@ -26,6 +26,28 @@ NEVER_COPIED = -3  # the row is not remote
 
 _MARKED = "unprofitable"
 _SLOTS_OF_ROWS = "slot_of"  # in older state dicts: the slot of every row of the table
+
+
+class Choice(NamedTuple):
+    """What `CopyDirectory.choose_ahead` chose.
+
+    Attributes:
+        admitted: Whether a row gets a copy.
+        slots: The slots of rows that do.
+        victims: Slots, each once; the victims come first, in the order in which they get new rows.
+        is_victim: Which of them are evicted.
+        holds_victim: Whether a slot is evicted, for each slot.
+        num_left: As in `ChosenAhead`.
+        is_short: As in `ChosenAhead`: if so, the choice is not to be used.
+    """
+
+    admitted: Bool[Tensor, " n"]
+    slots: Int64[Tensor, " n"]
+    victims: Int64[Tensor, " k"]
+    is_victim: Bool[Tensor, " k"]
+    holds_victim: Bool[Tensor, " num_slots"]
+    num_left: Int64[Tensor, ""] | None
+    is_short: Bool[Tensor, ""] | None
 
 
 class CopyDirectory(nn.Module):
@@ -80,16 +102,69 @@ class CopyDirectory(nn.Module):
             Whether each row without a copy is admitted, the slots of those that are, and the
             slots among them whose copies must be evicted first. The caller does both.
         """
-        if len(self._unprofitable):
-            known = slots != UNPROFITABLE
-            ids, slots = ids[known], slots[known]
-        self.policy.used(ids, slots)
+        ids, slots = self.note_used(ids, slots)
         is_held = slots >= 0
         chosen, victims = self.policy.choose_from(
             ids[~is_held], self._num_free(), self.ids, slots[is_held]
         )
         num_new = int(chosen.sum()) - victims.shape[0]
         return chosen, torch.cat([self._take_free(num_new), victims]), victims
+
+    def note_used(
+        self, ids: Int64[Tensor, " n"], slots: Int64[Tensor, " n"]
+    ) -> tuple[Int64[Tensor, " m"], Int64[Tensor, " m"]]:
+        """Record that a step reads rows; returns those that have a copy or may get one."""
+        if len(self._unprofitable):
+            known = slots != UNPROFITABLE
+            ids, slots = ids[known], slots[known]
+        self.policy.used(ids, slots)
+        return ids, slots
+
+    def lookup(self, ids: Int64[Tensor, " n"]) -> Int64[Tensor, " n"]:
+        """`find`, for a directory that remembers no unprofitable rows."""
+        return self._index.find(ids, self.ids)
+
+    def chooses_ahead(self) -> bool:
+        """Whether `choose_ahead` can be used in this step."""
+        return not self._freed and not len(self._unprofitable) and self.policy.chooses_ahead
+
+    def choose_ahead(
+        self, ids: Int64[Tensor, " n"], found: Int64[Tensor, " n"], *, among_all: bool = False
+    ) -> Choice:
+        """`choose`, after `used`, without telling the host how many there are.
+
+        Args:
+            ids: Rows that may have a copy, ascending; more than `has_room_for`.
+            found: Their slots, from `lookup`.
+            among_all: As for `EvictionPolicy.choose_ahead`.
+        """
+        missing, num_free = found < 0, self._num_free()
+        first = self._first_unused
+        admitted, victims, is_victim, num_left, is_short = self.policy.choose_ahead(
+            ids, missing, num_free, self.ids, found, among_all=among_all
+        )
+        order = admitted.cumsum(0) - 1
+        num_new = missing.sum().clamp_max(num_free)
+        replaced = victims[(order - num_new).clamp(0, victims.shape[0] - 1)]
+        slots = torch.where(order < num_new, first + order, replaced)
+        holds_victim = torch.zeros_like(self.ids, dtype=torch.bool)
+        holds_victim.index_copy_(0, victims, is_victim)
+        return Choice(admitted, slots, victims, is_victim, holds_victim, num_left, is_short)
+
+    def has_room_for(self, num: int) -> bool:
+        """Whether so many rows get a copy, and nothing is evicted."""
+        return num <= self._num_free()
+
+    def next_free(self, num: int) -> Int64[Tensor, " num"]:
+        """The slots that the next rows without a copy get, if `chooses_ahead`."""
+        first = self._first_unused
+        return torch.arange(first, first + num, device=self.ids.device)
+
+    def took_free(self, num: int) -> None:
+        """Record that the first empty slots were taken, as `choose_ahead` or `next_free` say."""
+        self._first_unused += num
+        if num:
+            self.policy.candidates.forget()
 
     def assign(self, ids: Int64[Tensor, " n"], slots: Int64[Tensor, " n"]) -> None:
         """Give slots to rows, as `choose` chose them."""
@@ -152,6 +227,7 @@ class CopyDirectory(nn.Module):
 
     def _take_free(self, num: int) -> Int64[Tensor, " n"]:
         """The lowest empty slots."""
+        self.policy.candidates.forget()
         freed = [heappop(self._freed) for _ in range(min(num, len(self._freed)))]
         first = self._first_unused
         self._first_unused = first + num - len(freed)

@@ -13,7 +13,7 @@ from outsize.contracts import RowReply, RowStore, RowUpdate, Shard, TablePart
 from outsize.contracts.updates import stepped_rows
 from outsize.errors import ConfigError
 from outsize.initialization import fill_initial_rows
-from outsize.kernels.fused.fused import RowsInPlace
+from outsize.kernels.fused.fused import RowsInPlace, update_on_device
 from outsize.kernels.gather.gather import Bags, read_lines
 from outsize.kernels.huge_pages import prefer_huge_pages
 from outsize.kernels.rows.rounding import rounding_keys
@@ -123,6 +123,12 @@ class LocalStore(RowStore):
         return RowReply(stale, rows, newest, state, behind)
 
     @torch.no_grad()
+    def submit(self, update: RowUpdate | None) -> None:
+        """Apply an update; it reads nothing, unlike `exchange`."""
+        if update is not None and update.ids.numel():
+            self._update(update)
+
+    @torch.no_grad()
     def _read(self, ids: Int64[Tensor, " n"]) -> tuple[Float[Tensor, "_ _"], ...]:
         """Rows alone, without clocks."""
         runs = enumerate(self._local(ids))
@@ -146,11 +152,13 @@ class LocalStore(RowStore):
         if not self._is_at_hand():
             return None
         start = self.layout.groups[group].start
-        return RowsInPlace(self.rows(group), self.state(group), self._clocks(group), start)
+        state, clocks = self.state(group), self._clocks(group)
+        return RowsInPlace(self.rows(group), state, clocks, start, self.seed)
 
     def _is_at_hand(self) -> bool:
-        """Whether all rows are in this process, on the CPU, and nothing wraps them."""
-        return type(self) is LocalStore and self.shard == Shard() and self.clocks.is_cpu
+        """Whether all rows are in this process, where kernels work, and nothing wraps them."""
+        on_device = self.clocks.is_cpu or self.clocks.is_cuda
+        return type(self) is LocalStore and self.shard == Shard() and on_device
 
     def parts(self) -> list[TablePart]:  # noqa: D102
         found: list[TablePart] = []
@@ -189,6 +197,11 @@ class LocalStore(RowStore):
             gradients, ticks = update.gradients[group].float(), update.ticks[own]
             squares = None if update.squares is None else update.squares[group]
             if rule.update(rows, state, clocks, run, gradients, ticks, squares):
+                continue
+            table = RowsInPlace(rows, state, clocks, self.layout.groups[group].start, self.seed)
+            if self.shard == Shard() and update_on_device(
+                table, rule.kernel_settings(), run, gradients, ticks, squares
+            ):
                 continue
             clocks.index_add_(0, run, ticks.to(torch.int32))
             touched_state = {name: part.index_select(0, run) for name, part in state.items()}

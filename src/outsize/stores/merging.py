@@ -10,7 +10,7 @@ from jaxtyping import Float, Int32, Int64
 from torch import Tensor
 
 from outsize.contracts import RowLayout, RowUpdate
-from outsize.kernels.exchange.sums import sum_lines, union
+from outsize.kernels.exchange.sums import add_two, sum_lines, union
 from outsize.kernels.rows.updates import UpdateRule
 
 
@@ -40,6 +40,10 @@ def _merge(
         if divisor > 1:
             gradients = tuple(part / divisor for part in gradients)
         return replace(updates[0], gradients=gradients)
+    if len(updates) == 2 and divisor == 1:
+        added = _add_two(updates[0], updates[1], layout, rule)
+        if added is not None:
+            return added
     ids, inverse, counts = union([u.ids for u in updates])
     places = inverse.split([update.ids.shape[0] for update in updates])
     ticks = torch.zeros_like(ids).index_add_(0, inverse, torch.cat([u.ticks for u in updates]))
@@ -50,6 +54,27 @@ def _merge(
     if len(known) == len(updates):
         summed = _sum(known, places, layout, ids, counts)
     return RowUpdate(ids, gradients, ticks, summed, _any_exact(updates, places, ids))
+
+
+def _add_two(
+    first: RowUpdate, second: RowUpdate, layout: RowLayout, rule: UpdateRule | None
+) -> RowUpdate | None:
+    """The sum of two updates in one pass; `None` if no kernel can."""
+    kind = None if rule is None else rule.kernel_square()
+    if kind is None or not layout.is_one_group:
+        return None
+    lines, others = (
+        (u.ids, u.ticks, u.gradients[0], None if u.squares is None else u.squares[0])
+        for u in (first, second)
+    )
+    found = add_two(lines, others, kind)
+    if found is None:
+        return None
+    ids, ticks, gradients, squares, places = found
+    return RowUpdate(
+        ids, (gradients,), ticks, None if squares is None else (squares,),
+        _any_exact((first, second), places, ids),
+    )  # fmt: skip
 
 
 def average_over_workers(
@@ -67,9 +92,9 @@ def average_over_workers(
         layout: The layout of the store.
         rule: The rule that will apply the result.
     """
-    summed = [update.ids[update.ticks > 1] for update in updates]
-    has_squares = any(update.squares is not None for update in updates)
-    if rule is None or not has_squares or not any(ids.shape[0] for ids in summed):
+    has_squares = rule is not None and any(update.squares is not None for update in updates)
+    summed = [update.ids[update.ticks > 1] for update in updates] if has_squares else []
+    if rule is None or not any(ids.shape[0] for ids in summed):
         merged = _merge([replace(u, squares=None) for u in updates], layout, None, num_workers)
         return RowUpdate(merged.ids, merged.gradients, merged.ticks)
     squared = [replace(u, squares=_squares_of(u, rule)) for u in updates]

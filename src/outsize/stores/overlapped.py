@@ -84,7 +84,7 @@ class OverlappedStore(StoreWrapper):
         super().__init__(inner)
         if not inner.is_shared or inner.is_asynchronous:
             why = (
-                "its ranks train at their own pace, and wait for nobody"
+                "its ranks train at their own pace, without waiting"
                 if inner.is_asynchronous
                 else "its rows are at hand"
             )

@@ -40,6 +40,11 @@ class Outbox:
         """Hold an update for the next round."""
         self._updates.append(update)
 
+    def take_all(self) -> list[RowUpdate]:
+        """The updates it holds, as they were put; empties it."""
+        updates, self._updates = self._updates, []
+        return updates
+
     def take(
         self,
         pushed: Sequence[PendingRows],
@@ -81,6 +86,10 @@ class Outbox:
         return merge_updates(updates, self._layout, rule)
 
     def _as_update(self, groups: Sequence[PendingRows], exact: bool) -> RowUpdate:
+        if len(groups) == 1:  # the first row of a single group is 0
+            (rows,) = groups
+            lines = None if rows.squares is None else (rows.squares,)
+            return _marked(RowUpdate(rows.ids, (rows.gradients,), rows.ticks, lines), exact)
         starts = [group.start for group in self._layout.groups]
         squares = tuple(rows.squares for rows in groups if rows.squares is not None)
         update = RowUpdate(
@@ -94,5 +103,6 @@ class Outbox:
 
 def _marked(update: RowUpdate, exact: bool) -> RowUpdate:
     """An update of which all rows, or none, travel by the finer wire."""
-    flags = torch.ones_like(update.ids, dtype=torch.bool) if exact else None
-    return replace(update, exact=flags)
+    if not exact:
+        return update if update.exact is None else replace(update, exact=None)
+    return replace(update, exact=torch.ones_like(update.ids, dtype=torch.bool))

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from outsize.checkpoint import WriteFiles, open_tensors, read_manifest
 from outsize.contracts import RowStore, TablePart
 from outsize.errors import CheckpointError, ConfigError
 from outsize.files import write_json
@@ -40,6 +39,7 @@ from outsize.stores.row_index import (
     rows_of,
     tensor_name,
 )
+from outsize.verified_folders import WriteFiles, open_tensors, read_manifest
 
 
 def save_rows(store: RowStore, folder: str | Path) -> None:

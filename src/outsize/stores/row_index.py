@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from outsize.checkpoint import damaged, escape, open_tensors, read_verified, require_whole
+from outsize.checkpoint import escape
 from outsize.files import SAFETENSORS_TYPES
 from outsize.json_files import Each, OneOf, Whole
+from outsize.verified_folders import damaged, open_tensors, read_verified, require_whole
 
 INDEX = "rows.json"
 _SHARE = {"first": Whole(), "every": Whole(1), "num_rows": Whole()}

@@ -19,6 +19,7 @@ from outsize.ranks.collectives import ProcessRanks, RankGroup
 from outsize.ranks.failures import announce_failure
 from outsize.ranks.sections import Message, MessageReader, MessageWriter
 from outsize.spec import TableSpec
+from outsize.stores.compiled_rounds import CompiledRound, compiled_round
 from outsize.stores.merging import empty_update, merge_updates
 from outsize.stores.packing import RowRequest
 from outsize.stores.replies import join_replies
@@ -166,6 +167,13 @@ class ShardedStore(ShardOwner):
     ) -> RowReply:
         """Swap requests, apply updates, swap replies; in the same order on all ranks."""
         counts, wire = self._counts_of(evaluates), self._wire_of(evaluates)
+        if not evaluates:
+            compiled = compiled_round(
+                self.owned, self.rule, self.wire, self.rank, self.num_owners, self.num_workers,
+                update, ids, clocks,
+            )  # fmt: skip
+            if compiled is not None:
+                return self._compiled_round(compiled, clocks is not None, operation)
         requests = self._requests(update, ids, clocks)
         counts.local += requests[self.rank].ids.shape[0]
         theirs = self._swap_requests(requests, clocks is not None, operation, counts)
@@ -177,6 +185,29 @@ class ShardedStore(ShardOwner):
         rule = None if clocks is None else self.rule
         found = self._swap_rows(replies, requests, flags, rule, wire, counts)
         return join_replies(found, requests)
+
+    def _compiled_round(
+        self, compiled: CompiledRound, has_clocks: bool, operation: str
+    ) -> RowReply:
+        """`_round`, by compiled kernels."""
+        swap = self.ranks.swap_bytes
+        self._counts.local += compiled.num_local
+        messages, lines = compiled.write_requests(self._counts)
+        theirs = self._swap_headers(operation, lines, messages[0].device)
+        compiled.apply(swap(messages, [size for *_, size in theirs]), theirs)
+        flags, rows = compiled.write_replies(self._counts)
+        if has_clocks:
+            sizes = compiled.read_flags(swap(flags, compiled.num_flag_bytes()))
+        else:
+            sizes = compiled.sizes_without_flags()
+        return compiled.read_rows(swap(rows, sizes))
+
+    def _swap_headers(
+        self, operation: str, lines: Sequence[Sequence[int]], device: torch.device
+    ) -> list[list[int]]:
+        """The numbers that each rank sends before its request."""
+        facts = f"{self._facts}; {self._optimizer_facts()}"
+        return swap_headers(self.ranks, operation, facts, lines, device)
 
     def _swap_requests(
         self,
@@ -193,8 +224,7 @@ class ShardedStore(ShardOwner):
                 written[receiver] = self._packing.write_request(request, self.wire, self.rule)
         messages = [message for message, _ in written]
         lines = [[*numbers, message.content.shape[0]] for message, numbers in written]
-        facts = f"{self._facts}; {self._optimizer_facts()}"
-        theirs = swap_headers(self.ranks, operation, facts, lines, device)
+        theirs = self._swap_headers(operation, lines, device)
         received = self._swap(messages, [size for *_, size in theirs], counts)
         return [
             requests[me]
@@ -230,14 +260,16 @@ class ShardedStore(ShardOwner):
         counts: RowCounts,
     ) -> list[RowReply]:
         """The rows that each owner sends; without state if `rule` is `None`."""
-        me = self.rank
-        pairs = zip(requests, flags, strict=True)
-        if len(self.layout.groups) == 1:
-            by_group = [[int(stale.count_nonzero())] for stale, _ in flags]
-        else:
-            by_group = [self.layout.group_sizes(r.ids[stale]) for r, (stale, _) in pairs]
+        me, is_one_group = self.rank, self.layout.is_one_group
+        by_group: list[list[int]] = []
+        for owner, (request, (stale, _)) in enumerate(zip(requests, flags, strict=True)):
+            if owner == me:
+                by_group.append([0] * len(self.layout.groups))
+            elif is_one_group:
+                by_group.append([int(stale.count_nonzero())])
+            else:
+                by_group.append(self.layout.group_sizes(request.ids[stale]))
         sizes = [self._packing.num_row_bytes(each, rule, wire) for each in by_group]
-        sizes[me] = 0
         messages = self._write(replies, partial(self._packing.put_rows, wire=wire))
         found: list[RowReply] = []
         for owner, content in enumerate(self._swap(messages, sizes, counts)):

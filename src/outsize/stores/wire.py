@@ -33,6 +33,11 @@ class Wire(ABC):
         """Decode bytes as vectors."""
 
     @property
+    def number_bytes(self) -> int | None:
+        """Bytes per number, if kernels know the format (`whole_numbers_numba`); `None` if not."""
+        return None
+
+    @property
     @abstractmethod
     def finer(self) -> Wire:
         """The format for gradients without error feedback."""
@@ -55,6 +60,10 @@ class Float32Wire(Wire):
         self, content: UInt8[Tensor, "n bytes"], dim: int
     ) -> Float32[Tensor, "n dim"]:
         return content.view(torch.float32)
+
+    @property
+    def number_bytes(self) -> int | None:  # noqa: D102
+        return 4
 
     @property
     def finer(self) -> Wire:  # noqa: D102
@@ -103,6 +112,10 @@ class ScaledWire(Wire):
         self, content: UInt8[Tensor, "n bytes"], dim: int
     ) -> Float32[Tensor, "n dim"]:
         return decode_rows(content, dim, self._dtype)
+
+    @property
+    def number_bytes(self) -> int | None:  # noqa: D102
+        return self._dtype.itemsize
 
     def rounded(self, vectors: Float32[Tensor, "n dim"]) -> Float32[Tensor, "n dim"]:  # noqa: D102
         return round_rows(vectors, self._dtype)

@@ -57,7 +57,7 @@ def run_all(copies, state, slots, gradients, ticks, squares, stale, sent, clocks
     seed=st.integers(0, 2**16),
     num_slots=st.sampled_from([1, 3, 40]),
     num=st.sampled_from([0, 1, 9, 30]),
-    dim=st.sampled_from([1, 3, 16]),
+    dim=st.sampled_from([1, 3, 11, 16]),
     width=st.sampled_from([0, 1, 3]),
     divisor=st.sampled_from([None, 1, 3, 4]),
 )

@@ -15,8 +15,11 @@ from jaxtyping import Bool, Float, Float32, Int32, Int64
 from torch import Tensor
 
 from outsize.kernels.arrays import array, empty, is_plain_float, scratch
+from outsize.kernels.available import uses_triton
 from outsize.kernels.compiled import compiled
 from outsize.kernels.directory.slots import is_large
+
+MOST_COLUMNS = 8192  # of a line that a Triton kernel holds at once
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,11 @@ class CopyLines:
             return None
         return compiled("copies.passes_numba")
 
+    def uses_triton(self, *floats: Tensor) -> bool:
+        """Whether Triton kernels do it. Other floats must be float32."""
+        is_float = all(part.dtype == torch.float32 for part in floats)
+        return is_float and self.rows.shape[1] <= MOST_COLUMNS and uses_triton(self.rows, *floats)
+
 
 @dataclass(frozen=True)
 class Added:
@@ -76,6 +84,7 @@ def add_pending(
     squares: Float32[Tensor, "n _"] | None,
     divisor: int | None,
     saved_bytes: int,
+    places: Int64[Tensor, " k"] | None = None,
 ) -> Added:
     """Add gradients and squares to what is pending for copies; ticks are left to the caller.
 
@@ -87,19 +96,20 @@ def add_pending(
         squares: What to add to the squares, if there are any.
         divisor: Divides the gradients that are returned; `None` to return what is pending.
         saved_bytes: Bytes that one update saves.
+        places: Where slots are not negative, ascending, if the caller knows it.
     """
     n, dim = gradients.shape
     kernels = copies.kernels(gradients, *([] if squares is None else [squares]))
     if kernels is None:
-        return _add_by_torch(copies, slots, gradients, ticks, squares, divisor, saved_bytes)
+        return _add_by_torch(copies, slots, gradients, ticks, squares, divisor, saved_bytes, places)
     found = scratch("cached_gradients", n * dim).view(n, dim)
-    places, counted, index = (torch.empty(n, dtype=torch.int64) for _ in range(3))
+    own, counted, index = (torch.empty(n, dtype=torch.int64) for _ in range(3))
     num = kernels.add_pending(
         array(slots.contiguous()), array(gradients), _lines(squares), array(ticks.contiguous()),
         float(divisor or 0), saved_bytes, array(copies.pending), _lines(copies.squares),
-        array(copies.balance), array(places), array(counted), array(index), array(found),
+        array(copies.balance), array(own), array(counted), array(index), array(found),
     )  # fmt: skip
-    return Added(places[:num], counted[:num], found[:num], None if num == n else index[:num])
+    return Added(own[:num], counted[:num], found[:num], None if num == n else index[:num])
 
 
 def settle(
@@ -132,6 +142,11 @@ def settle(
             array(copies.balance),
         )  # fmt: skip
         return
+    if copies.uses_triton(gradients, sent):
+        from outsize.kernels.copies.lines_triton import settle_by_triton
+
+        settle_by_triton(copies, slots, gradients, ticks, sent, saved_bytes, keeps_error)
+        return
     held = copies.clocks.index_select(0, slots) >= 0
     copies.clocks.index_add_(0, slots, torch.where(held, ticks, 0))
     error = gradients - sent
@@ -142,6 +157,19 @@ def settle(
     copies.balance.index_add_(0, slots, torch.full_like(slots, -saved_bytes))
     if copies.squares is not None:
         copies.squares.index_fill_(0, slots, 0.0)
+
+
+def clear(copies: CopyLines, slots: Int64[Tensor, " n"]) -> None:
+    """Forget copies and all that is pending for them; their rows may keep any values."""
+    if copies.uses_triton():
+        from outsize.kernels.copies.due_triton import clear_by_triton
+
+        clear_by_triton(copies, slots)
+        return
+    copies.clocks.index_fill_(0, slots, -1)
+    zeroed = (copies.ticks, copies.leftover, copies.pending, copies.checks, copies.balance)
+    for tensor in zeroed if copies.squares is None else (*zeroed, copies.squares):
+        tensor.index_fill_(0, slots, 0)
 
 
 def refresh(
@@ -277,15 +305,27 @@ def _add_by_torch(
     squares: Tensor | None,
     divisor: int | None,
     saved_bytes: int,
+    places: Tensor | None,
 ) -> Added:
-    index = (slots >= 0).nonzero().flatten()
-    slots, gradients = slots[index], gradients.index_select(0, index)
+    index = (slots >= 0).nonzero().flatten() if places is None else places
+    has_all = places is not None and places.shape[0] == slots.shape[0]
+    if copies.uses_triton(gradients, *([] if squares is None else [squares])):
+        from outsize.kernels.copies.lines_triton import add_by_triton
+
+        found = add_by_triton(copies, slots, gradients, squares, divisor, saved_bytes, index)
+        if not has_all:
+            slots, ticks = slots[index], ticks[index]
+        return Added(slots, ticks, found, index)
+    if not has_all:
+        slots, ticks = slots[index], ticks[index]
+        gradients = gradients.index_select(0, index)
+        squares = None if squares is None else squares.index_select(0, index)
     copies.pending.index_add_(0, slots, gradients)
     copies.balance.index_add_(0, slots, torch.full_like(slots, saved_bytes))
     if squares is not None and copies.squares is not None:
-        copies.squares.index_add_(0, slots, squares.index_select(0, index))
+        copies.squares.index_add_(0, slots, squares)
     found = copies.pending.index_select(0, slots) if divisor is None else gradients / divisor
-    return Added(slots, ticks[index], found, index)
+    return Added(slots, ticks, found, index)
 
 
 def _refresh_by_torch(

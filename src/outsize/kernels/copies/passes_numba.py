@@ -7,7 +7,16 @@ from typing import no_type_check
 from numpy import float32, int32, uint64
 
 from outsize.kernels.compiled import kernel
-from outsize.kernels.memory_numba import prefetch, prefetch_row
+from outsize.kernels.gather.lines_numba import copy_line
+from outsize.kernels.lines_numba import (
+    add_and_copy,
+    add_and_divide,
+    add_to_sum,
+    is_zero,
+    put_difference,
+)
+from outsize.kernels.memory_numba import prefetch, prefetch_line
+from outsize.kernels.vectors_numba import address_of
 
 _AHEAD = 8  # copies that are prefetched
 
@@ -28,27 +37,23 @@ def add_pending(
     """
     n, dim = gradients.shape
     width = squares.shape[1] if len(squares) > 0 and len(pending_squares) > 0 else 0
+    added, sums, lines = address_of(gradients), address_of(pending), address_of(found)
+    added_squares, sums_of_squares = address_of(squares), address_of(pending_squares)
     num = 0
     for i in range(n):
         if i + _AHEAD < n and slots[i + _AHEAD] >= 0:
-            prefetch_row(pending, slots[i + _AHEAD], dim)
+            prefetch_line(sums + 4 * dim * slots[i + _AHEAD], dim)
             prefetch(balance, slots[i + _AHEAD])
         if slots[i] < 0:
             continue
-        slot = uint64(slots[i])
-        balance[slot] += saved_bytes
+        slot = slots[i]
+        balance[uint64(slot)] += saved_bytes
+        line, total = added + 4 * dim * i, sums + 4 * dim * slot
         if divisor == float32(0.0):
-            for j in range(dim):
-                total = pending[slot, j] + gradients[i, j]
-                pending[slot, j] = total
-                found[num, j] = total
+            add_and_copy(line, total, lines + 4 * dim * num, dim)
         else:
-            for j in range(dim):
-                gradient = gradients[i, j]
-                pending[slot, j] += gradient
-                found[num, j] = gradient / divisor
-        for j in range(width):
-            pending_squares[slot, j] += squares[i, j]
+            add_and_divide(line, total, lines + 4 * dim * num, dim, divisor)
+        add_to_sum(added_squares + 4 * width * i, sums_of_squares + 4 * width * slot, width)
         places[num] = slots[i]
         counted[num] = ticks[i]
         index[num] = i
@@ -68,21 +73,19 @@ def settle(
     """Clear what was pushed, but for the errors of rounding."""
     n, dim = gradients.shape
     width = squares.shape[1] if len(squares) > 0 else 0
+    before, after, errors = address_of(gradients), address_of(sent), address_of(pending)
     for i in range(n):
         if i + _AHEAD < n:
-            prefetch_row(pending, slots[i + _AHEAD], dim)
+            prefetch_line(errors + 4 * dim * slots[i + _AHEAD], dim)
         slot = uint64(slots[i])
         if clocks[slot] >= 0:
             clocks[slot] += pushed_ticks[i]
         ticks[slot] = 0
         balance[slot] -= saved_bytes
-        is_off = False
-        for j in range(dim):
-            error = gradients[i, j] - sent[i, j]
-            pending[slot, j] = error
-            is_off |= error != float32(0.0)
+        error = errors + 4 * dim * slots[i]
+        put_difference(before + 4 * dim * i, after + 4 * dim * i, error, dim)
         if keeps_error:
-            leftover[slot] = is_off
+            leftover[slot] = not is_zero(error, dim)
         for j in range(width):
             squares[slot, j] = 0.0
 
@@ -95,6 +98,7 @@ def settle(
 def refresh(slots, stale, sent, sent_clocks, rows, clocks, ticks, leftover, dirty):
     """Replace stale copies; returns the number of those with something pending."""
     dim = rows.shape[1]
+    sources, targets = address_of(sent), address_of(rows)
     line = 0
     num = 0
     for i in range(len(slots)):
@@ -103,8 +107,7 @@ def refresh(slots, stale, sent, sent_clocks, rows, clocks, ticks, leftover, dirt
         if slots[i] >= 0:
             slot = uint64(slots[i])
             clocks[slot] = sent_clocks[line]
-            for j in range(dim):
-                rows[slot, j] = sent[line, j]
+            copy_line(sources + 4 * dim * line, targets + 4 * dim * slots[i], dim)
             if ticks[slot] > 0 or leftover[slot]:
                 dirty[num] = slots[i]
                 num += 1
@@ -117,12 +120,12 @@ def refresh(slots, stale, sent, sent_clocks, rows, clocks, ticks, leftover, dirt
 def copy_lines(slots, stale, sent, lines):
     """Copy what was sent to the slots of stale copies."""
     width = lines.shape[1]
+    sources, targets = address_of(sent), address_of(lines)
     line = 0
     for i in range(len(slots)):
         if stale[i]:
             if slots[i] >= 0:
-                for j in range(width):
-                    lines[uint64(slots[i]), j] = sent[line, j]
+                copy_line(sources + 4 * width * line, targets + 4 * width * slots[i], width)
             line += 1
 
 
@@ -135,21 +138,20 @@ def read(slots, stale, sent, sent_clocks, rows, clocks, ticks, out, seen):
     """Rows and clocks: of copies, and of rows without a copy as they were sent."""
     n = len(slots)
     dim = rows.shape[1]
+    held, others, found = address_of(rows), address_of(sent), address_of(out)
     line = 0
     for i in range(n):
         if i + _AHEAD < n and slots[i + _AHEAD] >= 0:
-            prefetch_row(rows, slots[i + _AHEAD], dim)
+            prefetch_line(held + 4 * dim * slots[i + _AHEAD], dim)
             prefetch(clocks, slots[i + _AHEAD])
             prefetch(ticks, slots[i + _AHEAD])
         if slots[i] >= 0:
             slot = uint64(slots[i])
             seen[i] = clocks[slot] + ticks[slot]
-            for j in range(dim):
-                out[i, j] = rows[slot, j]
+            copy_line(held + 4 * dim * slots[i], found + 4 * dim * i, dim)
         else:
             seen[i] = sent_clocks[line]
-            for j in range(dim):
-                out[i, j] = sent[line, j]
+            copy_line(others + 4 * dim * line, found + 4 * dim * i, dim)
         if stale[i]:
             line += 1
 

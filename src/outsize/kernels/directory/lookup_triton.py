@@ -15,7 +15,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from outsize.kernels.directory.lookup import SortedKeys
-from outsize.kernels.softmax.triton.tile_launches import on_device
+from outsize.kernels.launching import on_device
 
 _BLOCK_SIZE = 128
 
@@ -62,7 +62,7 @@ def keys_and_ages_by_triton(
 
 @triton.jit
 @no_type_check
-def _row_in(key, is_key, held, listed, rows, num, found):
+def row_in(key, is_key, held, listed, rows, num, found):
     """The row of each key in a sorted list, if it still holds the key; otherwise `found`."""
     low = tl.zeros_like(key)
     high = low + num
@@ -99,8 +99,8 @@ def rows_holding_kernel(
     key = tl.load(keys + place, mask=place < num, other=-1)
     is_key = key >= 0
     row = tl.full((BLOCK_SIZE,), -1, tl.int64)
-    row = _row_in(key, is_key, held, long_keys, long_rows, num_long, row)
-    row = _row_in(key, is_key, held, short_keys, short_rows, num_short, row)
+    row = row_in(key, is_key, held, long_keys, long_rows, num_long, row)
+    row = row_in(key, is_key, held, short_keys, short_rows, num_short, row)
     tl.store(found + place, row, mask=place < num)
 
 

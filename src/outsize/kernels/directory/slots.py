@@ -5,7 +5,8 @@ opposite question, and can be rebuilt from `held` at any time. All indexes give 
 
 The compiled index is a hash table with open addressing: 16 bytes per slot, at most half full.
 A removal moves the entries behind it back (no tombstones), so its speed does not depend on history.
-The reference, which is also the index on CUDA, searches sorted lists.
+On CUDA the hash table keeps slots alone, 16 bytes per slot as well (`slots_triton`). The reference
+searches sorted lists.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from outsize.kernels.arrays import array, is_plain
+from outsize.kernels.available import uses_triton
 from outsize.kernels.compiled import compiled, is_worthwhile
 from outsize.kernels.directory.lookup import SortedKeys, rows_holding
 from outsize.kernels.huge_pages import prefer_huge_pages
@@ -28,6 +30,8 @@ _MOST_SLOTS = 1 << 31
 _ENTRIES_PER_SLOT = 2
 _NARROW_IDS = 1 << 32  # ids below fit into an entry
 _LEAST_RECENT = 4096
+_PROBED_ENTRIES_PER_SLOT = 4
+_MOST_PROBED_SLOTS = 1 << 28  # with more, a place takes more than 31 bits
 
 
 class SlotIndex(ABC):
@@ -68,6 +72,8 @@ def slot_index(held: Int64[Tensor, " slots"], num_ids: int) -> SlotIndex:
     index: SlotIndex = SortedSlots()
     if slot_kernels(_KERNELS, held.shape[0], held) is not None:
         index = HashedSlots(held.shape[0], num_ids)
+    elif uses_triton(held) and held.shape[0] < _MOST_PROBED_SLOTS:
+        index = ProbedSlots(held.shape[0], held.device)
     index.rebuild(held)
     return index
 
@@ -135,6 +141,57 @@ class HashedSlots(SlotIndex):
 
     def _entries(self) -> Any:
         return array(self.entries).view("uint64")
+
+
+class ProbedSlots(SlotIndex):
+    """A hash table of slots in the memory of a GPU: see `slots_triton`.
+
+    It is rebuilt when as many ids were put as there are slots: at most half of it is in use.
+
+    Args:
+        num_slots: Number of slots.
+        device: Where `held` is.
+    """
+
+    def __init__(self, num_slots: int, device: torch.device) -> None:
+        self._num_slots = num_slots
+        self._num_put = 0
+        size = _PROBED_ENTRIES_PER_SLOT * max(num_slots, 4)
+        self.entries = torch.full((size,), -1, dtype=torch.int32, device=device)
+
+    def find(self, ids: Int64[Tensor, " n"], held: Int64[Tensor, " slots"]) -> Int64[Tensor, " n"]:  # noqa: D102
+        from outsize.kernels.directory.slots_triton import find_by_triton
+
+        return find_by_triton(self.entries, held, ids)
+
+    def put(  # noqa: D102
+        self,
+        ids: Int64[Tensor, " n"],
+        slots: Int64[Tensor, " n"],
+        held: Int64[Tensor, " slots"],
+    ) -> None:
+        from outsize.kernels.directory.slots_triton import put_by_triton
+
+        self._num_put += ids.shape[0]
+        if self._num_put > self._num_slots:
+            self.rebuild(held)
+        else:
+            put_by_triton(self.entries, ids, slots)
+
+    def remove(self, ids: Int64[Tensor, " n"], held: Int64[Tensor, " slots"]) -> None:
+        """Nothing: an entry is valid while `held` has the id that is looked for."""
+
+    def rebuild(self, held: Int64[Tensor, " slots"]) -> None:  # noqa: D102
+        from outsize.kernels.directory.slots_triton import put_by_triton
+
+        self._num_put = 0
+        put_by_triton(self.entries.fill_(-1), held, None)
+
+    def compact(self, held: Int64[Tensor, " slots"]) -> None:  # noqa: D102
+        self.rebuild(held)
+
+    def tensors(self) -> list[Tensor]:  # noqa: D102
+        return [self.entries]
 
 
 class SortedSlots(SlotIndex):

@@ -8,7 +8,11 @@ import numpy as np
 from numpy import float32, int32, int64, uint64
 
 from outsize.kernels.compiled import kernel
-from outsize.kernels.memory_numba import prefetch, prefetch_row
+from outsize.kernels.gather.lines_numba import copy_line
+from outsize.kernels.lines_numba import add_to_sum, divide_line, start_sum
+from outsize.kernels.memory_numba import prefetch, prefetch_line
+from outsize.kernels.rows.squares_numba import put_squares
+from outsize.kernels.vectors_numba import address_of
 
 _AHEAD = 8
 _LEAST = np.iinfo(np.int64).min
@@ -121,21 +125,82 @@ def add_lines(part, places, divisor, left, total):
     `left` has the number of lines of each total: n before the first one, 1 − n after it, …, 0.
     """
     n, width = part.shape
+    lines, totals = address_of(part), address_of(total)
     for i in range(n):
         if i + _AHEAD < n:
-            prefetch_row(total, places[i + _AHEAD], width)
+            prefetch_line(totals + 4 * width * places[i + _AHEAD], width)
         place = uint64(places[i])
+        line, target = lines + 4 * width * i, totals + 4 * width * places[i]
         if left[place] > 0:
             left[place] = int32(1) - left[place]
-            for j in range(width):
-                total[place, j] = float32(0.0) + part[i, j]
+            start_sum(line, target, width)
         else:
             left[place] += int32(1)
-            for j in range(width):
-                total[place, j] += part[i, j]
+            add_to_sum(line, target, width)
         if left[place] == 0 and divisor != float32(1.0):
-            for j in range(width):
-                total[place, j] /= divisor
+            divide_line(target, width, divisor)
+
+
+@kernel(
+    "int64(int64[::1], int64[::1], float32[:, ::1], float32[:, ::1], int64[::1], int64[::1],"
+    " float32[:, ::1], float32[:, ::1], int64, int64[::1], int64[::1], float32[:, ::1],"
+    " float32[:, ::1], int64[::1], int64[::1])"
+)
+@no_type_check
+def add_two(
+    ids, ticks, lines, squares, other_ids, other_ticks, other_lines, other_squares, kind,
+    found, counted, total, total_squares, places, other_places,
+):  # fmt: skip
+    """Add two lists of ascending ids; returns the number of distinct ids.
+
+    `total_squares` has lines if squares are added, too: those given, or else of the lines.
+    """
+    n, m, dim, width = len(ids), len(other_ids), total.shape[1], total_squares.shape[1]
+    has_squares = len(total_squares) > 0
+    first, second, target = address_of(lines), address_of(other_lines), address_of(total)
+    sums = address_of(total_squares)
+    line_of_squares = np.empty(width, float32)
+    i, j, num = 0, 0, 0
+    while i < n or j < m:
+        takes_first = i < n and (j == m or ids[i] <= other_ids[j])
+        takes_second = j < m and (i == n or other_ids[j] <= ids[i])
+        at, square = target + 4 * dim * num, sums + 4 * width * num
+        count = 0
+        if takes_first:
+            found[num] = ids[i]
+            count += ticks[i]
+            line = first + 4 * dim * i
+            start_sum(line, at, dim)
+            if has_squares:
+                if len(squares) > 0:
+                    start_sum(address_of(squares) + 4 * width * i, square, width)
+                else:
+                    put_squares(line, square, dim, kind)
+            places[i] = num
+            i += 1
+        if takes_second:
+            found[num] = other_ids[j]
+            count += other_ticks[j]
+            line = second + 4 * dim * j
+            if takes_first:
+                add_to_sum(line, at, dim)
+            else:
+                start_sum(line, at, dim)
+            if has_squares:
+                own = address_of(line_of_squares)
+                if len(other_squares) > 0:
+                    own = address_of(other_squares) + 4 * width * j
+                else:
+                    put_squares(line, own, dim, kind)
+                if takes_first:
+                    add_to_sum(own, square, width)
+                else:
+                    start_sum(own, square, width)
+            other_places[j] = num
+            j += 1
+        counted[num] = count
+        num += 1
+    return num
 
 
 @kernel("void(float32[:, ::1], int64[::1], float32[:, ::1])")
@@ -143,7 +208,6 @@ def add_lines(part, places, divisor, left, total):
 def put_lines(values, places, lines):
     """Copy values to lines."""
     n, width = values.shape
+    sources, targets = address_of(values), address_of(lines)
     for i in range(n):
-        place = uint64(places[i])
-        for j in range(width):
-            lines[place, j] = values[i, j]
+        copy_line(sources + 4 * width * i, targets + 4 * width * places[i], width)

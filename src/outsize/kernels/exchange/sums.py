@@ -11,8 +11,9 @@ import torch
 from jaxtyping import Float, Int32, Int64
 from torch import Tensor
 
-from outsize.kernels.arrays import array, is_plain, is_plain_float
+from outsize.kernels.arrays import array, empty, is_plain, is_plain_float
 from outsize.kernels.compiled import compiled, is_worthwhile
+from outsize.kernels.rows.rule_numbers_numba import NO_SQUARES, SQUARES
 
 _LEAST_IDS = 1024
 _LEAST_NUMBERS = 1 << 14
@@ -74,6 +75,56 @@ def sum_lines(
     for part, place in zip(parts, places, strict=True):
         total.index_add_(0, place, part)
     return total if divisor == 1 else total / divisor
+
+
+Lines = tuple[
+    Int64[Tensor, " _"], Int64[Tensor, " _"], Float[Tensor, "_ width"], Float[Tensor, "_ _"] | None
+]
+"""Ids, ascending; their ticks; their lines; and squares, `None` if they follow from the lines."""
+
+
+def add_two(
+    first: Lines, second: Lines, kind: int
+) -> (
+    tuple[
+        Int64[Tensor, " k"],
+        Int64[Tensor, " k"],
+        Float[Tensor, "k width"],
+        Float[Tensor, "k _"] | None,
+        tuple[Int64[Tensor, " _"], Int64[Tensor, " _"]],
+    ]
+    | None
+):
+    """The sum of two lists by id, and the place of each entry; `None` if no kernel can.
+
+    `kind` says which squares are summed, too (`UpdateRule.kernel_square`).
+    """
+    n, m, width = first[0].shape[0], second[0].shape[0], first[2].shape[1]
+    given = [part for part in (first[3], second[3]) if part is not None]
+    if not (
+        is_worthwhile((n + m) * width, _LEAST_NUMBERS)
+        and is_plain(*first[:2], *second[:2])
+        and is_plain_float(first[2], second[2], *given)
+        and (kernels := compiled("exchange.exchange_numba")) is not None
+    ):
+        return None
+    square_width = width if kind == SQUARES else 1
+    lists = [
+        (*(array(part.contiguous()) for part in each[:2]), array(each[2]),
+         empty(0, square_width) if each[3] is None else array(each[3]))
+        for each in (first, second)
+    ]  # fmt: skip
+    numbers = torch.empty(2, n + m, dtype=torch.int64)
+    total = torch.empty(n + m, width)
+    squares = torch.empty(0 if kind == NO_SQUARES else n + m, square_width)
+    places = torch.empty(n + m, dtype=torch.int64).split((n, m))
+    ids, ticks = numbers
+    num = kernels.add_two(
+        *lists[0], *lists[1], kind, array(ids), array(ticks), array(total), array(squares),
+        *map(array, places),
+    )  # fmt: skip
+    summed = None if kind == NO_SQUARES else squares[:num]
+    return ids[:num], ticks[:num], total[:num], summed, (places[0], places[1])
 
 
 def put_lines(lines: Tensor, places: Int64[Tensor, " n"], values: Tensor) -> None:

@@ -15,107 +15,13 @@ from typing import Any
 
 import torch
 from jaxtyping import Bool, Float32, Int64
-from torch import Tensor, nn
+from torch import Tensor
 
 from outsize.errors import ConfigError
-from outsize.hashing import draw_hashes, hash_ids
-from outsize.kernels.arrays import array, empty
-from outsize.kernels.directory.slots import slot_kernels
-from outsize.stores.eviction.policy import EvictionPolicy, lowest_slots
+from outsize.stores.eviction.count_min_sketch import BUCKETS_PER_SLOT, CountMinSketch
+from outsize.stores.eviction.policy import ChosenAhead, EvictionPolicy, lowest_slots
 
-_NUM_HASHES = 4
-_BUCKETS_PER_SLOT = 2  # for each hash function
-_MOST_NARROW_BUCKETS = 1 << 24  # of hash functions with 32 bits, which kernels compute
 _HALVINGS_PER_SCALING = 32  # a use weighs at most 2³², far below the largest float32
-
-
-class CountMinSketch(nn.Module):
-    """Estimates an amount per id in bounded memory: never too low, sometimes too high.
-
-    An id has one bucket per hash function; its amount is the minimum of its buckets. Buckets are
-    raised no higher than necessary (conservative update), so an amount is too high only if the id
-    shares every bucket with an id of a greater amount. Maxima do not depend on order: the same
-    calls give the same sketch, bit for bit.
-
-    Args:
-        num_buckets: Buckets per hash function; there are four functions, and 4 bytes per bucket.
-        seed: Draws the hash functions.
-    """
-
-    amounts: Tensor
-    hashes: Tensor
-
-    def __init__(self, num_buckets: int, seed: int) -> None:
-        super().__init__()
-        self.num_buckets = num_buckets
-        self.register_buffer("amounts", torch.zeros(_NUM_HASHES * num_buckets))
-        self.register_buffer("hashes", draw_hashes(_NUM_HASHES, seed))
-
-    def estimate(self, ids: Int64[Tensor, " n"]) -> Float32[Tensor, " n"]:
-        """The amount of each id."""
-        kernels = self._kernels()
-        if kernels is not None:
-            amounts = torch.empty(ids.shape[0])
-            kernels.estimate(*self._arrays(ids), _buckets_of(ids), array(amounts))
-            return amounts
-        return self.amounts[self._buckets(ids)].amin(dim=1)
-
-    def add(self, ids: Int64[Tensor, " n"], amount: Float32[Tensor, ""]) -> None:
-        """Add an amount to each id; ids must be distinct."""
-        buckets = self._buckets(ids)
-        self._lift(buckets, self.amounts[buckets].amin(dim=1) + amount)
-
-    def lift(self, ids: Int64[Tensor, " n"], amounts: Float32[Tensor, " n"]) -> None:
-        """Raise each id to at least this amount."""
-        kernels = self._kernels()
-        if kernels is not None:
-            kernels.lift(*self._arrays(ids), _buckets_of(ids), array(amounts.contiguous()))
-            return
-        self._lift(self._buckets(ids), amounts)
-
-    def count_uses(
-        self,
-        ids: Int64[Tensor, " n"],
-        slots: Int64[Tensor, " n"],
-        worth: Float32[Tensor, " num_slots"],
-        amount: Float32[Tensor, ""],
-    ) -> None:
-        """Add an amount to each id: to the worth of its slot, or here if the slot is negative."""
-        kernels = self._kernels()
-        if kernels is not None:
-            kernels.count_uses(
-                *self._arrays(ids), array(slots.contiguous()), array(worth), float(amount),
-                _buckets_of(ids), empty(ids.shape[0]),
-            )  # fmt: skip
-            return
-        cached = slots >= 0
-        worth[slots[cached]] += amount
-        self.add(ids[~cached], amount)
-
-    def scale(self, factor: float) -> None:
-        """Multiply all amounts."""
-        self.amounts *= factor
-
-    def _lift(self, buckets: Int64[Tensor, "n hashes"], amounts: Float32[Tensor, " n"]) -> None:
-        source = amounts.unsqueeze(1).expand_as(buckets).flatten()
-        self.amounts.scatter_reduce_(0, buckets.flatten(), source, "amax")
-
-    def _kernels(self) -> Any:
-        if self.num_buckets > _MOST_NARROW_BUCKETS:
-            return None
-        num_slots = self.num_buckets // _BUCKETS_PER_SLOT
-        return slot_kernels("directory.sketch_numba", num_slots, self.amounts)
-
-    def _arrays(self, ids: Tensor) -> tuple[Any, Any, int, Any]:
-        return array(self.amounts), array(self.hashes), self.num_buckets, array(ids.contiguous())
-
-    def _buckets(self, ids: Int64[Tensor, " n"]) -> Int64[Tensor, "n hashes"]:
-        starts = torch.arange(_NUM_HASHES, device=ids.device) * self.num_buckets
-        return hash_ids(ids, self.hashes, self.num_buckets) + starts
-
-
-def _buckets_of(ids: Tensor) -> Any:
-    return empty(ids.shape[0], _NUM_HASHES, dtype=torch.int64)
 
 
 class FadingLFU(EvictionPolicy):
@@ -141,8 +47,10 @@ class FadingLFU(EvictionPolicy):
         seed: Seed of the sketch's hash functions.
     """
 
+    chooses_ahead = True
     elapsed: Tensor
     worth: Tensor
+    _num_elapsed: int | None = 0  # `elapsed`, if it is known
 
     def __init__(
         self, num_slots: int, half_life: float = 16.0, margin: float = 1.0, seed: int = 0
@@ -156,7 +64,7 @@ class FadingLFU(EvictionPolicy):
         self.uses_per_halving = max(1, round(half_life * num_slots))
         self.register_buffer("elapsed", torch.zeros((), dtype=torch.int64))
         self.register_buffer("worth", torch.zeros(num_slots))
-        self.sketch = CountMinSketch(_BUCKETS_PER_SLOT * num_slots, seed)
+        self.sketch = CountMinSketch(BUCKETS_PER_SLOT * num_slots, seed)
 
     def used(self, ids: Int64[Tensor, " n"], slots: Int64[Tensor, " n"]) -> None:  # noqa: D102
         self._fade(ids.shape[0])
@@ -196,6 +104,32 @@ class FadingLFU(EvictionPolicy):
         admit[order[: num_free + victims.shape[0]]] = True
         return admit, victims
 
+    def choose_ahead(  # noqa: D102
+        self,
+        ids: Int64[Tensor, " n"],
+        missing: Bool[Tensor, " n"],
+        num_free: int,
+        held: Int64[Tensor, " num_slots"],
+        slots: Int64[Tensor, " n"],
+        *,
+        among_all: bool,
+    ) -> ChosenAhead:
+        n, num = ids.shape[0], ids.shape[0] - num_free
+        worth = torch.where(missing, self.sketch.estimate(ids), -torch.inf)
+        worth, order = worth.sort(descending=True, stable=True)
+        keys = self.worth.view(torch.int32)  # numbers >= 0 are in the order of their bits
+        victims, may_go, num_left = self.candidates.in_order(
+            keys, held, slots, num, among_all=among_all
+        )
+        offers = worth[num_free:][: victims.shape[0]] - self.margin * self._one_use()
+        pays = may_go & (offers > self.worth[victims])  # true for the first few
+        num_victims = pays.sum()
+        is_best = torch.arange(n, device=ids.device) < num_free + num_victims
+        is_best &= worth >= 0
+        admitted = torch.zeros_like(missing).index_copy_(0, order, is_best)
+        is_short = None if num_left is None else (num_victims == num_left) & (num_left < num)
+        return ChosenAhead(admitted, victims, pays, num_left, is_short)
+
     def admitted(self, ids: Int64[Tensor, " n"], slots: Int64[Tensor, " n"]) -> None:  # noqa: D102
         self.worth[slots] = self.sketch.estimate(ids)
         keys = self.worth.view(torch.int32)
@@ -206,16 +140,27 @@ class FadingLFU(EvictionPolicy):
         self.sketch.lift(ids, self.worth[slots])
 
     def _one_use(self) -> Float32[Tensor, ""]:
-        """The weight of a use now; doubling it halves all earlier uses."""
-        return torch.exp2(self.elapsed / self.uses_per_halving)
+        """The weight of a use now, on the CPU; doubling it halves all earlier uses."""
+        return torch.exp2(torch.tensor(self._known_elapsed()) / self.uses_per_halving)
+
+    def _known_elapsed(self) -> int:
+        if self._num_elapsed is None:
+            self._num_elapsed = int(self.elapsed)
+        return self._num_elapsed
 
     def _fade(self, num_uses: int) -> None:
-        self.elapsed += num_uses
+        num_elapsed = self._known_elapsed() + num_uses
+        self.elapsed.add_(num_uses)
         period = _HALVINGS_PER_SCALING * self.uses_per_halving
-        num_periods = int(self.elapsed) // period
+        num_periods, self._num_elapsed = divmod(num_elapsed, period)
         if num_periods:
             self.elapsed %= period
             factor = 2.0 ** (-_HALVINGS_PER_SCALING * num_periods)  # a power of two: exact
             self.worth *= factor
+            self.candidates.forget()
             self._queue.forget()  # what is scaled to 0 makes new ties
             self.sketch.scale(factor)
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        super()._load_from_state_dict(*arguments)
+        self._num_elapsed = None

@@ -7,6 +7,7 @@ from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from outsize.stores.eviction.policy import (
+    ChosenAhead,
     EvictionPolicy,
     in_slot_order,
     lowest_ids,
@@ -20,6 +21,7 @@ class LRU(EvictionPolicy):
     Rows are admitted while there is room, lowest ids first. Ties go to the lowest slot.
     """
 
+    chooses_ahead = True
     step: Tensor
     used_at: Tensor
 
@@ -30,13 +32,41 @@ class LRU(EvictionPolicy):
 
     def used(self, ids: Int64[Tensor, " n"], slots: Int64[Tensor, " n"]) -> None:  # noqa: D102
         self.step += 1
-        self.used_at[slots[slots >= 0]] = self.step
+        own = slots.clamp_min(0)  # rows that are not in the cache add nothing to slot 0
+        since = self.step - self.used_at.index_select(0, own)
+        self.used_at.index_add_(0, own, torch.where(slots >= 0, since, 0))
 
     def choose(  # noqa: D102
         self, ids: Int64[Tensor, " m"], num_free: int, evictable: Bool[Tensor, " num_slots"]
     ) -> tuple[Bool[Tensor, " m"], Int64[Tensor, " k"]]:
         victims = lowest_slots(self.used_at, evictable, ids.shape[0] - num_free)
         return lowest_ids(ids, num_free + victims.shape[0]), victims
+
+    def choose_ahead(  # noqa: D102
+        self,
+        ids: Int64[Tensor, " n"],
+        missing: Bool[Tensor, " n"],
+        num_free: int,
+        held: Int64[Tensor, " num_slots"],
+        slots: Int64[Tensor, " n"],
+        *,
+        among_all: bool,
+    ) -> ChosenAhead:
+        num = ids.shape[0] - num_free
+        victims, may_go, num_left = self.candidates.in_order(
+            self.used_at, held, slots, num, among_all=among_all
+        )
+        order = missing.cumsum(0)
+        num_wanted = order[-1] - num_free
+        num_victims = torch.minimum(num_wanted, may_go.sum()).clamp_min(0)
+        keys = self.used_at.index_select(0, victims)
+        bound = keys.index_select(0, (num_victims - 1).clamp_min(0).unsqueeze(0))
+        kind = torch.where(may_go, (keys >= bound).long() + (keys > bound), 3)
+        victims = victims[((kind << 32) | victims).argsort()]  # as `in_slot_order`
+        is_victim = torch.arange(victims.shape[0], device=ids.device) < num_victims
+        admitted = missing & (order <= num_free + num_victims)
+        is_short = None if num_left is None else num_wanted > num_left
+        return ChosenAhead(admitted, victims, is_victim, num_left, is_short)
 
     def queued_victims(  # noqa: D102
         self, num: int, held: Int64[Tensor, " num_slots"], read: Int64[Tensor, " r"]

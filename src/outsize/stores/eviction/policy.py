@@ -17,14 +17,33 @@ override `choose_from` as well, which the cache calls instead; both must decide 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Int64, Shaped
 from torch import Tensor, nn
 
 from outsize.errors import ConfigError
+from outsize.stores.eviction.candidates import Candidates
 from outsize.stores.eviction.victims import VictimQueue
+
+
+class ChosenAhead(NamedTuple):
+    """What `EvictionPolicy.choose_ahead` chose.
+
+    Attributes:
+        admitted: Which rows are admitted.
+        slots: Slots, each once, with the victims first.
+        is_victim: Which of them are victims.
+        num_left: How many candidates there were; `None` if all slots were.
+        is_short: Whether there were too few of them; `None` likewise.
+    """
+
+    admitted: Bool[Tensor, " n"]
+    slots: Int64[Tensor, " k"]
+    is_victim: Bool[Tensor, " k"]
+    num_left: Int64[Tensor, ""] | None
+    is_short: Bool[Tensor, ""] | None
 
 
 class EvictionPolicy(nn.Module, ABC):
@@ -33,7 +52,13 @@ class EvictionPolicy(nn.Module, ABC):
     Args:
         num_slots: Number of rows the cache can hold.
         queue: The queue of the rows that may be evicted, for policies that use it; by default all.
+
+    Attributes:
+        chooses_ahead: Whether it has `choose_ahead`.
+        candidates: The slots among which that chooses.
     """
+
+    chooses_ahead: bool = False
 
     def __init__(self, num_slots: int, queue: VictimQueue | None = None) -> None:
         super().__init__()
@@ -41,6 +66,7 @@ class EvictionPolicy(nn.Module, ABC):
             raise ConfigError(f"a cache needs at least one slot, but got num_slots={num_slots}")
         self.num_slots = num_slots
         self._queue = queue or VictimQueue(num_slots)
+        self.candidates = Candidates()
 
     @abstractmethod
     def used(self, ids: Int64[Tensor, " n"], slots: Int64[Tensor, " n"]) -> None:
@@ -72,7 +98,7 @@ class EvictionPolicy(nn.Module, ABC):
         held: Int64[Tensor, " num_slots"],
         read: Int64[Tensor, " r"],
     ) -> tuple[Bool[Tensor, " m"], Int64[Tensor, " k"]]:
-        """`choose`, told by the ids in the slots and by the slots that this step reads.
+        """`choose`, given the ids in the slots and the slots that this step reads.
 
         If `queued_victims` finds the victims, their slots, and the free ones, go to the lowest ids.
 
@@ -86,6 +112,30 @@ class EvictionPolicy(nn.Module, ABC):
         if victims is None:
             return self.choose(ids, num_free, (held >= 0).index_fill(0, read, False))
         return lowest_ids(ids, num_free + victims.shape[0]), victims
+
+    def choose_ahead(
+        self,
+        ids: Int64[Tensor, " n"],
+        missing: Bool[Tensor, " n"],
+        num_free: int,
+        held: Int64[Tensor, " num_slots"],
+        slots: Int64[Tensor, " n"],
+        *,
+        among_all: bool,
+    ) -> ChosenAhead:
+        """`choose_from` in tensors of known lengths, so that no GPU is waited for.
+
+        A policy that overrides it says so by `chooses_ahead`, and reads nothing back in `used`.
+
+        Args:
+            ids: All rows that the step reads.
+            missing: Which of them are not in the cache.
+            num_free: As for `choose`; less than the number of `ids`.
+            held: As for `choose_from`.
+            slots: The slot of each row that is not missing.
+            among_all: Look at all slots, because there were not enough candidates.
+        """
+        raise NotImplementedError
 
     def queued_victims(
         self, num: int, held: Int64[Tensor, " num_slots"], read: Int64[Tensor, " r"]
@@ -107,6 +157,7 @@ class EvictionPolicy(nn.Module, ABC):
     def _load_from_state_dict(self, *arguments: Any) -> None:
         super()._load_from_state_dict(*arguments)
         self._queue.forget()
+        self.candidates.forget()
 
 
 def lowest_slots(

@@ -34,7 +34,7 @@ class VictimQueue:
         self._taken = torch.empty(0, dtype=torch.int64)
 
     def forget(self) -> None:
-        """Build the queue anew when it is next needed."""
+        """Build the queue again when it is next needed."""
         self._size = None
 
     def admitted(

@@ -16,7 +16,7 @@ from outsize.stores.packing import RowRequest
 from outsize.stores.replies import join_replies
 
 SPECS = [TableSpec("wide", 13, 4), TableSpec("thin", 5, 2), TableSpec("other", 2, 4)]
-RANKS = Path(__file__).parent.parent / "ranks"
+RANKS = Path(__file__).parents[2] / "ranks"
 
 
 def test_three_ranks_serve_each_other():

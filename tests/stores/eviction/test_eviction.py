@@ -11,7 +11,8 @@ from torch import Tensor
 
 from outsize.errors import ConfigError
 from outsize.stores.eviction import EVICTION, LFU, LRU, fading_lfu
-from outsize.stores.eviction.fading_lfu import CountMinSketch, FadingLFU
+from outsize.stores.eviction.count_min_sketch import CountMinSketch
+from outsize.stores.eviction.fading_lfu import FadingLFU
 from outsize.stores.eviction.policy import EvictionPolicy, lowest_slots
 
 NUM_IDS = 12

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outsize.stores.eviction import EVICTION, fading_lfu
-from outsize.stores.eviction.fading_lfu import CountMinSketch
+from outsize.stores.eviction.count_min_sketch import CountMinSketch
 
 pytest.importorskip("numba")
 NUM_IDS = 40
