@@ -412,7 +412,7 @@ def test_resuming_with_another_configuration_is_refused(tmp_path, setting, expec
     assert_same_tree(final_weights(tmp_path / "run"), before)
 
 
-def test_resuming_before_the_first_checkpoint_begins_anew(tmp_path):
+def test_resuming_before_the_first_checkpoint_begins_again(tmp_path):
     RunFolder(tmp_path / "run").begin(make_config("train.steps=2"))
     RunFolder(tmp_path / "run").log.append({"step": 1, "split": "train"})
     changed = make_config("train.steps=2", "train.batch_size=32")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
 from outsize.contracts import Bag
@@ -23,6 +23,16 @@ SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 _CHUNK_EXAMPLES, _MAX_CHUNKS = 1 << 14, 1 << 9  # 8 million examples
 
 
+def rank_parts(
+    total: int, batch_size: int, start: int, rank: int, world_size: int
+) -> Iterator[tuple[int, int, int]]:
+    """A rank's part of each batch from number `start` on: its edges, and the size of the batch."""
+    for first in range(start * batch_size, total, batch_size):
+        size = min(batch_size, total - first)
+        low, high = (first + size * r // world_size for r in (rank, rank + 1))
+        yield low, high, size
+
+
 @dataclass(frozen=True)
 class ClickBatch:
     """A batch of examples.
@@ -33,6 +43,7 @@ class ClickBatch:
         labels: 0 or 1.
         probability: The true probability of label 1, if known.
         num_global: Examples of this batch over all ranks; by default those of this rank.
+        buffer: The bytes of all of these, if they are one `ClickLayout`.
     """
 
     dense: Float[Tensor, "batch num_dense"]
@@ -40,6 +51,7 @@ class ClickBatch:
     labels: Float[Tensor, " batch"]
     probability: Float[Tensor, " batch"] | None = None
     num_global: int = -1
+    buffer: UInt8[Tensor, " bytes"] | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.num_global < 0:
@@ -84,6 +96,7 @@ class ClickBatch:
             ids={name: move(value) for name, value in self.ids.items()},
             labels=self.labels.to(device, non_blocking=True),
             probability=None if self.probability is None else self.probability.to(device),
+            buffer=None,
         )
 
 
@@ -146,10 +159,8 @@ class ClickData(ABC):
             rank: This rank.
             world_size: Number of ranks.
         """
-        total = self.num_examples(split)
-        for first in range(start * batch_size, total, batch_size):
-            size = min(batch_size, total - first)
-            low, high = (first + size * r // world_size for r in (rank, rank + 1))
+        parts = rank_parts(self.num_examples(split), batch_size, start, rank, world_size)
+        for low, high, size in parts:
             yield replace(self.examples(split, low, high, epoch), num_global=size)
 
     def count_ids(self, num_examples: int) -> dict[str, Int64[Tensor, " num_ids"]]:

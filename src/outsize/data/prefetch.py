@@ -7,13 +7,19 @@ import contextlib
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
 
 T = TypeVar("T")
 U = TypeVar("U")
 
 
-def prefetch(source: Iterator[T], prepare: Callable[[T], U], depth: int = 2) -> Iterator[U]:
+def prefetch(
+    source: Iterator[T],
+    prepare: Callable[[T], U],
+    depth: int = 2,
+    within: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> Iterator[U]:
     """Yield `prepare(item)` for each item, prepared up to `depth` items ahead in a thread.
 
     Items come in the order of the source. An error in the source is raised at the position of its
@@ -23,6 +29,7 @@ def prefetch(source: Iterator[T], prepare: Callable[[T], U], depth: int = 2) -> 
         source: The items.
         prepare: Applied in the thread, for example to move a batch to the device.
         depth: Maximum number of prepared items in the queue.
+        within: The context in which the thread makes and prepares items.
     """
     waiting: queue.Queue[U | _End] = queue.Queue(maxsize=depth)
     stopped = threading.Event()
@@ -35,10 +42,11 @@ def prefetch(source: Iterator[T], prepare: Callable[[T], U], depth: int = 2) -> 
 
     def work() -> None:
         try:
-            for item in source:
-                put(prepare(item))
-                if stopped.is_set():
-                    return
+            with within():
+                for item in source:
+                    put(prepare(item))
+                    if stopped.is_set():
+                        return
             put(_End(None))
         except Exception as error:
             put(_End(error))

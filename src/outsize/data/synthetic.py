@@ -30,13 +30,14 @@ from torch import Tensor
 
 from outsize.bounds import require_at_least, require_between
 from outsize.data.click_data import ClickBatch, ClickData, ClickDataConfig, Split
+from outsize.data.packed_clicks import ClickLayout
 from outsize.data.zipf import Zipf
 from outsize.errors import ConfigError
 from outsize.hashing import derive_seed, mix_bits, normal_at, uniform_at
 
 _CALIBRATION_EXAMPLES = 1 << 14
 _LATENT_DIM = 4
-_EXAMPLES_PER_CHUNK = {"cpu": 1 << 12, "cuda": 1 << 16}
+_EXAMPLES_PER_CHUNK = {"cpu": 1 << 12, "cuda": 1 << 17}
 _MAX_IDS = 1 << 31  # rank × stride must fit an int64
 _MAX_TRAINED, _MAX_HELD_OUT = 10**12, 10**9
 _MAX_FEATURES = 1 << 16
@@ -190,7 +191,14 @@ class SyntheticClicks(ClickData):
         total = self.num_examples(split)
         for first in range(start * batch_size, total, ahead * batch_size):
             made = self.examples(split, first, min(first + ahead * batch_size, total), epoch)
-            for low in range(0, made.num_examples, batch_size):
+            whole = made.num_examples // batch_size * batch_size
+            if made.labels.is_cuda and whole:
+                layout = ClickLayout.of(made.slice(0, batch_size))
+                assert layout is not None
+                yield from layout.split(made.slice(0, whole))
+            else:
+                whole = 0
+            for low in range(whole, made.num_examples, batch_size):
                 yield made.slice(low, low + batch_size)
 
     def _examples(self, split: Split, numbers: Int64[Tensor, " batch"]) -> ClickBatch:

@@ -67,7 +67,7 @@ class ClickModel(nn.Module, ABC):
 
         Raises:
             DataError: A column is missing, or rows cannot be scored: a number that is none, bytes
-                that are no text. The message names the rows and the column.
+                that are not text. The message names the rows and the column.
         """
         if self.predictor is None:
             raise ConfigError(

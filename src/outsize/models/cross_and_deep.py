@@ -1,14 +1,16 @@
-"""Cross layers with a parallel or stacked MLP: the network of DCN and DCNv2."""
+"""Cross layers with a parallel or stacked MLP: DCN and DCNv2."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from outsize.collection import FeatureInput
+from outsize.models.click_model import ClickModel
 from outsize.models.mlp import linear, mlp
 
 Structure = Literal["parallel", "stacked"]
@@ -57,3 +59,17 @@ class CrossAndDeep(nn.Module):
             joined = self.deep(crossed)
         logits: Tensor = self.output(joined).squeeze(1)
         return logits
+
+
+class CrossModel(ClickModel):
+    """Predicts a click from dense features and vectors, concatenated, by a network of its own."""
+
+    network: CrossAndDeep
+
+    def forward(
+        self, dense: Float[Tensor, "batch num_dense"], ids: Mapping[str, FeatureInput]
+    ) -> Float[Tensor, " batch"]:
+        """The logit of a click for each example."""
+        vectors = self.embeddings.stacked(ids).to(dense.dtype)
+        logits: Tensor = self.network(torch.cat((dense, vectors.flatten(1)), dim=1))
+        return logits.float()

@@ -6,17 +6,15 @@ an MLP; the logit is linear in both outputs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
-from outsize.collection import EmbeddingCollection, FeatureInput
-from outsize.models.click_model import ClickModel, ClickModelConfig
+from outsize.collection import EmbeddingCollection
+from outsize.models.click_model import ClickModelConfig
 from outsize.models.cross import VectorCross
-from outsize.models.cross_and_deep import CrossAndDeep
+from outsize.models.cross_and_deep import CrossAndDeep, CrossModel
 from outsize.models.requirements import require_layers, require_widths
 
 
@@ -47,7 +45,7 @@ class DCNConfig(ClickModelConfig):
         return DCN(num_dense, embeddings, self.num_crosses, self.hidden, self.bias, seed)
 
 
-class DCN(ClickModel):
+class DCN(CrossModel):
     """Predicts a click from products of features and an MLP.
 
     Args:
@@ -79,11 +77,3 @@ class DCN(ClickModel):
     def het(cls, num_dense: int, embeddings: EmbeddingCollection, seed: int = 0) -> DCN:
         """The model of HET's experiments; see `DCNConfig.het`."""
         return DCNConfig.het().build(num_dense, embeddings, seed)
-
-    def forward(
-        self, dense: Float[Tensor, "batch num_dense"], ids: Mapping[str, FeatureInput]
-    ) -> Float[Tensor, " batch"]:
-        """The logit of a click for each example."""
-        vectors = self.embeddings.stacked(ids).to(dense.dtype)
-        logits: Tensor = self.network(torch.cat((dense, vectors.flatten(1)), dim=1))
-        return logits.float()

@@ -6,19 +6,17 @@ output ("stacked") or x₀ ("parallel"). The paper's mixture of low-rank experts
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_args
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
-from outsize.collection import EmbeddingCollection, FeatureInput
+from outsize.collection import EmbeddingCollection
 from outsize.errors import ConfigError
-from outsize.models.click_model import ClickModel, ClickModelConfig
+from outsize.models.click_model import ClickModelConfig
 from outsize.models.cross import MatrixCross
-from outsize.models.cross_and_deep import CrossAndDeep, Structure
+from outsize.models.cross_and_deep import CrossAndDeep, CrossModel, Structure
 from outsize.models.requirements import (
     require_layers,
     require_one_of,
@@ -61,7 +59,7 @@ class DCNv2Config(ClickModelConfig):
         )
 
 
-class DCNv2(ClickModel):
+class DCNv2(CrossModel):
     """Predicts a click from products of features and an MLP.
 
     Args:
@@ -95,11 +93,3 @@ class DCNv2(ClickModel):
             )
         crosses = [MatrixCross(width, rank, generator) for _ in range(num_crosses)]
         self.network = CrossAndDeep(width, crosses, hidden, structure, True, generator)
-
-    def forward(
-        self, dense: Float[Tensor, "batch num_dense"], ids: Mapping[str, FeatureInput]
-    ) -> Float[Tensor, " batch"]:
-        """The logit of a click for each example."""
-        vectors = self.embeddings.stacked(ids).to(dense.dtype)
-        logits: Tensor = self.network(torch.cat((dense, vectors.flatten(1)), dim=1))
-        return logits.float()

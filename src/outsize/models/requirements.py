@@ -12,7 +12,7 @@ _MAX_LAYERS = 1024
 
 
 def require_widths(name: str, widths: Sequence[int]) -> None:
-    """Raise a `ConfigError` for widths that are no whole numbers >= 1, or too many layers."""
+    """Raise a `ConfigError` for widths that are not whole numbers >= 1, or too many layers."""
     if not all(type(width) is int for width in widths):
         raise ConfigError(f"{name} must hold whole numbers, but got {widths!r:.80}")
     if len(widths) > _MAX_LAYERS:

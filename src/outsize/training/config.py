@@ -77,6 +77,8 @@ class TrainConfig:
         device: "auto" takes CUDA where there is one.
         deterministic: Use deterministic kernels only, so that a run on CUDA can be repeated and
             resumed bit for bit; some are slower. The CPU is deterministic anyway.
+        cuda_graph: Whether a step is captured in a CUDA graph and launched as one; the results are
+            the same. By default for click models on one GPU, with fused rows or full tables.
     """
 
     batch_size: int = 2048
@@ -90,6 +92,7 @@ class TrainConfig:
     precision: Literal["float32", "bfloat16"] = "float32"
     device: str = "auto"
     deterministic: bool = False
+    cuda_graph: bool | None = None
 
     def __post_init__(self) -> None:
         require_at_least(self, 1, "batch_size", "eval_batch_size", "epochs", "log_every")
@@ -165,6 +168,14 @@ class RunConfig:
     def task(self) -> str:
         """What kind of task this is: a key of `outsize.training.tasks.TASKS`."""
         return self.model.task
+
+    @property
+    def loss_label(self) -> str:
+        """The display name of the loss of an evaluation, which depends on the task."""
+        if self.task == "click":
+            return "log loss"
+        predicts_nodes = self.graph is not None and self.graph.predict == "nodes"
+        return "cross-entropy" if predicts_nodes else "softmax loss"
 
     @property
     def reads_texts(self) -> bool:

@@ -37,9 +37,19 @@ class EmbeddingsConfig(ABC):
         return False
 
     @property
+    def fused(self) -> bool | None:
+        """Whether rows are updated in the backward pass; `None` where the device decides."""
+        return False
+
+    @property
     def weighs_ids(self) -> bool:
         """Whether clustering needs to know how often ids have occurred."""
         return False
+
+    @property
+    def recluster_tolerance(self) -> float:
+        """The tolerance of k-means, where tables are reclustered."""
+        return 0.0
 
     @property
     def probe(self) -> ProbeConfig | None:
@@ -57,8 +67,13 @@ class EmbeddingsConfig(ABC):
     ) -> EmbeddingCollection:
         """Build the embeddings of features over these tables."""
 
-    def build_row_optimizer(self, store: RowStore | None) -> RowOptimizer | None:
-        """The optimizer of the rows, where they live in a store."""
+    def build_row_optimizer(self, store: RowStore | None, **options: bool) -> RowOptimizer | None:
+        """The optimizer of the rows, where they live in a store.
+
+        Args:
+            store: The store.
+            options: `fused=True` if rows are updated in the backward pass.
+        """
         return None
 
     @abstractmethod

@@ -24,7 +24,8 @@ def clip_gradients(
     """Scale dense and row gradients down to a joint norm, and return the norm they had.
 
     With a limit or `over_ranks`, and several workers, it is entered by all ranks, and the norm is
-    the same on all. Otherwise it is the norm of this rank's gradients.
+    the same on all. Otherwise it is the norm of this rank's gradients. Fused rows, whose gradients
+    no longer exist, are only measured.
 
     Args:
         dense: The optimizer of the dense weights.
@@ -34,8 +35,12 @@ def clip_gradients(
         device: Where the model is.
         over_ranks: Whether the norm over all ranks is wanted without a limit too.
     """
-    of_dense, of_rows = gradients_of(dense), [] if rows is None else gradients_of(rows)
+    of_dense = gradients_of(dense)
     values = [values_of(gradient) for gradient in of_dense]
+    if rows is not None and (fused := rows.store.fused) is not None:
+        assert limit is None, "clipping refuses fused rows"
+        return get_total_norm([*values, fused.squared_norm.sqrt()])
+    of_rows = [] if rows is None else gradients_of(rows)
     if num_workers == 1 or (limit is None and not over_ranks):
         norm = get_total_norm([*values, *of_rows])
     else:

@@ -13,11 +13,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
 from torch.optim import Optimizer
 
-from outsize.checkpoint import WriteFiles, load_checkpoint, save_checkpoint
-from outsize.contracts import ReclusterReport, RowStore
+from outsize.checkpoint import load_checkpoint, save_checkpoint
+from outsize.contracts import RowStore
 from outsize.data.click_data import Split
 from outsize.data.prefetch import one_ahead
 from outsize.errors import CheckpointError, ConfigError
@@ -27,7 +26,7 @@ from outsize.ranks.failures import failing_together
 from outsize.stores.row_files import load_rows, rows_writer
 from outsize.training.callbacks import Callbacks
 from outsize.training.config import RunConfig
-from outsize.training.gradients import clip_gradients
+from outsize.training.graphed_step import build_step
 from outsize.training.loop_state import (
     LoopState,
     dense_state,
@@ -35,16 +34,17 @@ from outsize.training.loop_state import (
     require_same_run,
     run_state,
 )
-from outsize.training.memory_needs import state_numbers
 from outsize.training.metric_names import Metrics
-from outsize.training.non_finite import non_finite_error, require_finite_metrics
-from outsize.training.probing import recluster_probed
+from outsize.training.non_finite import require_finite_metrics
+from outsize.training.recluster_schedule import ReclusterSchedule
 from outsize.training.row_counts import as_metrics
 from outsize.training.run_log import log_recorder, read_log_record
 from outsize.training.saved_state import fitting, require_fit, require_state
+from outsize.training.schedule import LearningRates
 from outsize.training.served_weights import ServedWeights
 from outsize.training.tasks import Task
 from outsize.training.training_sums import TrainingSums
+from outsize.verified_folders import WriteFiles
 
 
 class Loop:
@@ -73,20 +73,21 @@ class Loop:
         self.config = config
         self.state = LoopState()
         self.optimizers: list[Optimizer] = [optimizer, *([task.rows] if task.rows else [])]
-        self._base_rates = [[g["lr"] for g in o.param_groups] for o in self.optimizers]
+        self._rates = LearningRates(self.optimizers)
         self.device = task.device
         self._callbacks = callbacks or Callbacks()
         self._checkpoints = checkpoints
         self._stop_asked = stop_asked
         self._sums = TrainingSums(task)
+        self._step = build_step(task, config, self.optimizers, self._sums, self._callbacks.say)
         self._is_ready = False
         self._in_step = not config.is_asynchronous
         self._saved: tuple[int, str] | None = None
         self._best_saved: int | None = None
         total = task.num_batches() * config.train.epochs
         self.total_steps = min(total, config.train.steps or total)
-        self._recluster_steps = config.embeddings.recluster_steps(
-            self.total_steps, task.num_batches()
+        self._reclustering = ReclusterSchedule(
+            task, config, optimizer, self.total_steps, self._callbacks.log
         )
 
     def fit(self) -> None:
@@ -131,62 +132,17 @@ class Loop:
         return bool(self.state.stopped)
 
     def _train_step(self, batch: Any) -> None:
-        self._set_rates()
-        for optimizer in self.optimizers:
-            optimizer.zero_grad()
-        loss = self.task.loss(batch)
-        loss.backward()
-        if self.task.rows is not None:
-            self.task.rows.store.reduce_pending()
-        self._clip_and_check(loss)
-        for optimizer in self.optimizers:
-            optimizer.step()
-        self._sums.add(loss.detach(), self.task.num_examples(batch))
+        self._rates.scale(self.config.schedule.factor(self.state.step, self.total_steps))
+        self._step.take(batch, self.state)
+        self._sums.count_step(self.task.num_examples(batch))
         self.state.step += 1
         self.state.batch += 1
         self.state.loss_count += 1
         self._callbacks.advance(self.state.step)
 
-    def _set_rates(self) -> None:
-        factor = self.config.schedule.factor(self.state.step, self.total_steps)
-        for optimizer, rates in zip(self.optimizers, self._base_rates, strict=True):
-            for group, rate in zip(optimizer.param_groups, rates, strict=True):
-                group["lr"] = rate * factor
-
-    def _clip_and_check(self, loss: Tensor) -> None:
-        """Clip the joint norm of dense and row gradients; refuse NaN before anything is applied.
-
-        On CUDA the check would stall the device, so NaN is found at the next log line, validation
-        or checkpoint; none of the three is written from a run that has seen one.
-        """
-        num_workers = self._store.num_workers if self._store is not None and self._in_step else 1
-        is_logged = (self.state.step + 1) % self.config.train.log_every == 0
-        norm = clip_gradients(
-            self.optimizers[0],
-            self.task.rows,
-            self.config.train.clip_norm,
-            num_workers,
-            self.device,
-            over_ranks=is_logged,
-        )
-        if is_logged:
-            self._sums.set_gradient_norm(norm)
-        if norm.is_cuda:
-            self._sums.add(norm * 0.0)  # 0, or NaN for a non-finite norm
-        elif not (math.isfinite(float(norm)) and math.isfinite(loss.item())):
-            raise non_finite_error(self.task.trained, self.task.rows, self.state)
-
     def _log_training(self) -> None:
         if self.state.step % self.config.train.log_every == 0:
-            self._callbacks.log(self._sums.take_line(self.state, self._rates()))
-
-    def _rates(self) -> dict[str, float]:
-        """Learning rates of dense weights, and of embeddings if they have one of their own."""
-        dense, *others = [group["lr"] for o in self.optimizers for group in o.param_groups]
-        return {
-            "learning_rate": dense,
-            **({"embedding_learning_rate": others[-1]} if others else {}),
-        }
+            self._callbacks.log(self._sums.take_line(self.state, self._rates.by_name()))
 
     def _end_step(self) -> None:
         """Run the stages that follow a step, each wholly or not at all; then maybe checkpoint."""
@@ -274,62 +230,29 @@ class Loop:
 
     def _keep_before_recluster(self) -> None:
         """Save the best weights now, if the next stage would replace them."""
-        if self._reclusters and self._is_best_unsaved:
+        if self._reclustering.is_due(self.state) and self._is_best_unsaved:
             self._save()
-
-    @property
-    def _reclusters(self) -> bool:
-        return not self.state.stopped and self.state.step in self._recluster_steps
-
-    @property
-    def _has_probes_left(self) -> bool:
-        """Whether probes are to come: most of the progress is made by them, not between them."""
-        probed = self.config.embeddings.probe is not None
-        return probed and self.state.step <= max(self._recluster_steps, default=0)
 
     def _refill_if_due(self) -> None:
         """Re-encode what was encoded by tables that have been reclustered."""
-        if self._reclusters:
+        if self._reclustering.is_due(self.state):
             self.task.begin()
 
     def _recluster_if_due(self) -> None:
-        if not self._reclusters:
+        if not self._reclustering.is_due(self.state):
             return
         with self._sums.paused():
-            reports = self._recluster()
+            reports = self._reclustering.run(self.state)
+            self._step.renew()
         for table, report in reports.items():
             line = {"step": self.state.step, "split": "recluster", "table": table}
             self._callbacks.log({**line, **report.as_metrics()})
 
-    def _recluster(self) -> dict[str, ReclusterReport]:
-        """Recluster tables, after a probe if the run asks for one."""
-        step, probe = self.state.step, self.config.embeddings.probe
-        if probe is None:
-            return self.task.recluster(step, self.optimizers[0])
-        helper = probe.helper or step < max(self._recluster_steps)
-        reports, report = recluster_probed(
-            self.task,
-            probe,
-            step,
-            self.optimizers[0],
-            helper=helper,
-            weighted=self.config.embeddings.weighs_ids,
-            state_numbers=state_numbers(self.config),
-            run_visits=self._visits_per_probe(step),
-            reads_again=self.total_steps > self.task.num_batches(),
-        )
-        self._callbacks.log({"step": step, "split": "probe", **report.as_metrics()})
-        return reports
-
-    def _visits_per_probe(self, step: int) -> float:
-        """Visits of the examples read so far that make all probes together as long as the run."""
-        num_seen = min(step, self.task.num_batches())
-        return self.total_steps / (len(self._recluster_steps) * num_seen)
-
     def _end_epoch(self) -> None:
         state = self.state
         is_worse = state.epoch_best > state.previous_best
-        if self.config.train.early_stop and is_worse and not self._has_probes_left:
+        may_stop = self.config.train.early_stop and not self._reclustering.has_probes_left(state)
+        if may_stop and is_worse:
             state.stopped = "early"
             judge, sign = self.task.judge, -1 if self.task.higher_is_better else 1
             self._callbacks.say(
@@ -384,7 +307,10 @@ class Loop:
             require_same_run(state, self.task, self.config.train.batch_size)
             self._require_steps_left(state["loop"]["step"])
             weights = dense_state(self.task.trained, self._store)
-            require_fit(state, self.task.num_batches(), weights, self.optimizers)
+            counts_rows = self._store is not None and self._store.take_counts() is not None
+            require_fit(
+                state, self.task.num_batches(), weights, self.optimizers, counts_rows=counts_rows
+            )
         of_torch = (ValueError, KeyError, TypeError, RuntimeError)
         with failing_together(CheckpointError), fitting(checkpoint, *of_torch):
             self.state = load_run_state(state, self.task, self.optimizers)

@@ -15,6 +15,7 @@ from outsize.errors import ConfigError
 from outsize.ranks.collectives import world_size
 from outsize.training.metric_names import Metrics
 from outsize.training.random_state import load_random_state, random_state
+from outsize.training.saved_state import IMPLEMENTATIONS
 from outsize.training.tasks import Task
 
 
@@ -37,6 +38,7 @@ class LoopState:
         stopped: Why the run ended; empty while it runs.
         unfinished: The stage after the last step in which the run was stopped; empty if all were
             completed.
+        rejected_probe: The step of a probe that was not used, after which none is made; or 0.
     """
 
     step: int = 0
@@ -52,6 +54,7 @@ class LoopState:
     test: Metrics = field(default_factory=dict)
     stopped: str = ""
     unfinished: str = ""
+    rejected_probe: int = 0
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> LoopState:
@@ -84,11 +87,15 @@ def plain_state(optimizer: Optimizer) -> dict[str, Any]:
 
 
 def load_plain_state(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
-    """Load what `plain_state` returned."""
+    """Load what `plain_state` returned; which of torch's kernels are used stays."""
     known = [set(group) for group in optimizer.param_groups]
+    chosen = [
+        {name: group[name] for name in IMPLEMENTATIONS & group.keys()}
+        for group in optimizer.param_groups
+    ]
     groups = [
-        {k: tuple(value) if k == "betas" else value for k, value in group.items() if k in names}
-        for group, names in zip(state["param_groups"], known, strict=True)
+        {k: tuple(v) if k == "betas" else v for k, v in group.items() if k in names} | own
+        for group, names, own in zip(state["param_groups"], known, chosen, strict=True)
     ]
     values = {int(key): value for key, value in state["state"].items()}
     optimizer.load_state_dict({"state": values, "param_groups": groups})

@@ -17,6 +17,7 @@ from outsize.collection import EmbeddingCollection
 from outsize.errors import NotEnoughMemoryError, OutsizeError
 from outsize.models import ClickModelConfig, GraphModel, RetrievalModel
 from outsize.ranks.failures import failing_together
+from outsize.reporting.quantities import format_bytes
 from outsize.spec import FeatureSpec, TableSpec
 from outsize.training.available_memory import available_bytes
 from outsize.training.config import RunConfig
@@ -28,7 +29,6 @@ _TOO_LARGE = (  # what torch says of a size that no tensor can have
     "integer multiplication overflow",
     "Overflow when unpacking long",
 )
-_UNITS = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 _OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", *_TOO_LARGE)
 
 
@@ -54,9 +54,9 @@ def _require_within(limit: int | None, needs: Needs, where: str) -> None:
     largest = max(needs, key=lambda name: needs[name])
     named = next((name for name, size in needs.items() if size > limit), largest)
     others = total - needs[named]
-    rest = f" (and all else {_size(others)})" if others else ""
+    rest = f" (and all else {format_bytes(others)})" if others else ""
     raise NotEnoughMemoryError(
-        f"{named} needs {_size(needs[named])} of memory{rest}, but {_size(limit)} "
+        f"{named} needs {format_bytes(needs[named])} of memory{rest}, but {format_bytes(limit)} "
         f"are available{where}: lower it, or use a machine with more"
     )
 
@@ -221,10 +221,3 @@ def state_numbers(config: RunConfig) -> int:
     if config.optimizer.kind == "sgd":
         return 1 if config.optimizer.momentum else 0
     return 2 if config.optimizer.kind == "adamw" else 1
-
-
-def _size(num_bytes: int) -> str:
-    size, unit = float(num_bytes), 0
-    while size >= 1000 and unit < len(_UNITS) - 1:
-        size, unit = size / 1000, unit + 1
-    return f"{size:,.1f} {_UNITS[unit]}"

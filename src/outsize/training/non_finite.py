@@ -29,7 +29,12 @@ def non_finite_error(
         for name, parameter in model.named_parameters()
         if parameter.grad is not None and not torch.isfinite(values_of(parameter.grad)).all()
     ]
-    if rows is not None and any(not torch.isfinite(g).all() for g in gradients_of(rows)):
+    is_fused = rows is not None and rows.store.fused is not None  # and so has no gradients
+    if (
+        rows is not None
+        and not is_fused
+        and any(not torch.isfinite(g).all() for g in gradients_of(rows))
+    ):
         names.append("embedding rows")
     where = f"the gradient of {', '.join(names[:3])}" if names else "the loss"
     return NonFiniteError(

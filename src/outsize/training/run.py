@@ -126,7 +126,7 @@ def train(
         memory, memory_by_part = memory_of_all_ranks(loop.task.embeddings, loop.task.extra_memory())
     result = _result(loop, start, memory, time.perf_counter() - started)
     if start.written is not None:
-        from outsize.training.report import write_report  # matplotlib is slow to import
+        from outsize.training.report import write_report  # only runs with a folder need it
 
         start.written.write_summary(
             {

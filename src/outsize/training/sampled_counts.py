@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outsize.contracts.neighborhood import feature_of
+from outsize.data.graphs.csr import target_blocks
 from outsize.data.graphs.graph import Graph, Relation
 
 _EDGES_PER_CHUNK = 1 << 22
@@ -61,10 +62,6 @@ def _spread(
     degrees = np.diff(relation.starts)
     share = np.ones(len(degrees)) if fan_out < 0 else np.minimum(1, fan_out / degrees.clip(1))
     rates = reached * share
-    first = 0
-    while first < len(degrees):
-        limit = int(relation.starts[first]) + _EDGES_PER_CHUNK
-        stop = max(first + 1, int(np.searchsorted(relation.starts, limit, side="right")) - 1)
+    for first, stop in target_blocks(relation.starts, _EDGES_PER_CHUNK):
         sources = relation.sources[relation.starts[first] : relation.starts[stop]]
         found += np.bincount(sources, np.repeat(rates[first:stop], degrees[first:stop]), len(found))
-        first = stop

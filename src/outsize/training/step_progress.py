@@ -37,6 +37,10 @@ class TrainingProgress(ProgressBar):
             return
         if line["split"] == "rows":
             return
+        if "skipped" in line:
+            step = f"step {line['step']:>7,}/{self._total:,}"
+            self.say(f"{step}  probe       skipped: {line['skipped']}")
+            return
         if line["split"] == "probe":
             self.say(
                 f"step {line['step']:>7,}/{self._total:,}  probe       {line['blocks']} blocks, "

@@ -37,10 +37,14 @@ class RowOptimizerConfig:
         kind: A key of `outsize.ROW_OPTIMIZERS`: "sgd", "adagrad" (row-wise), "full-adagrad",
             "adam".
         learning_rate: Step size.
+        fused: Whether rows are updated in the backward pass, which is faster; their gradients are
+            then not kept, so that nothing can clip them. By default on CUDA, for click models on
+            one rank without `train.clip_norm`.
     """
 
     kind: str = "adagrad"
     learning_rate: float = 0.05
+    fused: bool | None = None
 
     def __post_init__(self) -> None:
         require_known("kind", self.kind, ROW_OPTIMIZERS)
@@ -124,6 +128,10 @@ class StoreConfig(EmbeddingsConfig):
             )
 
     @property
+    def fused(self) -> bool | None:  # noqa: D102
+        return self.optimizer.fused
+
+    @property
     def is_shared(self) -> bool:  # noqa: D102
         return store_classes()[self.store].is_shared
 
@@ -158,11 +166,13 @@ class StoreConfig(EmbeddingsConfig):
             store = CachedStore(store, num_rows, *bounds, cache.eviction)
         return OverlappedStore(store) if self.overlap else store
 
-    def build_row_optimizer(self, store: RowStore | None) -> RowOptimizer | None:  # noqa: D102
+    def build_row_optimizer(  # noqa: D102
+        self, store: RowStore | None, **options: bool
+    ) -> RowOptimizer | None:
         if store is None:  # a model with embeddings of its own
             return None
         wanted = self.optimizer
-        return ROW_OPTIMIZERS[wanted.kind](store, learning_rate=wanted.learning_rate)
+        return ROW_OPTIMIZERS[wanted.kind](store, learning_rate=wanted.learning_rate, **options)
 
     def num_bytes(self, specs: Sequence[TableSpec], dense_state: int) -> int:  # noqa: D102
         num_rows = sum(spec.num_rows for spec in specs)

@@ -35,6 +35,8 @@ class ReclusterConfig:
         rest: Share of the run, 0 to 1, after the last clustering; by default 0.5 of a single epoch
             and 0.4 of more.
         weighted: Whether ids weigh as often as they have occurred so far.
+        tolerance: k-means also stops when an iteration lowers its error by no more than this share
+            of it; by default 0, to go on until no assignment changes, at most 50 times.
         probe: Whether ids are first trained with rows of their own, and how; `true` for the
             defaults.
     """
@@ -43,12 +45,17 @@ class ReclusterConfig:
     every: int | None = None
     rest: float | None = None
     weighted: bool = True
+    tolerance: float = 0.0
     probe: ProbeConfig | None = switch(ProbeConfig)
 
     def __post_init__(self) -> None:
         require_between(self, 0, _MAX_CLUSTERINGS, "count")
         require_at_least(self, 1, "every")
         require_between(self, 0, 1, "rest")
+        if not 0 <= self.tolerance < 1:
+            raise ConfigError(
+                f"embeddings.recluster.tolerance must be >= 0 and < 1, but got {self.tolerance:g}"
+            )
 
     def steps(self, total_steps: int, steps_per_epoch: int) -> list[int]:
         """The steps after which tables are reclustered.
@@ -121,6 +128,10 @@ class TablesConfig(EmbeddingsConfig):
     @property
     def weighs_ids(self) -> bool:  # noqa: D102
         return self.recluster.weighted
+
+    @property
+    def recluster_tolerance(self) -> float:  # noqa: D102
+        return self.recluster.tolerance
 
     @property
     def probe(self) -> ProbeConfig | None:  # noqa: D102

@@ -8,9 +8,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from outsize.errors import NonFiniteError
+from outsize.kernels.step_sums.step_sums import add_step
 from outsize.ranks.collectives import gather_values, sum_over_ranks, world_size
 from outsize.training.loop_state import LoopState
 from outsize.training.row_counts import add_counts, as_metrics
@@ -32,7 +34,10 @@ class TrainingSums:
 
     def __init__(self, task: Task[Any]) -> None:
         self._task = task
-        self._losses: Tensor | None = None
+        # They stay where they are, since a captured step adds to them.
+        self._losses = torch.zeros((), dtype=torch.float64, device=task.device)
+        self._num_finite = torch.zeros((), dtype=torch.int64, device=task.device)
+        self._num_steps = 0
         self._gradient_norm: Tensor | None = None
         self._num_examples = 0
         self.train_s = 0.0
@@ -58,30 +63,32 @@ class TrainingSums:
         finally:
             self._clock = time.perf_counter()
 
-    def add(self, loss: Tensor, num_examples: int = 0) -> None:
-        """Add a loss, and count the examples of its step over all ranks.
+    def add(self, loss: Tensor, norm: Tensor) -> None:
+        """Add the loss of a step, on the device; flag a loss or norm that is NaN or infinite.
 
         In float64, sums of float32 losses do not depend on where they are folded.
         """
-        loss = loss.double()
-        self._losses = loss if self._losses is None else self._losses + loss
+        add_step(self._losses, self._num_finite, loss, norm)
+
+    def count_step(self, num_examples: int) -> None:
+        """Count a step, and its examples over all ranks."""
+        self._num_steps += 1
         self._num_examples += num_examples
 
     def set_gradient_norm(self, norm: Tensor) -> None:
         """Log a norm with the next line; it is read from the device when sums are folded."""
-        self._gradient_norm = norm.detach()
+        self._gradient_norm = norm.detach().clone()  # a captured step writes the next one there
 
     def fold_losses(self, state: LoopState) -> None:
         """Move the loss summed on the device into the state, and raise what a device flagged."""
-        if self._losses is not None:
+        if self._num_steps:
             total = float(sum_over_ranks(self._losses)) / world_size()
-            self._losses = None
             if not math.isfinite(total):
-                raise NonFiniteError(
-                    f"the loss or a gradient became NaN or infinite by step {state.step}; "
-                    "resume from the last checkpoint with a lower learning rate or train.clip_norm"
-                )
+                raise self._non_finite_error(state)
             state.loss_sum += total
+            self._losses.zero_()
+            self._num_finite.zero_()
+            self._num_steps = 0
         self._task.raise_if_flawed()
         self._read_clock()
 
@@ -122,6 +129,17 @@ class TrainingSums:
         self._last_line_s, self._num_examples = self.train_s, 0
         state.loss_sum, state.loss_count, state.row_counts, state.sums = 0.0, 0, {}, {}
         return line
+
+    def _non_finite_error(self, state: LoopState) -> NonFiniteError:
+        finite, last = int(self._num_finite), state.step
+        before = last - self._num_steps
+        is_own = not math.isfinite(float(self._losses))  # otherwise, another rank knows the step
+        where = f"at step {before + finite + 1}" if is_own else f"in steps {before + 1} to {last}"
+        return NonFiniteError(
+            f"the loss or a gradient became NaN or infinite {where}; resume from the last "
+            "checkpoint with a lower learning rate or train.clip_norm, or look at that batch's "
+            "inputs"
+        )
 
     def _read_clock(self) -> None:
         now = time.perf_counter()

@@ -1,0 +1,54 @@
+"""Batches on a GPU, made and copied by a thread on a stream of its own while the model trains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from outsize.contracts import Bag
+from outsize.data.click_data import ClickBatch
+from outsize.data.packed_clicks import packed
+from outsize.data.prefetch import prefetch
+
+
+def batches_on(
+    source: Iterator[ClickBatch],
+    device: torch.device,
+    prepare: Callable[[ClickBatch], ClickBatch] = lambda batch: batch,
+) -> Iterator[ClickBatch]:
+    """Yield the batches of a source on a CUDA device, ready for the current stream.
+
+    Args:
+        source: Batches on the CPU or on the device; those it makes there are made on the thread's
+            stream, too.
+        device: The device.
+        prepare: Applied to each batch first.
+    """
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))  # which made what the source reads
+
+    def send(batch: ClickBatch) -> tuple[ClickBatch, torch.cuda.Event]:
+        moved = packed(prepare(batch), device)
+        return moved, stream.record_event()
+
+    for batch, sent in prefetch(source, send, within=lambda: torch.cuda.stream(stream)):
+        current = torch.cuda.current_stream(device)
+        current.wait_event(sent)
+        for tensor in _memory_of(batch):
+            tensor.record_stream(current)
+        yield batch
+
+
+def _memory_of(batch: ClickBatch) -> Iterator[Tensor]:
+    """Tensors that hold all memory of a batch; it is not reused before the stream has read it."""
+    if batch.buffer is not None:
+        yield batch.buffer
+        return
+    yield from (batch.dense, batch.labels)
+    if batch.probability is not None:
+        yield batch.probability
+    for ids in batch.ids.values():
+        parts = (ids.values, ids.offsets, ids.weights) if isinstance(ids, Bag) else (ids,)
+        yield from (part for part in parts if part is not None)
