@@ -2,7 +2,7 @@
 
     python -m benchmarks.cce.appendix_a RUN.toml --budgets 2048,8192 --seeds 3
 
-Each variant is the run with its own table, with probed clusterings where that has a meaning.
+Each variant is the run with its own table, without and with probed clusterings.
 Seeding by product quantization first trains full tables for one epoch. Finished cells are kept in
 `--work`.
 """
@@ -49,6 +49,8 @@ VARIANTS: dict[str, Variant] = {
     "helper starts at residuals": Variant("cce-residual-helper"),
     "CCE, probed": Variant("cce", (_PROBE,)),
     "CCE, probed, helper at the end": Variant("cce", (_PROBE_HELPER,)),
+    "hash embeddings, residual quantization, probed": Variant("residual-quantized", (_PROBE,)),
+    "helper starts at residuals, probed": Variant("cce-residual-helper", (_PROBE_HELPER,)),
     "2 helpers, probed": Variant("cce-2-helpers", (_PROBE_HELPER,)),
     "seeded with PQ, its codes kept, then probed": Variant("seeded-codes", (_PROBE,)),
     "4 times the parameters before, probed": Variant("cce-large-sketch", (_PROBE,)),

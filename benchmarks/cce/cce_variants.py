@@ -14,7 +14,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from outsize.contracts import PlannedRecluster
+from outsize.contracts import EmbeddingTable, PlannedRecluster
 from outsize.hashing import derive_seed, draw_hashes, hash_ids
 from outsize.spec import TableSpec
 from outsize.tables import CCETable
@@ -128,10 +128,24 @@ class ResidualHelperTable(CCETable):
     """
 
     can_encode = False
-    can_probe = False  # a probe throws its rows away block by block, and their residuals with them
 
     def __init__(self, spec: TableSpec, *, num_buckets: int, seed: int = 0) -> None:
         super().__init__(spec, num_buckets=num_buckets, seed=seed)
+        self._probed = torch.empty(0)
+
+    def cluster_blocks(  # noqa: D102
+        self, counts: Int64[Tensor, " num_rows"] | None = None, **options: Any
+    ) -> BlockClustering:
+        clustering = super().cluster_blocks(counts, **options)
+        self._probed = rows_of_blocks(self, clustering)
+        return clustering
+
+    def plan_blocks(  # noqa: D102
+        self, clustering: BlockClustering, optimizer: Optimizer | None = None
+    ) -> PlannedRecluster:
+        plan, before = super().plan_blocks(clustering, optimizer), self._probed
+        weights = self._weights_of(clustering.counts)
+        return _followed_by(plan, lambda: self._fill_helper(before, weights))
 
     def plan_recluster(  # noqa: D102
         self,
@@ -143,8 +157,11 @@ class ResidualHelperTable(CCETable):
         with torch.no_grad():
             before = self.lookup(ids)
         plan = super().plan_recluster(optimizer, counts, **options)
-        weights = torch.ones(self.spec.num_rows) if counts is None else counts.float()
+        weights = self._weights_of(counts)
         return _followed_by(plan, lambda: self._fill_helper(before, weights))
+
+    def _weights_of(self, counts: Int64[Tensor, " num_rows"] | None) -> Float[Tensor, " num_rows"]:
+        return torch.ones(self.spec.num_rows) if counts is None else counts.float()
 
     @torch.no_grad()
     def _fill_helper(
@@ -199,6 +216,29 @@ def iterated_table(iterations: int) -> type[CCETable]:
             return super().plan_recluster(*arguments, **{**options, "iterations": iterations})
 
     return IteratedTable
+
+
+@torch.no_grad()
+def rows_of_blocks(
+    table: EmbeddingTable, clustering: BlockClustering
+) -> Float[Tensor, "num_rows dim"]:
+    """Keep the rows that a clustering is given, in the tensor returned; all of them at once.
+
+    Ids without a row have their vector in the table.
+
+    Args:
+        table: The table.
+        clustering: What rows are added to.
+    """
+    rows = table.lookup(torch.arange(table.spec.num_rows)).float()
+    add = clustering.add
+
+    def keep(ids: Tensor, vectors: Tensor) -> None:
+        rows[ids] = vectors.float()
+        add(ids, vectors)
+
+    clustering.__dict__["add"] = keep
+    return rows
 
 
 def _followed_by(plan: PlannedRecluster, then: Callable[[], None]) -> PlannedRecluster:

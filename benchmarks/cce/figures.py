@@ -19,10 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.cce.least_squares import proven_bounds
+from benchmarks.figures import figure_and_axes, legend_below, svg_of
 from outsize.files import write_text_atomically
 from outsize.reporting.colors import MARK, series_color
-from outsize.reporting.page import figure_and_axes, svg_of
-from outsize.reporting.plots import legend_below
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

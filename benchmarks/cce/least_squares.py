@@ -126,7 +126,7 @@ def table(results: dict[str, Any]) -> str:
 
 
 def proven_bounds(results: Mapping[str, Any], kind: str) -> dict[str, list[float]]:
-    """The curves that the text proves for a kind of X, as shares of the start."""
+    """The curves that the paper proves for a kind of X, as shares of the start."""
     found = {}
     for row in results["rows"]:
         if row["x"] == kind and not row["half"]:

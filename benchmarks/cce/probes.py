@@ -84,7 +84,7 @@ def one_run(
         if done.returncode:
             raise RuntimeError(f"{cell} failed:\n{done.errors[-3000:]}")
         summary, lines = json.loads(done.output), list(RunFolder(out).metrics())
-    probes = [line for line in lines if line["split"] == "probe"]
+    probes = [line for line in lines if line["split"] == "probe" and "skipped" not in line]
     found = {
         "validation_auc": summary["validation"]["auc"],
         "auc": summary["test"]["auc"],
@@ -97,6 +97,7 @@ def one_run(
         "probe_bytes": max((line["extra_bytes"] for line in probes), default=0),
         "rates": [line["rate"] for line in probes],
         "kept": [line["kept"] for line in probes],
+        "num_skipped": sum("skipped" in line for line in lines),
         "gained": [line["gained"] for line in probes],
         "gained_in_training": [line["gained_in_training"] for line in probes],
     }
@@ -160,7 +161,7 @@ def main() -> None:
     results = {
         "command": typed_command("benchmarks.cce.probes"), "environment": facts, "rows": rows
     }  # fmt: skip
-    planted = isinstance(data, SyntheticConfig)
+    planted = isinstance(data, SyntheticConfig) and data.individuality < 1
     page = results_page(
         f"Probed clustering: {arguments.run.name}", results, table(rows, variants, budgets, planted)
     )
@@ -189,7 +190,7 @@ def table(
         rows: The cells.
         variants: The variants, in their order.
         budgets: The budgets, in their order.
-        planted: Whether the data is synthetic, so that its ids have planted clusters.
+        planted: Whether the data is synthetic, and its ids have planted clusters.
     """
     log = "The log is synthetic, and its ids have planted clusters. " if planted else ""
     seeds = sorted({row["seed"] for row in rows})
@@ -199,7 +200,8 @@ def table(
         "resident memory are means of "
         "whole runs at the first cap, visits the examples that probes read there, extra MB the "
         "most of a probe's rows, moments and indices. Used are probes whose rows tables were "
-        "clustered by, of all runs at all caps.\n",
+        "clustered by, of those made in all runs at all caps; one that is not used ends the "
+        "probes of its run.\n",
         f"| variant | {' | '.join(f'{budget:,}' for budget in budgets)} | CPU s | peak MB | "
         "probe visits | extra MB | rates | used |",
         "|---|" + "--:|" * (len(budgets) + 6),

@@ -55,7 +55,7 @@ def schedules_of(num_epochs: int) -> tuple[Schedule, ...]:
 
 
 def name_of(schedule: Schedule) -> str:
-    """A schedule as in the text, with epochs for batches."""
+    """A schedule as in the paper, with epochs for batches."""
     return f"ct {schedule[0]} cf {schedule[1]}"
 
 

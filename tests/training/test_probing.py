@@ -1,6 +1,7 @@
 """Probed clusterings in a run: when they come, what they read, and that they resume exactly."""
 
 import copy
+import importlib
 import math
 import threading
 from dataclasses import replace
@@ -42,12 +43,24 @@ PROBED = (*CCE, "embeddings.recluster.probe={blocks=3, rate=0.1}")
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    """A run whose rates are chosen on validation data."""
+    """A run whose rates are chosen on validation data, and all of whose probes are used."""
     probe = "embeddings.recluster.probe={blocks=3}"
     config = make_config(*CCE, probe, "train.deterministic=true")
     out = tmp_path_factory.mktemp("probed") / "run"
-    result = outsize.train(config, out, quiet=True)
+    with pytest.MonkeyPatch.context() as patch:
+        use_all(patch)
+        result = outsize.train(config, out, quiet=True)
     return config, out, result
+
+
+def use_all(monkeypatch):
+    """Let every probe be used."""
+    monkeypatch.setattr(Losses, "holds", lambda gain, at_best_rate: True)
+
+
+def reject_all(monkeypatch):
+    """Let no probe be used."""
+    monkeypatch.setattr(Losses, "holds", lambda gain, at_best_rate: False)
 
 
 def test_a_run_probes_before_each_clustering_and_says_what_it_cost(undisturbed):
@@ -55,6 +68,7 @@ def test_a_run_probes_before_each_clustering_and_says_what_it_cost(undisturbed):
     lines = RunFolder(out).metrics()
     probes = [line for line in lines if line["split"] == "probe"]
     assert [line["step"] for line in probes] == [6, 12]
+    assert not any("skipped" in line for line in probes)
     clustered = [line for line in lines if line["split"] == "recluster"]
     assert {line["step"] for line in clustered} == {6, 12}
     tables = {name: t for name, t in result.model.embeddings.tables.items() if t.can_probe}
@@ -67,14 +81,13 @@ def test_a_run_probes_before_each_clustering_and_says_what_it_cost(undisturbed):
         copies = sum(table.memory_use().total_bytes for table in tables.values())
         assert 0 < line["extra_bytes"] <= max(rows, 3 * copies)  # with two moments
     assert "<td>probe</td>" in (out / "report.html").read_text()
-    is_last_kept = probes[-1]["kept"]
-    assert all((table.num_helper == 0) == is_last_kept for table in tables.values())
+    assert all(table.num_helper == 0 for table in tables.values())
 
 
 @pytest.mark.parametrize(("step", "stopped"), [(12, ""), (13, "early")])
 def test_a_run_is_not_stopped_early_while_probes_are_to_come(step, stopped):
     loop = make_loop(make_config(*PROBED, "train.early_stop=true"))
-    assert max(loop._recluster_steps) == 12
+    assert max(loop._reclustering.steps) == 12
     loop.state.step, loop.state.epoch_best, loop.state.previous_best = step, 2.0, 1.0
     loop._end_epoch()
     assert loop.state.stopped == stopped
@@ -107,12 +120,13 @@ def test_a_run_that_ends_inside_a_probe_resumes_bit_identical(
     folder = RunFolder(tmp_path / "cut")
     folder.begin(config)
     monkeypatch.setattr(Probe, "block", block_that_is_interrupted)
+    use_all(monkeypatch)
     with torch.random.fork_rng(), _determinism(True):
         torch.manual_seed(config.seed)
         loop = make_loop(config, folder.checkpoints, _Writes(folder), asked.is_set)
         with pytest.raises(SystemExit if is_killed else KeyboardInterrupt):
             loop.fit()
-    monkeypatch.undo()
+    monkeypatch.setattr(Probe, "block", enter)
     saved = load_checkpoint(latest_checkpoint(folder.checkpoints))["loop"]
     if is_killed:
         assert saved["step"] < 12
@@ -136,7 +150,8 @@ def test_in_the_first_epoch_only_examples_that_training_has_read_are_read():
         batches = list(task.probe_batches(4, block, share=1.0))
         half = list(task.probe_batches(4, block, share=0.5))
     assert torch.equal(torch.cat([batch.labels for batch in batches]), seen)
-    assert sum(batch.num_examples for batch in half) == seen.numel() // 2
+    latest = torch.cat([batch.labels for batch in half])
+    assert torch.equal(latest, seen[seen.numel() - seen.numel() // 2 :])
 
 
 def test_a_block_reads_the_examples_that_have_its_ids():
@@ -154,14 +169,16 @@ def test_a_block_reads_the_examples_that_have_its_ids():
     assert num_seen / 600 == pytest.approx(sum(touched_shares(task, probe, counts)), rel=0.1)
 
 
-def test_more_visits_than_allowed_are_sampled():
+def test_more_visits_than_allowed_are_sampled(monkeypatch):
+    use_all(monkeypatch)
     recorder = Recorder()
     settings = "embeddings.recluster.probe={blocks=6, rate=0.1, visits=0.5}"
     make_loop(make_config(*CCE, settings), callbacks=recorder).fit()
     assert all(line["visits"] <= 0.55 * 600 for line in recorder.of("probe"))
 
 
-def test_all_probes_of_a_short_run_visit_no_more_examples_than_the_run_itself():
+def test_all_probes_of_a_short_run_visit_no_more_examples_than_the_run_itself(monkeypatch):
+    use_all(monkeypatch)
     recorder = Recorder()
     settings = "embeddings.recluster.probe={blocks=6, rate=0.1}"
     loop = make_loop(make_config(*CCE, settings), callbacks=recorder)
@@ -217,7 +234,7 @@ def test_the_rate_with_the_lowest_loss_is_chosen():
         return math.nan if block.rate > 0.1 else abs(math.log(block.rate / 0.012))
 
     assert choose_rate(probe, {"ad": torch.arange(40)}, loss_after) == 0.01
-    assert tried == [0.1, 0.3, 0.03, 0.01, 0.003]
+    assert tried == [0.03, 0.1, 0.01, 0.003]
 
 
 @pytest.mark.parametrize(
@@ -261,9 +278,69 @@ def test_rows_that_learned_noise_are_not_clustered_where_examples_are_read_again
         toss_labels(loop.task.data)
         loop.fit()
         weights.append(dict(loop.task.model.state_dict()))
-        kept += [line["kept"] for line in recorder.of("probe")]
-    assert kept == [False, False]
+        kept += [line.get("kept") for line in recorder.of("probe")]
+    assert kept == [False, None]  # the second is skipped
     assert_same_tree(*weights)
+
+
+REJECTED = (*CCE, "embeddings.recluster.count=3", "train.epochs=2", "train.deterministic=true")
+
+
+def test_a_probe_that_is_not_used_ends_the_probes_of_a_run_and_the_page_says_so(
+    tmp_path, monkeypatch, capsys
+):
+    reject_all(monkeypatch)
+    config = make_config(*REJECTED, "embeddings.recluster.probe={blocks=2, rate=0.1}")
+    outsize.train(config, tmp_path / "run")
+    lines = [line for line in RunFolder(tmp_path / "run").metrics() if line["split"] == "probe"]
+    first, *others = lines
+    assert first["kept"] is False
+    words = f"the probe of step {first['step']} was not used"
+    assert [line["skipped"] for line in others] == [words, words]
+    assert all(line.keys() == {"step", "split", "skipped"} for line in others)
+    assert words in (tmp_path / "run" / "report.html").read_text()
+    assert f"skipped: {words}" in " ".join(capsys.readouterr().err.split())
+
+
+def test_probes_go_on_while_they_are_used(monkeypatch):
+    use_all(monkeypatch)
+    recorder = Recorder()
+    probe = "embeddings.recluster.probe={blocks=2, rate=0.1}"
+    make_loop(make_config(*REJECTED, probe), callbacks=recorder).fit()
+    assert [line.get("kept") for line in recorder.of("probe")] == [True, True, True]
+
+
+def test_a_run_resumed_after_a_rejected_probe_skips_the_others_too(tmp_path, monkeypatch):
+    """The rule would accept every probe of the resumed run: only the checkpoint says to skip."""
+    reject_all(monkeypatch)
+    probe = "embeddings.recluster.probe={blocks=2, rate=0.1}"
+    config = make_config(*REJECTED, probe, "checkpoint.every=1")
+    outsize.train(config, tmp_path / "whole", quiet=True)
+    folder = RunFolder(tmp_path / "cut")
+    folder.begin(config)
+    with torch.random.fork_rng(), _determinism(True):
+        torch.manual_seed(config.seed)
+        loop = make_loop(config, folder.checkpoints, _Writes(folder))
+        for step in loop.steps():
+            if step > min(loop._reclustering.steps):
+                break
+    saved = load_checkpoint(latest_checkpoint(folder.checkpoints))["loop"]
+    assert saved["rejected_probe"] == min(loop._reclustering.steps)
+    use_all(monkeypatch)
+    outsize.train(config, tmp_path / "cut", resume=True, quiet=True)
+    assert_same_tree(final_weights(tmp_path / "cut"), final_weights(tmp_path / "whole"))
+    names = ("step", "split", "table", "mse", "rate", "kept", "skipped", "loss")
+    lines = [[[line.get(name) for name in names] for line in RunFolder(f).metrics()]
+             for f in (tmp_path / "whole", tmp_path / "cut")]  # fmt: skip
+    assert lines[0] == lines[1]
+
+
+def test_early_stopping_does_not_wait_for_probes_that_are_skipped():
+    loop = make_loop(make_config(*PROBED, "train.early_stop=true"))
+    loop.state.step, loop.state.epoch_best, loop.state.previous_best = 7, 2.0, 1.0
+    loop.state.rejected_probe = 6
+    loop._end_epoch()
+    assert loop.state.stopped == "early"
 
 
 def test_nothing_has_changed_if_a_probe_is_stopped_while_its_gain_is_measured(monkeypatch):
@@ -336,7 +413,7 @@ def test_retrieval_probes_through_its_collection_and_counts_no_draws():
     recorder = Recorder()
     loop = retrieval_runs.make_loop(retrieval_runs.make_config(*settings), callbacks=recorder)
     for step in loop.steps():
-        if step == max(loop._recluster_steps) - 1:
+        if step == max(loop._reclustering.steps) - 1:
             break
     draws = [c.counters() for c in [loop.task._cache]]
     probe = loop.config.embeddings.probe
@@ -348,6 +425,35 @@ def test_retrieval_probes_through_its_collection_and_counts_no_draws():
     after = {n: t.pointers for n, t in tables_of(loop.task).items()}
     assert before
     assert any(not torch.equal(before[name], after[name]) for name in before)
+
+
+def test_each_batch_of_a_retrieval_probe_has_negatives_of_its_own(monkeypatch):
+    """No step is committed between them, but a probe against one draw would learn that draw."""
+    settings = (
+        "embeddings.kind=tables", "embeddings.method=cce", "embeddings.max_params=40",
+        "embeddings.recluster={count=1, probe={blocks=2, rate=0.1}}", "train.epochs=1",
+        'negatives={kind="uniform", num_negatives=3}',
+    )  # fmt: skip
+    loop = retrieval_runs.make_loop(retrieval_runs.make_config(*settings))
+    for step in loop.steps():
+        if step == max(loop._reclustering.steps) - 1:
+            break
+    drawn, choose = [], loop.task.negatives.choose
+
+    def recorded(*arguments):
+        drawn.append(choose(*arguments))
+        return drawn[-1]
+
+    monkeypatch.setattr(loop.task.negatives, "choose", recorded)
+    before = loop.task.negatives.step
+    recluster_probed(
+        loop.task, loop.config.embeddings.probe, step, loop.optimizers[0], helper=False,
+        weighted=True, state_numbers=2,
+    )  # fmt: skip
+    firsts = {tuple(found[0].tolist()) for found in drawn}
+    assert len(drawn) > 3
+    assert len(firsts) > len(drawn) / 2
+    assert loop.task.negatives.step == before
 
 
 def test_bags_are_found_by_any_of_their_ids():
@@ -374,6 +480,84 @@ def test_matching_batches_are_whole_and_even():
     batches = [(examples[rows], num) for examples, rows, num in found]
     assert torch.equal(torch.cat([some for some, _ in batches]), torch.arange(0, 100, 3))
     assert all(len(some) == num <= 8 for some, num in batches)
+
+
+def test_of_every_chunk_a_share_is_read_and_no_more():
+    read = []
+
+    def examples(low, high):
+        read.append((low, high))
+        return torch.arange(low, high)
+
+    found = matching_batches(
+        examples, lambda x: torch.arange(x.numel()), 40, 1, 0.25, torch.device("cpu")
+    )
+    batches = [examples[rows] for examples, rows, _ in found]
+    assert read == [(12, 16), (28, 32), (38, 40)]  # the ends of chunks of 16 batches
+    assert torch.cat(batches).tolist() == [*range(12, 16), *range(28, 32), 38, 39]
+
+
+def test_losses_of_a_block_differ_as_those_of_all_validation_do():
+    """Examples without ids of the block have the same loss whatever its rows are."""
+    task = make_loop(make_config(*PROBED)).task
+    num = task.data.num_examples("validation")
+    probe = Probe(tables_of(task), blocks=1)
+    ids = {name: torch.arange(3, t.spec.num_rows, 7) for name, t in tables_of(task).items()}
+    found = []
+    for shift in (0.0, 0.5):
+        with task.frozen(), probe.trial(0.1, ids) as block:
+            for rows in block.rows.values():
+                rows.rows.data += shift
+            found.append((task.probed_loss(block), num * task.evaluate("validation")["loss"]))
+    (some, every), (some_after, every_after) = found
+    assert 0 < some < every
+    assert some_after - some == pytest.approx(every_after - every, rel=1e-4)
+    assert abs(some_after - some) > 0.1
+
+
+def test_losses_of_retrieval_are_those_of_some_queries_equally_spaced(monkeypatch):
+    settings = ("embeddings.kind=tables", "embeddings.method=cce", "embeddings.max_params=64")
+    task = retrieval_runs.make_loop(retrieval_runs.make_config(*settings)).task
+    tables = tables_of(task)
+    ids = {name: torch.arange(0, t.spec.num_rows, 2) for name, t in tables.items()}
+    place = "outsize.training.tasks.retrieval._PROBED_QUERIES"
+    with task.frozen(), Probe(tables, blocks=1).trial(0.1, ids) as block:
+        every = task.evaluate("validation")["loss"]
+        assert task.probed_loss(block) == every
+        monkeypatch.setattr(place, 10)
+        some = task.probed_loss(block)
+    relevant = task.data.relevant("validation")
+    asked = relevant.counts().nonzero().flatten()
+    assert asked.numel() > 20
+    spread = relevant.spread(10)
+    assert spread.counts().nonzero().flatten().tolist() == [
+        int(asked[i * asked.numel() // 10]) for i in range(10)
+    ]
+    taken = spread.counts() > 0
+    assert torch.equal(spread.counts()[taken], relevant.counts()[taken])
+    assert some != every
+    assert 0.5 * every < some < 2 * every
+
+
+def test_kmeans_of_a_run_stops_at_its_tolerance(monkeypatch):
+    """It reaches clusterings with a probe and without one."""
+    given = []
+    for module in ("block_clustering", "reclustering"):
+        place = f"outsize.tables.{module}.kmeans"
+        real = importlib.import_module(f"outsize.tables.{module}").kmeans
+
+        def recorded(*arguments, _real=real, _module=module, **options):
+            given.append((_module, options["tolerance"]))
+            return _real(*arguments, **options)
+
+        monkeypatch.setattr(place, recorded)
+    use_all(monkeypatch)
+    for run in (PROBED, CCE):
+        make_loop(make_config(*run, "embeddings.recluster.tolerance=0.01")).fit()
+    assert {module for module, _ in given} == {"block_clustering", "reclustering"}
+    assert {tolerance for _, tolerance in given} == {0.01}
+    with pytest.raises(ConfigError, match=r"tolerance must be >= 0 and < 1, but got 1"):
+        make_config(*CCE, "embeddings.recluster.tolerance=1.0")
 
 
 @pytest.mark.parametrize(

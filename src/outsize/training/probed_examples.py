@@ -14,7 +14,7 @@ from outsize.ranks.collectives import check_stop_together, gather_values, rank, 
 from outsize.tables import ProbeBlock
 
 Examples = TypeVar("Examples")
-_BATCHES_PER_CHUNK = 16
+BATCHES_PER_CHUNK = 16
 
 
 def touching(
@@ -53,39 +53,38 @@ def matching_batches(
 ) -> Iterator[tuple[Examples, Int64[Tensor, " _"], int]]:
     """Batches of the examples that match, of a rank; every rank gets as many.
 
-    If any rank is asked to stop, all raise `StopRequested` between chunks.
+    Of every chunk the last part is read alone, so that examples which are not used cost nothing. If
+    any rank is asked to stop, all raise `StopRequested` between chunks.
 
     Args:
         read: Reads examples `low … high − 1`.
         find: The places of matching ones among them.
         num_examples: Examples to look through, over all ranks.
         batch_size: Most examples of a batch, over all ranks.
-        share: Share of the matching examples to use, 0 to 1; they are equally spaced.
+        share: Share of the examples to read, 0 to 1.
         device: Where messages to other ranks are made.
 
     Yields:
         What was read, the places in it that make up this rank's part of a batch, and the size of
         the batch over all ranks.
     """
-    chunk = batch_size * _BATCHES_PER_CHUNK
+    chunk = batch_size * BATCHES_PER_CHUNK
     for first in range(0, num_examples, chunk):
         check_stop_together(device)
-        size = min(chunk, num_examples - first)
-        low, high = (first + size * r // world_size() for r in (rank(), rank() + 1))
+        stop = min(first + chunk, num_examples)
+        size = _part(stop - first, share)
+        low, high = (stop - size + size * r // world_size() for r in (rank(), rank() + 1))
         found = read(low, high)
-        rows = _spread(find(found), share)
+        rows = find(found)
         sizes: list[int] = gather_values(rows.numel())
         num_batches = -(-sum(sizes) // batch_size)
         for i in range(num_batches):
             cuts = [[n * j // num_batches for j in (i, i + 1)] for n in sizes]
-            num_global = sum(stop - start for start, stop in cuts)
+            num_global = sum(after - before for before, after in cuts)
             if num_global:
                 yield found, rows[slice(*cuts[rank()])], num_global
 
 
-def _spread(rows: Int64[Tensor, " n"], share: float) -> Int64[Tensor, " _"]:
-    """An equally spaced share of rows."""
-    if share >= 1.0:
-        return rows
-    num = int(rows.numel() * share + 0.5)
-    return rows[torch.arange(num, device=rows.device) * rows.numel() // max(1, num)]
+def _part(size: int, share: float) -> int:
+    """A share of a number of examples, rounded; no fewer than one for each rank."""
+    return min(size, max(world_size(), int(size * share + 0.5)))

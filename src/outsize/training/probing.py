@@ -58,6 +58,17 @@ class ProbeReport:
         return asdict(self)
 
 
+def skipped_probe(rejected: int) -> dict[str, Any]:
+    """The line of metrics of a probe that was not made.
+
+    A rejected probe ends the probes of a run: in the runs recorded, later ones were rejected too.
+
+    Args:
+        rejected: The step of the probe that was not used.
+    """
+    return {"skipped": f"the probe of step {rejected:,} was not used"}
+
+
 def recluster_probed(
     task: Task[Any],
     config: ProbeConfig,
@@ -99,7 +110,7 @@ def recluster_probed(
         name: config.blocks_of(table.spec, state_numbers, ids_per_code[name])
         for name, table in tables.items()
     }
-    probe = Probe(tables, weights, blocks=blocks, helper=helper)
+    probe = Probe(tables, weights, blocks=blocks, helper=helper, tolerance=task.tolerance)
     seed = derive_seed(step, "probe")
     num_features = sum(feature.table in tables for feature in task.embeddings.features)
     tried = tried_ids(probe, counts, num_features, seed) if config.rate is None else {}
@@ -153,7 +164,7 @@ def _clustered(
 ) -> _Clustered:
     """Cluster tables by the rows of a probe; if it is compared, by what is better of two.
 
-    The other is a clustering by the tables' own vectors, which is done anew if it is better: so
+    The other is a clustering by the tables' own vectors, which is done again if it is better: so
     only one copy of the tables is needed.
     """
     if not is_compared:
@@ -205,11 +216,9 @@ class _Trained:
             self.steps += 1
 
     def loss_after(self, block: ProbeBlock) -> float:
-        """Read the data once; the loss of validation, NaN if it is not defined."""
+        """Read the data once; the loss of validation, see `Task.probed_loss`."""
         self.train(block)
-        loss = self.task.evaluate("validation")["loss"]
-        self.task.model.eval()  # an evaluation ends in training mode
-        return math.nan if loss is None else loss
+        return self.task.probed_loss(block)
 
 
 def tables_of(task: Task[Any]) -> dict[str, ClusteredTable]:

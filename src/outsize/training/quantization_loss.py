@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,13 +11,14 @@ from outsize.data import ClickData, RetrievalData
 from outsize.data.click_data import SPLITS, Split
 from outsize.metrics import ClickMetrics
 from outsize.models import ClickModel, RetrievalModel
+from outsize.reporting.progress import counting
 from outsize.reporting.quantities import format_bytes
 from outsize.training.config import RunConfig
 from outsize.training.metric_names import Metrics, number_of, quality_names
 from outsize.training.retrieval_evaluation import (
     Record,
     encode_items,
-    evaluate_retrieval,
+    rank_relevant,
 )
 from outsize.training.run_weights import finite
 
@@ -35,13 +35,13 @@ def measure_click_models(
         model.eval()
     held_out: tuple[Split, ...] = SPLITS[1:]
     total = sum(data.num_batches(split, batch_size) for split in held_out)
-    with _progress(total, quiet) as advance:
+    with counting("evaluate", total, quiet=quiet) as advance:
         for split in held_out:
             metrics = [ClickMetrics() for _ in models]
             for batch in data.batches(split, batch_size):
                 for model, own in zip(models, metrics, strict=True):
                     own.add(model(batch.dense, batch.ids), batch.labels)
-                advance()
+                advance(1)
             for own_metrics, own in zip(found, metrics, strict=True):
                 own_metrics[split] = finite(own.result())
     return found
@@ -64,15 +64,16 @@ def measure_retrieval_model(
     items = encode_items(model, data, config)
     found: MetricsBySplit = {}
     for split in SPLITS[1:]:
-        metrics = evaluate_retrieval(
-            data,
-            split,
+        metrics = rank_relevant(
+            data.relevant(split),
+            data.known(split),
             lambda rows: model.encode_queries(data.queries.take(rows)),
             items,
             torch.tensor(beta),
-            config.retrieval.metrics(),
+            config.retrieval.metrics(min_grade=data.min_grade(split)),
             record=record if split == "test" else None,
             depth=depth if split == "test" else 0,
+            grades=data.grades(split),
         )
         found[split] = finite(metrics)
     return found
@@ -106,14 +107,3 @@ def unchanged_lines(facts: Mapping[str, Any]) -> list[str]:
         if table["reason"]:
             by_reason.setdefault(table["reason"], []).append(table["name"])
     return [f"{', '.join(names)}: unchanged ({why})" for why, names in by_reason.items()]
-
-
-@contextmanager
-def _progress(total: int, quiet: bool) -> Iterator[Any]:
-    from rich.console import Console
-    from rich.progress import Progress
-
-    console = Console(stderr=True)
-    with Progress(console=console, disable=quiet or not console.is_terminal) as bar:
-        task = bar.add_task("evaluate", total=total)
-        yield lambda: bar.advance(task)
