@@ -14,14 +14,14 @@ from outsize.integrations.sentence_transformers import NegativeCacheLoss
 name, path, out = sys.argv[1:4]
 model = SentenceTransformer(name)
 pairs = load_dataset("json", data_files=path, split="train")  # columns: anchor, positive
-loss = NegativeCacheLoss(model, corpus=pairs["positive"])
+loss = NegativeCacheLoss(model, corpus=pairs["positive"], scale=40.0)
 args = SentenceTransformerTrainingArguments(
     output_dir=out,
     num_train_epochs=1,
     per_device_train_batch_size=32,
-    save_steps=5,
-    logging_steps=1,
-    report_to="none",
+    learning_rate=1e-4,
+    save_steps=0.25,  # of all steps
+    logging_steps=0.05,
 )
 trainer = SentenceTransformerTrainer(
     model, args, train_dataset=pairs, loss=loss, callbacks=[loss.callback()]

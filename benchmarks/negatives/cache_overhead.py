@@ -2,6 +2,7 @@
 
     python -m benchmarks.negatives.cache_overhead --out benchmarks/results
     python -m benchmarks.negatives.cache_overhead --model MINILM    # a sentence-transformers folder
+    python -m benchmarks.negatives.cache_overhead --device cuda
 
 A batch of 128 queries draws 4 items each from a cache of a million items of dim 384, by score, with
 the tokens of what was drawn; after the step, their new vectors are written back. Beside that, a
@@ -13,7 +14,6 @@ On a CPU a step takes minutes, so that a few texts are encoded, and their time i
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -26,6 +26,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from benchmarks.runner import benchmark_parser
 from outsize.bench import Benchmark, measure
 from outsize.bench.timing import time_in_turns
 from outsize.negatives import NegativeCache
@@ -134,9 +135,15 @@ def encoding(encode: Encode, num_texts: int, device: str) -> Callable[[], object
 
 
 def run(quick: bool, say: Callable[[str], None], model: Path | None = None) -> dict[str, Any]:
-    """Time the cache in each precision, and encoding."""
-    on_cuda = torch.cuda.is_available()
-    device = "cuda" if on_cuda else "cpu"
+    """Time the cache in each precision, and encoding, on a GPU if there is one."""
+    return run_on(quick, say, "cuda" if torch.cuda.is_available() else "cpu", model)
+
+
+def run_on(
+    quick: bool, say: Callable[[str], None], device: str, model: Path | None = None
+) -> dict[str, Any]:
+    """The same on a device."""
+    on_cuda = device == "cuda"
     sizes = Sizes(8, 4, 5000, 32, 8) if quick else Sizes(num_texts=768 if on_cuda else 16)
     rounds, calls = (2, 1) if quick else (7, 10) if on_cuda else (3, 1)
     encoders: dict[str, Encode] = {"random weights": Transformer(sizes.dim).to(device)}
@@ -190,22 +197,26 @@ def table(results: dict[str, Any]) -> str:
 
 
 BENCHMARK = Benchmark(
-    "cache-overhead", "python -m benchmarks.negatives.cache_overhead", ABOUT, run, table
+    "cache-overhead", "python -m benchmarks.negatives.cache_overhead", ABOUT, run, table, run_on
 )
 
 
 def main() -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(prog=BENCHMARK.command, description=ABOUT)
-    parser.add_argument("--quick", action="store_true", help="small sizes, to try the command")
-    parser.add_argument("--out", type=Path, help="also write the results to this folder")
+    parser = benchmark_parser(BENCHMARK)
     parser.add_argument("--model", type=Path, help="also time this sentence-transformers folder")
+    parser.add_argument("--device", help="cpu or cuda; a GPU if there is one by default")
     given = parser.parse_args()
     chosen = BENCHMARK
     if given.model is not None:
         command = f"{BENCHMARK.command} --model {given.model.name}"
-        chosen = replace(BENCHMARK, command=command, run=partial(run, model=given.model))
-    measure(chosen, given.out, quick=given.quick)
+        chosen = replace(
+            BENCHMARK,
+            command=command,
+            run=partial(run, model=given.model),
+            run_on=partial(run_on, model=given.model),
+        )
+    measure(chosen, given.out, quick=given.quick, device=given.device)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.figures import HEIGHT, WIDTH, figure_and_axes, legend_below, svg_of
 from outsize.files import write_text_atomically
 from outsize.reporting.colors import series_color
-from outsize.reporting.page import figure_and_axes, svg_of
-from outsize.reporting.plots import HEIGHT, WIDTH, legend_below
 
 Cell = dict[str, Any]
 _SHOWN_SHARE = 0.1

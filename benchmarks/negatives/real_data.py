@@ -6,7 +6,8 @@ DATA is a folder with the files that `examples/real/{amazon_book,ml1m_two_tower}
 cell is a process with one thread that trains from that run file, with users and items as ids only
 and `[negatives]` replaced, and is tested after a number of steps and after a number of seconds.
 Seconds are processor time of training steps, so other work on the machine disturbs them little.
-Finished cells are kept in `--work`, so an interrupted grid continues where it stopped.
+Finished cells are kept in `--work`, so an interrupted grid continues where it stopped. With
+`--method`, the rows of other methods stay as the results have them.
 """
 
 import argparse
@@ -74,6 +75,17 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "in-batch, logQ": ("in-batch", {"log_q": True}),
     "in-batch, logQ, 8 times the batch": ("in-batch", {"log_q": True, "chunk_size": 256}),
     "queue": ("queue", {"num_items": 65_536}),
+    "queue, logQ": ("queue", {"num_items": 65_536, "log_q": True}),
+    "cache of positives, k = 1, LRU": (
+        "cache",
+        {
+            "feed": "positives",
+            "num_negatives": 1,
+            "eviction": "lru",
+            "log_q": False,
+            "estimator": "weighted",
+        },
+    ),
     "uniform": ("uniform", {"num_negatives": 16}),
     "top-items": ("top-items", {"num_negatives": 16, "refresh_every": 100}),
     "exact": ("exact", {}),
@@ -174,6 +186,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     parser.add_argument("--work", type=Path, default=Path("runs/negatives"))
     parser.add_argument("--data-set", action="append", choices=DATA_SETS, help="all by default")
+    parser.add_argument("--method", action="append", choices=METHODS, help="all by default")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--split", choices=SPLITS[1:], default="test")
@@ -187,7 +200,7 @@ def main() -> None:
         return
     arguments.work.mkdir(parents=True, exist_ok=True)
     data_sets = arguments.data_set or list(DATA_SETS)
-    cells = list(itertools.product(data_sets, METHODS))
+    cells = list(itertools.product(data_sets, arguments.method or METHODS))
     with ThreadPoolExecutor(arguments.workers) as pool:
         runs = {
             (data_set, method, seed): pool.submit(
@@ -203,11 +216,23 @@ def main() -> None:
     for data_set in data_sets:
         rows = [row(cell, each) for cell, each in results.items() if cell[0] == data_set]
         words = f"python -m benchmarks.negatives.real_data DATA --data-set {data_set}"
+        stem = f"negatives-{data_set.replace('_', '-')}-cpu"
         content = {"command": words, "environment": facts, "seeds": arguments.seeds, "rows": rows}
+        if arguments.method:
+            earlier = json.loads((arguments.out / f"{stem}.json").read_text())
+            content = {**earlier, "rows": merged(earlier, rows, facts["measured_at"])}
         title = f"negatives-{data_set}: the cache and its peers on real data"
         page = results_page(title, content, table(data_set, content))
-        stem = f"negatives-{data_set.replace('_', '-')}-cpu"
         write_results(arguments.out / stem, content, page)
+
+
+def merged(
+    earlier: dict[str, Any], rows: list[dict[str, Any]], measured_at: str
+) -> list[dict[str, Any]]:
+    """Rows of several measurements in the order of the methods; the new ones say when they are."""
+    found = {row["method"]: row for row in earlier["rows"]}
+    found |= {row["method"]: {**row, "measured_at": measured_at} for row in rows}
+    return [found[method] for method in METHODS if method in found]
 
 
 def row(cell: tuple[str, str], runs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -244,6 +269,15 @@ def table(data_set: str, content: dict[str, Any]) -> str:
         ms = 1000 * row["seconds"] / how.steps
         lines.append(f"| {row['method']} | {recall} | {ndcg} | {ms:.1f} | {recall_then} | "
                      f"{ndcg_then} | {row['steps']:,.0f} |")  # fmt: skip
+    later = [
+        f"{row['method']} ({row['measured_at']})" for row in content["rows"] if "measured_at" in row
+    ]
+    if later:
+        lines += [
+            "",
+            f"Measured at another time: {'; '.join(later)}. Compare these at equal steps only: "
+            "other work on the machine changes times, and what is reached in them.",
+        ]
     return "\n".join(lines) + "\n"
 
 

@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
+import numpy as np
 import processes
+import pyarrow
 import pytest
 import torch
 import torch.nn.functional as F
@@ -221,6 +223,30 @@ def test_hard_negatives_count_and_equal_texts_are_no_negatives_of_their_anchor()
     torch.testing.assert_close(found, torch.stack(expected).mean())
 
 
+def test_a_positive_outside_of_the_corpus_is_trained_on_but_not_held():
+    model = WordBags()
+    loss = make(model, TEXTS[4:])
+    loss(batch(model)).backward()
+    loss.commit()
+    assert loss.cache.num_held == len(set(TEXTS[4:]))
+    assert model.words.weight.grad[int(model.preprocess(TEXTS[:1])["input_ids"][0, 0])].any()
+
+
+def test_empty_repeated_and_long_texts_are_items_like_others():
+    model = WordBags()
+    long = " ".join(f"w{i}" for i in range(30))
+    cut = " ".join(f"w{i}" for i in range(model.max_seq_length))
+    corpus = ["w1 w2", "", "w1 w2", long, cut]
+    loss = make(model, corpus)
+    found = loss([model.preprocess(["w1", "w2", ""]), model.preprocess(["w1 w2", "", long])])
+    found.backward()
+    loss.commit()
+    assert torch.isfinite(found)
+    assert loss.cache.num_held == 3  # a long text is what the model takes of it
+    with pytest.raises(ConfigError, match="the corpus has no texts"):
+        make(model, [])
+
+
 def test_ids_in_the_label_column_identify_texts():
     model = WordBags()
     corpus = {100 + number: text for number, text in enumerate(TEXTS)}
@@ -297,13 +323,64 @@ def test_a_saved_loss_continues_with_the_same_draws_and_scale(tmp_path):
             third(batch(model, prompts=("w1 ", "w2 ")))
 
 
+def test_a_loss_that_had_no_batch_is_saved_and_loaded_as_such(tmp_path):
+    model = WordBags()
+    loss, again = make(model), make(model)
+    loss.save(tmp_path / "saved")
+    assert {path.name for path in (tmp_path / "saved").iterdir()} == {
+        "manifest.json",
+        "unused.json",
+    }
+    again.load(tmp_path / "saved")
+    assert again.is_loaded
+    torch.testing.assert_close(again(batch(model)), loss(batch(model)))
+    loss.save(tmp_path / "saved")
+    assert not (tmp_path / "saved" / "unused.json").exists()
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize(
+    "form", [tuple, iter, np.array, pyarrow.array, lambda texts: dict(enumerate(texts))]
+)
+def test_a_corpus_is_any_texts_that_have_an_order(form):
+    model = WordBags()
+    expected, found = (make(model, corpus)(batch(model)) for corpus in (TEXTS, form(TEXTS)))
+    assert found == expected
+
+
+def test_a_batch_of_positives_that_the_corpus_lacks_is_noticed():
+    model = WordBags()
+    with pytest.warns(UserWarning, match="none of the 8 positives of the first batch is in the co"):
+        make(model, TEXTS[8:])(batch(model))
+    labels = TextCacheSettings(keys="label", precision="float32")
+    loss = NegativeCacheLoss(model, TEXTS, settings=labels)
+    with pytest.warns(UserWarning, match="the same texts, prompt and ids"):
+        loss(batch(model), torch.arange(1000, 1008))
+    loss(batch(model), torch.arange(1000, 1008))  # said once
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_a_corpus_that_is_none_is_refused_in_words():
+    model = WordBags()
+    for corpus, name in ((set(TEXTS), "set"), ("a text", "str"), (3, "int")):
+        with pytest.raises(DataError, match=f"a list of texts, .*, but got {name}"):
+            make(model, corpus)
+    with pytest.raises(DataError, match=r"its entry 39 is None: leave it out"):
+        make(model, [*TEXTS[:39], None])(batch(model))
+    with pytest.raises(DataError, match=r"entry 0 is {'positive': 'w1'}: give one of its columns"):
+        make(model, [{"positive": "w1"}])(batch(model))
+    for bad in ("d7", -1, 1 << 63, 0.5):
+        with pytest.raises(DataError, match=r"whole numbers from 0, but got .*: number the texts"):
+            make(model, {bad: "a text"}, settings={"keys": "label"})
+
+
 @pytest.mark.usefixtures("unchecked_shapes")
 def test_what_cannot_be_is_refused():
     model = WordBags()
     with pytest.raises(ConfigError, match="has no texts"):
         make(model, corpus=[])
-    with pytest.raises(DataError, match="list of texts"):
-        make(model, corpus=[3, 4])
+    with pytest.raises(DataError, match="must hold texts, but its entry 0 is 3"):
+        make(model, corpus=[3, 4])(batch(model))
     with pytest.raises(ConfigError, match="num_negatives"):
         make(model, num_negatives=0)
     with pytest.raises(ConfigError, match="tokens, label"):

@@ -17,7 +17,7 @@ _FLUSH_S = 10
 class TensorBoardLog(LineLog):
     """Writes the lines of a log as scalars.
 
-    Event files that are there are replaced: a resumed run writes the lines that it keeps anew, so
+    Event files that are there are replaced: a resumed run writes the lines that it keeps again, so
     that each step is there once. Relative time in TensorBoard is the time of training.
 
     Args:

@@ -51,8 +51,10 @@ class GraphSAGEConfig(GraphModelConfig):
         require_positive("hidden", self.hidden)
         require_layers("layers", self.layers)
         require_one_of("aggregate", self.aggregate, list(AGGREGATIONS))
-        _require_share("dropout", self.dropout, 1, inclusive=False)
-        _require_share("seed_dropout", self.seed_dropout, 1)
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"dropout must be >= 0 and < 1, but got {self.dropout}")
+        if not 0 <= self.seed_dropout <= 1:
+            raise ConfigError(f"seed_dropout must be >= 0 and <= 1, but got {self.seed_dropout}")
 
     def build(  # noqa: D102
         self,
@@ -113,12 +115,8 @@ class GraphSAGE(GraphModel):
         normalize: bool = False,
         seed: int = 0,
     ) -> None:
-        require_layers("layers", layers)
+        GraphSAGEConfig(hidden, layers, aggregate, dropout, seed_dropout)  # checks the shape
         super().__init__(embeddings, schema, output_types, layers)
-        require_positive("hidden", hidden)
-        require_one_of("aggregate", aggregate, list(AGGREGATIONS))
-        _require_share("dropout", dropout, 1, inclusive=False)
-        _require_share("seed_dropout", seed_dropout, 1)
         self.dim = hidden if num_classes is None else num_classes
         self.dropout, self.seed_dropout, self.normalize = dropout, seed_dropout, normalize
         self._seed = seed
@@ -193,9 +191,3 @@ class GraphSAGE(GraphModel):
     ) -> Float[Tensor, "n width"]:
         seed = derive_seed(self._seed, "dropout", kind, layer, neighborhood.number)
         return drop_numbers(values, neighborhood.nodes[kind][: values.shape[0]], self.dropout, seed)
-
-
-def _require_share(name: str, share: float, most: float, *, inclusive: bool = True) -> None:
-    if not 0 <= share <= most or (share == most and not inclusive):
-        sign = "<=" if inclusive else "<"
-        raise ConfigError(f"{name} must be >= 0 and {sign} {most}, but got {share}")

@@ -24,6 +24,9 @@ class Searcher(Protocol):
 class RetrievalModel(nn.Module, ABC):
     """Encodes queries and items as vectors of one width, whose inner product is their score.
 
+    Features of queries and items share `embeddings`, but a call has those of one side: read them
+    with `embeddings(inputs, only=self.query_features)`.
+
     Attributes:
         embeddings: The features of queries and items.
         dim: Width of the vectors.

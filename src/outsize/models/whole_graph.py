@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from outsize.contracts.neighborhood import Neighborhood
 from outsize.ranks.collectives import check_stop_together, gather_rows, rank, world_size
+
+if TYPE_CHECKING:
+    from outsize.models.graph_model import GraphModel
 
 
 @runtime_checkable
@@ -26,27 +29,9 @@ class OneHop(Protocol):
         """The neighbourhood of seeds."""
 
 
-@runtime_checkable
-class Layered(Protocol):
-    """A model that can be applied layer by layer; every `GraphModel` is one."""
-
-    types_by_layer: list[list[str]]
-
-    def read(self, neighborhood: Neighborhood) -> dict[str, Tensor]:
-        """The inputs of all nodes, by type."""
-
-    def apply_layer(
-        self, number: int, vectors: Mapping[str, Tensor], neighborhood: Neighborhood, hops: int
-    ) -> dict[str, Tensor]:
-        """The vectors of the nodes within some hops after a layer."""
-
-    def finish(self, vectors: Tensor) -> Tensor:
-        """What is returned for vectors of the last layer."""
-
-
 @torch.no_grad()
 def encode_whole_graph(
-    model: Layered, sampler: OneHop, node_type: str, nodes: Any, max_edges: int
+    model: GraphModel, sampler: OneHop, node_type: str, nodes: Any, max_edges: int
 ) -> Float[Tensor, "n dim"]:
     """See `GraphModel.encode_all`.
 
@@ -84,7 +69,7 @@ class LayerVectors:
 
 @torch.no_grad()
 def encode_layers(
-    model: Layered,
+    model: GraphModel,
     sampler: OneHop,
     wanted: Mapping[str, NDArray[np.int64]],
     max_edges: int,
@@ -99,7 +84,8 @@ def encode_layers(
         max_edges: Edges per chunk.
         num_layers: How many layers; by default all.
     """
-    graph, device = sampler.graph, _device_of(model)
+    weights = (weight.device for weight in model.parameters())
+    graph, device = sampler.graph, next(weights, torch.device("cpu"))
     targets_by_layer = model.types_by_layer[1:][:num_layers]
     vectors: dict[str, Tensor] = {}
     places: dict[str, Tensor] = {}
@@ -116,7 +102,7 @@ def encode_layers(
 
 
 def _encode_layer(
-    model: Layered,
+    model: GraphModel,
     sampler: OneHop,
     number: int,
     kind: str,
@@ -147,13 +133,15 @@ def _encode_layer(
         own = first + rank()
         # A rank without a chunk takes part: reading rows may be collective.
         chunk = chunks[own] if own < len(chunks) else empty
-        hood = sampler.sample(ids[chunk], kind)
-        on_device = hood.to(device)
+        neighborhood = sampler.sample(ids[chunk], kind)
+        on_device = neighborhood.to(device)
         if number == 0:
             inputs = model.read(on_device)
         else:
             inputs = {
-                name: vectors[name].index_select(0, places[name][hood.nodes[name]].to(device))
+                name: vectors[name].index_select(
+                    0, places[name][neighborhood.nodes[name]].to(device)
+                )
                 for name in vectors
             }
         found = model.apply_layer(number, inputs, on_device, 0)[kind]
@@ -220,8 +208,3 @@ def _places(ids: NDArray[np.int64], num_nodes: int) -> Tensor:
     places = torch.full((num_nodes,), -1)
     places[torch.from_numpy(ids)] = torch.arange(len(ids))
     return places
-
-
-def _device_of(model: Layered) -> torch.device:
-    assert isinstance(model, nn.Module)
-    return next((weight.device for weight in model.parameters()), torch.device("cpu"))

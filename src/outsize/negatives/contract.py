@@ -175,6 +175,13 @@ class NegativesLoss(nn.Module, ABC):
         """Prepare the first step, for example by encoding all items. Does nothing by default."""
         return
 
+    def draw_anew(self) -> None:
+        """Let the next forward pass draw other items though there was no `commit`.
+
+        Does nothing by default, which is right where items are not drawn, or draws are counted.
+        """
+        return
+
     @abstractmethod
     def forward(
         self,

@@ -46,7 +46,7 @@ def test_shares_are_of_the_batch_and_of_the_whole_step():
     assert f"{row} 3.6%, met | 10.0%, met |" in page
     parts["draw"]["median_ms"] = 31.0
     assert "3.7%, met | 10.2%, not met |" in BENCHMARK.table(results)
-    assert BENCHMARK.run(True, lambda text: None)["encoding"].keys() == {"random weights"}
+    assert BENCHMARK.run_on(True, lambda text: None, "cpu")["encoding"].keys() == {"random weights"}
 
 
 def test_a_model_that_is_no_folder_is_refused(tmp_path):

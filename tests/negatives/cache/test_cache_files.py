@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from outsize.checkpoint import FORMAT
 from outsize.errors import CheckpointError, ConfigError
 from outsize.negatives import (
     NegativeCache,
@@ -23,6 +22,7 @@ from outsize.negatives import (
 )
 from outsize.negatives.cache.contract import UNKNOWN_PUSHED
 from outsize.ranks.thread_ranks import run_as_ranks
+from outsize.verified_folders import FORMAT
 
 FEATURES = {"id": ((), torch.int64), "tokens": ((2,), torch.uint16)}
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from outsize.errors import ConfigError, DataError, NonFiniteError
 from outsize.negatives import HeldItems, NegativeCache
@@ -436,3 +437,28 @@ def test_a_table_of_keys_is_used_where_it_is_not_far_larger_than_they_are():
     ]
     assert positions_by_table(torch.tensor([3]), torch.tensor([19])) is None
     assert positions_by_table(torch.tensor([3, 7]), torch.tensor([7])).tolist() == [-1, 0]
+
+
+class Searches(TorchDispatchMode):
+    """Counts what a GPU is waited for: places of a mask, and numbers that Python reads."""
+
+    num = 0
+
+    def __torch_dispatch__(self, function, types, args=(), options=None):
+        name = str(function)
+        is_by_mask = name == "aten.index.Tensor" and any(
+            place is not None and place.dtype == torch.bool for place in args[1]
+        )
+        self.num += is_by_mask or "nonzero" in name or "_local_scalar" in name
+        return function(*args, **(options or {}))
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_a_commit_waits_for_what_is_held_what_is_repeated_and_what_is_finite_only():
+    cache = make(8, 2)
+    push(cache, range(8))
+    draw = cache.sample(torch.randn(3, 2), num=4)
+    with Searches() as searches:
+        cache.commit(draw, torch.randn(3, 4, 2), torch.tensor([5, 99]), torch.randn(2, 2))
+    assert searches.num <= 3 + 1  # a table for few keys reads their largest, on the CPU only
+    assert ages(cache)[5] == 0

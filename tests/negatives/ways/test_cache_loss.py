@@ -91,7 +91,7 @@ def test_a_commit_rewrites_what_was_drawn_and_pushes_the_positives():
 
 def test_a_sweep_refreshes_the_share_it_is_asked_for():
     towers = Towers()
-    loss = make(towers, refresh=0.05)  # 1.5 items a step
+    loss = make(towers, refresh=0.05)  # 1.5 items per step
     due, oldest = [], loss.cache.oldest
     loss.cache.oldest = lambda num: due.append(num) or oldest(num)
     for _ in range(20):

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from outsize.checkpoint import open_tensors
 from outsize.errors import ConfigError, DataError
+from outsize.verified_folders import open_tensors
 
 _UNUSED = ("pooler.", "cls.", "classifier.")  # heads that mean pooling does not need
 _DERIVED = ("position_ids", "token_type_ids")  # buffers that older files contain

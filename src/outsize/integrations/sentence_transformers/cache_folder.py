@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from outsize.checkpoint import read_manifest, read_verified, require_whole
 from outsize.errors import CheckpointError
 from outsize.files import write_json
 from outsize.integrations.sentence_transformers.settings import TextCacheSettings
@@ -17,8 +16,9 @@ from outsize.negatives import NegativeCache, ShardedNegativeCache, write_cache
 from outsize.negatives.cache.contract import ItemCache
 from outsize.rank_files import write_folder
 from outsize.ranks.collectives import barrier, rank, world_size
+from outsize.verified_folders import WriteFiles, read_manifest, read_verified, require_whole
 
-_NAME = "texts.json"
+_NAME, _UNUSED = "texts.json", "unused.json"
 _FORMAT = 1
 
 
@@ -65,11 +65,6 @@ class TextLayout:
 
 def save_folder(folder: Path, cache: ItemCache, layout: TextLayout) -> None:
     """Save a cache; replaces one that a stopped run left there. All ranks call it."""
-    final = folder.resolve()
-    if rank() == 0:
-        for old in (final, final.with_name(f"{final.name}.partial")):
-            shutil.rmtree(old, ignore_errors=True)
-    barrier()
 
     def write(partial: Path) -> dict[str, dict[str, Any]]:
         files = write_cache(cache, partial)
@@ -78,15 +73,37 @@ def save_folder(folder: Path, cache: ItemCache, layout: TextLayout) -> None:
             files[_NAME] = write_json(partial / _NAME, content)
         return files
 
+    _replace_folder(folder, write)
+
+
+def save_unused(folder: Path) -> None:
+    """Save that a loss has no cache yet. All ranks call it."""
+
+    def write(partial: Path) -> dict[str, dict[str, Any]]:
+        if rank() != 0:
+            return {}
+        return {_UNUSED: write_json(partial / _UNUSED, {"format": _FORMAT})}
+
+    _replace_folder(folder, write)
+
+
+def _replace_folder(folder: Path, write: WriteFiles) -> None:
+    final = folder.resolve()
+    if rank() == 0:
+        for old in (final, final.with_name(f"{final.name}.partial")):
+            shutil.rmtree(old, ignore_errors=True)
+    barrier()
     write_folder(final, write)
 
 
-def load_folder(folder: Path) -> TextLayout:
-    """The layout of a saved cache, verified."""
+def load_folder(folder: Path) -> TextLayout | None:
+    """The layout of a saved cache, verified; `None` if the loss had no cache yet."""
     if not folder.is_dir():
         raise CheckpointError(
-            f"{folder} is not a saved cache: resume from an earlier checkpoint, or start anew"
+            f"{folder} is not a saved cache: resume from an earlier checkpoint, or start over"
         )
+    if _UNUSED in read_manifest(folder):
+        return None
     files = read_manifest(folder, _NAME)
     require_whole(folder / _NAME, files[_NAME])
     schema = {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -17,7 +19,10 @@ from outsize.negatives.cache.draw import HeldItems
 from outsize.negatives.cache.feeds import Feed
 from outsize.negatives.contract import EncodeItems
 from outsize.negatives.evaluation_mode import evaluation_mode
+from outsize.ranks.collectives import any_rank
 from outsize.ranks.failures import failing_in_group
+from outsize.ranks.gathering import gather_keys
+from outsize.suggestions import shortened
 
 Corpus = Sequence[str] | Mapping[int, str]
 _TEXTS_AT_ONCE = 4096  # tokenized and pushed together
@@ -35,14 +40,21 @@ class TextCorpus(Feed):
     needs_positives = False
 
     def __init__(self, corpus: Corpus, by_id: bool, prompt: str | None) -> None:
-        self._texts = list(corpus.values()) if isinstance(corpus, Mapping) else corpus
+        # A set has no order that other ranks, or a resumed run, would repeat.
+        if isinstance(corpus, str | bytes | Set) or not isinstance(corpus, Iterable):
+            raise DataError(
+                "the corpus must be a list of texts, or a dictionary of texts by id, but got "
+                f"{type(corpus).__name__}"
+            )
+        texts: Any = corpus.values() if isinstance(corpus, Mapping) else corpus
+        if hasattr(texts, "to_pylist"):  # a column of a pyarrow table
+            texts = texts.to_pylist()
+        self._texts: Sequence[Any] = texts if isinstance(texts, Sequence) else list(texts)
         if not len(self._texts):
             raise ConfigError("the corpus has no texts: give some, or None to cache positives")
-        if isinstance(self._texts, str) or not isinstance(self._texts[0], str):
-            raise DataError("the corpus must be a list of texts, or a dictionary of texts by id")
         self._ids: Sequence[int] | None = None
         if by_id:
-            self._ids = list(corpus) if isinstance(corpus, Mapping) else range(len(corpus))
+            self._ids = _whole(corpus) if isinstance(corpus, Mapping) else range(len(self._texts))
         self._prompt = prompt
 
     def __len__(self) -> int:
@@ -68,13 +80,11 @@ class TextCorpus(Feed):
 
     def begin(self, cache: ItemCache) -> None:
         """Tokenize, encode and push all texts. All ranks push equally often."""
-        for texts, ids in self._shares(cache):
+        for places in self._shares(cache):
             with failing_in_group(cache.ranks, cache.device):
-                column = self._tokenized(texts, cache.device)
+                column = self._tokenized(places, cache.device)
                 features = self._features(column)
-                keys = column.keys() if ids is None else ids.to(cache.device)
-                if len(keys) and int(keys.min()) < 0:
-                    raise DataError(f"ids of texts must be >= 0, but got {int(keys.min())}")
+                keys = column.keys() if self._ids is None else self._ids_at(places, cache.device)
                 with torch.no_grad(), evaluation_mode(self._encode):
                     embeddings = self._encode(features).float()
             cache.push(features, embeddings, keys)
@@ -84,24 +94,21 @@ class TextCorpus(Feed):
     ) -> PushReport:
         return PushReport(0, 0, 0)
 
-    def _shares(
-        self, cache: ItemCache
-    ) -> Iterator[tuple[Sequence[str], Int64[Tensor, " n"] | None]]:
-        """The texts of this rank in parts, with their ids if they have any."""
+    def _shares(self, cache: ItemCache) -> Iterator[range]:
+        """The places of this rank's texts, in parts; as many parts on every rank."""
         rank, size = cache.shard.index, cache.shard.count
         num_parts = -(-len(self._texts) // (size * _TEXTS_AT_ONCE))
         for part in range(num_parts):
             places = range(rank + part * size * _TEXTS_AT_ONCE, len(self._texts), size)
-            places = places[:_TEXTS_AT_ONCE]
-            texts = [self._texts[place] for place in places]
-            ids = None
-            if self._ids is not None:
-                ids = torch.tensor([self._ids[place] for place in places], dtype=torch.int64)
-            yield texts, ids
+            yield places[:_TEXTS_AT_ONCE]
 
-    def _tokenized(self, texts: Sequence[str], device: torch.device) -> Column:
+    def _ids_at(self, places: range, device: torch.device) -> Int64[Tensor, " n"]:
+        assert self._ids is not None
+        return torch.tensor([self._ids[place] for place in places], dtype=torch.int64).to(device)
+
+    def _tokenized(self, places: range, device: torch.device) -> Column:
         # Without texts, one stands in, and nothing of it is used.
-        asked: list[str] = list(texts) or [self._texts[0]]
+        asked = [self._text_at(place) for place in places or range(1)]
         model: Any = unwrapped(self._model)
         options = {} if self._task is None else {"task": self._task}
         inputs = model.preprocess(asked, prompt=self._prompt, **options) | options
@@ -109,4 +116,40 @@ class TextCorpus(Feed):
             name: value.to(device) if isinstance(value, Tensor) else value
             for name, value in inputs.items()
         }
-        return as_column(moved).first(len(texts))
+        return as_column(moved).first(len(places))
+
+    def _text_at(self, place: int) -> str:
+        text = self._texts[place]
+        if not isinstance(text, str):
+            is_record = isinstance(text, Mapping)
+            way_out = "give one of its columns" if is_record else "leave it out, or give a text"
+            raise DataError(
+                f"the corpus must hold texts, but its entry {place:,} is "
+                f"{shortened(repr(text))}: {way_out}"
+            )
+        return text
+
+
+def warn_if_foreign(cache: ItemCache, keys: Int64[Tensor, " n"]) -> None:
+    """Warn if a cache holds none of the positives of a batch. All ranks call it."""
+    of_all_ranks = gather_keys(keys, cache.ranks)[0]
+    is_held = torch.isin(of_all_ranks, cache.tensors_here()["keys"]).any()
+    if not any_rank(bool(is_held), cache.device):
+        warnings.warn(
+            f"none of the {len(of_all_ranks):,} positives of the first batch is in the corpus: "
+            "they are trained on, but are not in the cache, and a text of the corpus that says the "
+            "same is a negative; give the corpus the same texts, prompt and ids",
+            stacklevel=2,
+        )
+
+
+def _whole(ids: Iterable[Any]) -> list[int]:
+    """Ids of texts, if they can be keys."""
+    found = list(ids)
+    for id_ in found:
+        if not isinstance(id_, Integral) or not 0 <= int(id_) < 1 << 63:
+            raise DataError(
+                f"ids of texts must be whole numbers from 0, but got {shortened(repr(id_))}: "
+                "number the texts"
+            )
+    return found

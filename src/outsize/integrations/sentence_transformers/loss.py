@@ -6,6 +6,7 @@ are encoded again with the positives, with gradients, in one forward pass of the
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -17,12 +18,19 @@ from jaxtyping import Float, Float32, Int64
 from torch import Tensor, nn
 
 from outsize.errors import ConfigError, DataError
+from outsize.integrations.sentence_transformers.batch_texts import (
+    hard_negatives,
+    label_keys,
+    positives_of_equals,
+    token_keys,
+)
 from outsize.integrations.sentence_transformers.cache_folder import (
     TextLayout,
     load_folder,
     save_folder,
+    save_unused,
 )
-from outsize.integrations.sentence_transformers.corpus import Corpus, TextCorpus
+from outsize.integrations.sentence_transformers.corpus import Corpus, TextCorpus, warn_if_foreign
 from outsize.integrations.sentence_transformers.encoders import (
     embed,
     embed_in_chunks,
@@ -30,18 +38,13 @@ from outsize.integrations.sentence_transformers.encoders import (
     refuse_truncating_losses,
     unwrapped,
 )
-from outsize.integrations.sentence_transformers.optimizer_steps import OptimizerSteps
-from outsize.integrations.sentence_transformers.reports import is_finite, joined
+from outsize.integrations.sentence_transformers.reports import PendingReports, is_finite
+from outsize.integrations.sentence_transformers.same_loss import require_same_loss
 from outsize.integrations.sentence_transformers.settings import TextCacheSettings
-from outsize.integrations.sentence_transformers.tokens import (
-    LENGTH,
-    Column,
-    as_column,
-)
+from outsize.integrations.sentence_transformers.tokens import LENGTH, Column, as_column
 from outsize.negatives import (
     CacheLossReport,
     Comparison,
-    HeldItems,
     PositivesFeed,
     Temperature,
     Upkeep,
@@ -50,6 +53,8 @@ from outsize.negatives import (
 from outsize.negatives import NegativeCacheLoss as CacheLoss
 from outsize.negatives.cache.contract import ItemCache
 from outsize.ranks.collectives import any_rank, world_size
+
+_numbers = itertools.count()
 
 
 class NegativeCacheLoss(nn.Module):
@@ -78,7 +83,8 @@ class NegativeCacheLoss(nn.Module):
         settings: Capacity, refreshing and storage of the cache.
 
     Attributes:
-        is_loaded: Whether `load` was called.
+        is_loaded: Whether `load` was called. Set it for a Trainer that resumes without the cache of
+            its checkpoint, to fill a cache anew.
 
     Example:
         >>> loss = NegativeCacheLoss(model, corpus=documents)  # doctest: +SKIP
@@ -110,17 +116,16 @@ class NegativeCacheLoss(nn.Module):
         self._corpus: TextCorpus | None = None
         if corpus is not None:
             self._corpus = TextCorpus(corpus, by_id, self.settings.corpus_prompt)
-        # In a tuple, so that it is no submodule: the Trainer and DDP would treat it as weights.
+        # In a tuple, so that it is not a submodule: the Trainer and DDP would treat it as weights.
         self._loss: tuple[CacheLoss, ...] = ()
         self.is_loaded = False
         self._layout: TextLayout | None = None
         self._shared: Mapping[str, Any] | None = None
-        self._pending: list[CacheLossReport] = []
-        self._steps: OptimizerSteps | None = None
-        self._num_steps = 0
+        self._pending = PendingReports()
         self._metrics: Mapping[str, Tensor] = {}
         self._num_skipped = 0
         self._autocast: tuple[bool, torch.dtype] | None = None
+        self._number = next(_numbers)
 
     def forward(
         self, sentence_features: Iterable[Mapping[str, Any]], labels: Tensor | None = None
@@ -142,22 +147,24 @@ class NegativeCacheLoss(nn.Module):
         try:
             queries = normalized(self.model(given[0])["sentence_embedding"])
             with torch.autocast(kind, enabled=False):
-                loss = self._ready(positives, queries)
+                require_same_loss(self._number, queries.device)
                 by_label = self.settings.keys == "label"
                 items = columns[1:]
-                keys = _label_keys(items, labels) if by_label else _token_keys(items)
+                keys = label_keys(items, labels) if by_label else token_keys(items)
+                loss = self._ready(positives, keys[:, 0], queries)
+                features = [self._features(column) for column in hard]
                 report: CacheLossReport = loss(
                     queries,
                     self._features(positives),
                     keys[:, 0],
-                    _same_anchor(anchors.keys(), keys[:, 0]),
-                    self._hard(hard, keys) if hard else None,
+                    positives_of_equals(anchors.keys(), keys[:, 0]),
+                    hard_negatives(features, keys[:, 1:]) if hard else None,
                 )
         finally:
             self._autocast = None
         self._metrics = report.metrics
         if torch.is_grad_enabled() and unwrapped(self.model).training:
-            self._remember(report)
+            self._pending.add(report, self.model)
         return report.loss
 
     def commit(self) -> None:
@@ -166,10 +173,9 @@ class NegativeCacheLoss(nn.Module):
         Call it after the optimizer's step, on all ranks. Batches whose embeddings are not finite,
         as in a step that a gradient scaler skips, are dropped.
         """
-        if not self._pending:
+        report = self._pending.take()
+        if report is None:
             return
-        report = joined(self._pending)
-        self._pending.clear()
         if any_rank(not is_finite(report), self.cache.device):
             self._num_skipped += 1
             return
@@ -198,15 +204,23 @@ class NegativeCacheLoss(nn.Module):
         return found | self._loss[0].latest_metrics() | {"skipped": float(self._num_skipped)}
 
     def save(self, folder: str | Path) -> None:
-        """Save the cache and β into a folder, which is complete or absent. All ranks call it."""
-        cache, layout = self.cache, self._layout
-        assert layout is not None
+        """Save the cache and β into a folder, which is complete or absent. All ranks call it.
+
+        A loss that has had no batch yet, as that of a data set whose turn has not come, saves that
+        it has none.
+        """
+        if self._layout is None:
+            save_unused(Path(folder))
+            return
         log_beta = float(self.temperature.log_beta.detach())
-        save_folder(Path(folder), cache, replace(layout, log_beta=log_beta))
+        save_folder(Path(folder), self.cache, replace(self._layout, log_beta=log_beta))
 
     def load(self, folder: str | Path) -> None:
         """Continue with a saved cache, and a learned β. All ranks call it."""
         layout = load_folder(Path(folder))
+        if layout is None:
+            self.is_loaded = True
+            return
         if layout.num_texts != self._num_texts():
             raise ConfigError(
                 f"{folder} holds a corpus of {layout.num_texts:,} texts, but "
@@ -217,7 +231,7 @@ class NegativeCacheLoss(nn.Module):
         load_cache(self.cache, Path(folder))
         for learned in self.temperature.parameters():
             learned.detach().fill_(layout.log_beta)
-        self._pending.clear()
+        self._pending.take()
         self._shared = None
         self.is_loaded = True
 
@@ -233,7 +247,7 @@ class NegativeCacheLoss(nn.Module):
             **vars(self.settings),
         }
 
-    def _ready(self, positives: Column, queries: Tensor) -> CacheLoss:
+    def _ready(self, positives: Column, keys: Int64[Tensor, " n"], queries: Tensor) -> CacheLoss:
         """The loss over the cache; builds and fills it for the first batch."""
         if self._shared is None:
             if self._layout is not None and self._layout.shared != _as_text(positives.shared):
@@ -255,6 +269,8 @@ class NegativeCacheLoss(nn.Module):
             except BaseException:
                 self._loss, self._layout, self._shared = (), None, None
                 raise
+            if self._corpus is not None and self.cache.num_held:  # not so during a warm-up
+                warn_if_foreign(self.cache, keys)
         return self._loss[0]
 
     def _build(self, layout: TextLayout, device: torch.device) -> None:
@@ -300,29 +316,6 @@ class NegativeCacheLoss(nn.Module):
             )
         return column.features(self._layout.width)
 
-    def _hard(self, columns: list[Column], keys: Int64[Tensor, "n items"]) -> HeldItems:
-        """Hard negatives, those of the first anchor first."""
-        parts = [self._features(column) for column in columns]
-        features = {
-            name: torch.stack([part[name] for part in parts], dim=1).flatten(0, 1)
-            for name in parts[0]
-        }
-        hard = keys[:, 1:].flatten()
-        return HeldItems(torch.full_like(hard, -1), hard, features)
-
-    def _remember(self, report: CacheLossReport) -> None:
-        """Keep a report until the commit, without its graph."""
-        if self._steps is None:
-            self._steps = OptimizerSteps(self.model)
-        if self._pending and self._steps.num != self._num_steps:
-            raise ConfigError(
-                "the optimizer has stepped, but the loss was not committed: pass "
-                "callbacks=[loss.callback()] to the Trainer, or call loss.commit() after the "
-                "optimizer's step"
-            )
-        self._num_steps = self._steps.num
-        self._pending.append(replace(report, loss=report.loss.detach(), metrics={}))
-
     def _width(self) -> int:
         width = self.settings.max_tokens or getattr(unwrapped(self.model), "max_seq_length", None)
         if width is None:
@@ -339,32 +332,6 @@ class NegativeCacheLoss(nn.Module):
         for loss in self._loss:
             loss.cache._apply(fn, recurse)
         return self
-
-
-def _token_keys(columns: list[Column]) -> Int64[Tensor, "n items"]:
-    """Keys of the positives and of the hard negatives, from their tokens."""
-    return torch.stack([column.keys() for column in columns], dim=1)
-
-
-def _label_keys(columns: list[Column], labels: Tensor | None) -> Int64[Tensor, "n items"]:
-    """Keys of the positives and of the hard negatives, from the label column."""
-    num = len(columns[0].lengths)
-    if labels is None or labels.numel() != num * len(columns) or labels.is_floating_point():
-        shape = None if labels is None else (tuple(labels.shape), labels.dtype)
-        raise DataError(
-            f"keys = 'label' needs {len(columns)} integer ids per anchor in the label column, "
-            f"but got {shape}"
-        )
-    return labels.view(num, len(columns)).long()
-
-
-def _same_anchor(
-    anchors: Int64[Tensor, " n"], keys: Int64[Tensor, " n"]
-) -> Int64[Tensor, "n n"] | None:
-    """Keys of the positives of equal anchors, padded with −1; `None` if all anchors differ."""
-    if len(torch.unique(anchors)) == len(anchors):
-        return None
-    return torch.where(anchors.unsqueeze(1) == anchors.unsqueeze(0), keys, -1)
 
 
 def _as_text(shared: Mapping[str, Any] | None) -> str:

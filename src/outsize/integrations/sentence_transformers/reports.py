@@ -6,8 +6,39 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
+from torch import nn
 
+from outsize.errors import ConfigError
+from outsize.integrations.sentence_transformers.optimizer_steps import OptimizerSteps
 from outsize.negatives import CacheLossReport, Draw, HeldItems
+
+
+class PendingReports:
+    """Reports of the batches since the last commit, without their graphs."""
+
+    def __init__(self) -> None:
+        self._reports: list[CacheLossReport] = []
+        self._steps: OptimizerSteps | None = None
+        self._num_steps = 0
+
+    def add(self, report: CacheLossReport, model: nn.Module) -> None:
+        """Keep a report; raises if the optimizer of the model has stepped since the last one."""
+        if self._steps is None:
+            self._steps = OptimizerSteps(model)
+        if self._reports and self._steps.num != self._num_steps:
+            raise ConfigError(
+                "the optimizer has stepped, but the loss was not committed: pass "
+                "callbacks=[loss.callback()] to the Trainer, or call loss.commit() after the "
+                "optimizer's step"
+            )
+        self._num_steps = self._steps.num
+        self._reports.append(replace(report, loss=report.loss.detach(), metrics={}))
+
+    def take(self) -> CacheLossReport | None:
+        """All reports as one, and forget them; `None` if there are none."""
+        found = joined(self._reports) if self._reports else None
+        self._reports.clear()
+        return found
 
 
 def joined(reports: Sequence[CacheLossReport]) -> CacheLossReport:

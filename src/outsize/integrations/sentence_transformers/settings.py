@@ -25,8 +25,7 @@ class TextCacheSettings:
             the positives and the drawn ones.
         warmup_steps: Optimizer steps with in-batch and hard negatives only.
         precision: How embeddings are stored: "float32", "bfloat16" or "int8".
-        max_tokens: Stored tokens per text. By default the longest text of the corpus, or the
-            model's `max_seq_length`.
+        max_tokens: Stored tokens per text; by default the model's `max_seq_length`.
         chunk_size: Texts per forward pass without gradients: filling and refreshing.
         corpus_prompt: The prompt that the corpus is encoded with: that of the positive column.
         keys: What identifies a text: "tokens" (a hash of its tokens) or "label" (the ids in the

@@ -55,8 +55,8 @@ class Column:
         """The features that a cache holds: tokens of a fixed width, and their number."""
         if self.lengths.numel() and int(self.lengths.max()) > width:
             raise DataError(
-                f"a text has {int(self.lengths.max())} tokens, but the cache stores {width}: set "
-                "max_tokens, or a smaller max_seq_length of the model"
+                f"a text has {int(self.lengths.max())} tokens, but the cache stores {width}: raise "
+                "max_tokens, or lower the model's max_seq_length, which cuts texts"
             )
         stored = {
             name: F.pad(values[:, :width], (0, max(0, width - values.shape[1]))).to(

@@ -9,6 +9,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 TEXTS_AT_ONCE = 64
+_TOKENS_ON_A_GPU = 1 << 16  # fewer would be bound by launches
 
 
 def in_groups(
@@ -22,9 +23,19 @@ def in_groups(
     """
     lengths = (ids >= 0).sum(dim=1)
     order = lengths.argsort(descending=True, stable=True)
-    parts = [
-        encode(ids[rows][:, : max(1, int(lengths[rows].max()))])
-        for rows in order.split(TEXTS_AT_ONCE)
-    ]
+    parts = [encode(trimmed(ids[rows])) for rows in order.split(_texts_at_once(ids))]
     encoded = torch.cat(parts)
     return torch.empty_like(encoded).index_copy_(0, order, encoded)
+
+
+def trimmed(ids: Int64[Tensor, "n length"]) -> Int64[Tensor, "n longest"]:
+    """Texts, as wide as the longest of them."""
+    lengths = (ids >= 0).sum(dim=1)
+    return ids[:, : max(1, int(lengths.max()))]
+
+
+def _texts_at_once(ids: Int64[Tensor, "n length"]) -> int:
+    """How many texts make a group: on a GPU more, as many as have a number of tokens together."""
+    if not ids.is_cuda:
+        return TEXTS_AT_ONCE
+    return max(TEXTS_AT_ONCE, _TOKENS_ON_A_GPU // max(1, ids.shape[1]))

@@ -15,7 +15,7 @@ from torch import Tensor
 from outsize.collection import EmbeddingCollection, FeatureInput
 from outsize.errors import ConfigError, DataError, one_line
 from outsize.models.requirements import require_positive
-from outsize.models.text.groups import in_groups
+from outsize.models.text.groups import in_groups, trimmed
 from outsize.models.text.no_embeddings import NoEmbeddings
 from outsize.models.text.text_model import ITEM_TOKENS, QUERY_TOKENS, TextModel, TextModelConfig
 from outsize.models.text.tokenizer import Tokenizer, TokenMatrix, padded
@@ -90,8 +90,8 @@ def load_sentence_transformer(path: str) -> Any:
     folder = Path(path)
     if not (folder / "modules.json").is_file():
         raise ConfigError(
-            f"{folder} is no folder of sentence-transformers: there is no modules.json in it; from "
-            "bare weights, assemble_model makes one"
+            f"{folder} is not a folder of sentence-transformers: there is no modules.json in it; "
+            "from bare weights, assemble_model makes one"
         )
     if any(folder.rglob("*.bin")) and not any(folder.rglob("*.safetensors")):
         raise ConfigError(
@@ -174,7 +174,7 @@ class SentenceTransformerModel(TextModel):
     def require_all_used(self) -> None:
         """Raise a `ConfigError` if a text leaves weights without a gradient.
 
-        Ranks would wait for these gradients in vain. In one process they do no harm.
+        Ranks would wait for these gradients forever. In one process they do no harm.
         """
         encoded = self._encode_batch(torch.zeros(1, 1, dtype=torch.int64))
         weights = {n: w for n, w in self.encoder.named_parameters() if w.requires_grad}
@@ -205,7 +205,7 @@ class SentenceTransformerModel(TextModel):
         if not len(ids):
             return torch.zeros(0, self.dim, device=ids.device)
         if torch.is_grad_enabled():
-            return self._encode_batch(ids)
+            return self._encode_batch(trimmed(ids))
         # Many at once would need the activations of all of them.
         return in_groups(ids, self._encode_batch)
 

@@ -17,7 +17,6 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from outsize.checkpoint import damaged, open_tensors, read_manifest
 from outsize.errors import CheckpointError, ConfigError
 from outsize.files import SAFETENSORS_TYPES
 from outsize.json_files import Absent, OneOf, SchemaError, Whole, check, parse_json
@@ -32,6 +31,7 @@ from outsize.rank_files import (
 )
 from outsize.ranks.collectives import gather_values, rank, world_size
 from outsize.ranks.failures import failing_together
+from outsize.verified_folders import damaged, open_tensors, read_manifest
 
 _FORMAT = 1
 _NAME = re.compile(r"cache-(\d{5})-of-(\d{5})\.safetensors")

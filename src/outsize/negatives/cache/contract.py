@@ -39,6 +39,24 @@ def require_pairs(
             raise ConfigError(f"commit needs {what} and {name} together: give both, or neither")
 
 
+def scaled_by(
+    queries: Float[Tensor, "batch dim"], beta: float | Tensor
+) -> Float32[Tensor, "batch dim"]:
+    """β · queries in float32, without a gradient."""
+    return queries.detach().float() * (beta.detach() if isinstance(beta, Tensor) else beta)
+
+
+@dataclass(frozen=True)
+class DrawOptions:
+    """The options of `ItemCache.sample`, which describes them."""
+
+    num: int
+    with_mean: bool
+    advance: bool
+    with_pairs: bool
+    systematic: bool
+
+
 @dataclass(frozen=True)
 class PushReport:
     """Counts of one `push`, over all ranks.
@@ -179,11 +197,13 @@ class ItemCache(nn.Module, ABC):
             systematic: Draw with equally spaced uniform numbers per query. Each draw alone has the
                 same distribution; together they repeat items as little as possible.
         """
-        scaled = queries.detach().float() * (beta.detach() if isinstance(beta, Tensor) else beta)
+        options = DrawOptions(num, with_mean, advance, with_pairs, systematic)
+        draw = self._sample_by_kernels(queries, beta, exclude, exclude_everywhere, options)
+        if draw is not None:
+            return draw
+        scaled = scaled_by(queries, beta)
         lists = None if exclude is None else as_lists(exclude)
-        drawn, generator = self._draw(
-            scaled, num, lists, exclude_everywhere, with_mean, advance, systematic
-        )
+        drawn, generator = self._draw(scaled, lists, exclude_everywhere, options)
         uniforms = torch.rand(drawn.rows.shape, generator=generator, device=queries.device)
         keys, ages, items = self.found_at(drawn.rows.flatten())
 
@@ -204,16 +224,24 @@ class ItemCache(nn.Module, ABC):
             pair_logits=pairs,
         )
 
+    def _sample_by_kernels(
+        self,
+        queries: Float[Tensor, "batch dim"],
+        beta: float | Tensor,
+        exclude: Int64[Tensor, "batch ..."] | Ragged | None,
+        exclude_everywhere: Int64[Tensor, " n"] | None,
+        options: DrawOptions,
+    ) -> Draw | None:
+        """`sample` in a few kernels; `None` where there are none for these tensors."""
+        return None
+
     @abstractmethod
     def _draw(
         self,
         scaled: Float32[Tensor, "batch dim"],
-        num: int,
         exclude: Ragged | None,
         exclude_everywhere: Int64[Tensor, " m"] | None,
-        with_mean: bool,
-        advance: bool,
-        systematic: bool,
+        options: DrawOptions,
     ) -> tuple[SoftmaxDraws, torch.Generator]:
         """Draw rows for queries that are already multiplied by β; returns the generator, too."""
 

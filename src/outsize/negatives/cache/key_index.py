@@ -54,13 +54,17 @@ class KeyIndex:
         keys, order = torch.sort(keys, stable=True)  # the newest of equal keys comes last
         self._recent = SortedKeys(keys, all_rows[order])
 
+    def lists(self) -> tuple[SortedKeys, SortedKeys]:
+        """The long and the short list, as `rows_holding` takes them."""
+        return self._all, self._recent
+
     def rows_of(self, keys: Int64[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
         """The row of each key; −1 if no row holds it."""
         if 4 * keys.numel() > len(self._keys) and not keys.is_cuda:
             rows = positions_by_table(keys, self._keys)
             if rows is not None:
                 return rows
-        return rows_holding(keys, self._keys, (self._all, self._recent))
+        return rows_holding(keys, self._keys, self.lists())
 
 
 def positions_by_table(

@@ -18,19 +18,24 @@ from torch import Tensor
 
 from outsize.contracts import Shard
 from outsize.errors import ConfigError
+from outsize.kernels.available import uses_triton
 from outsize.kernels.directory.lookup import keys_and_ages
 from outsize.kernels.ragged import Ragged
 from outsize.kernels.softmax.draws import ScoredItems, SoftmaxDraws, draw_from_softmax
+from outsize.kernels.softmax.held_draws import HeldKeys
 from outsize.negatives.cache.cache_state import CacheState
-from outsize.negatives.cache.contract import PushReport, require_pairs
+from outsize.negatives.cache.contract import DrawOptions, PushReport, require_pairs
 from outsize.negatives.cache.draw import Draw, HeldItems
 from outsize.negatives.cache.item_eviction import ITEM_EVICTION
 from outsize.negatives.cache.item_rows import FeatureShapes, ItemRows, require_weights
+from outsize.negatives.cache.kernel_draws import sample_by_kernels
 from outsize.negatives.cache.key_index import NO_KEY, last_occurrences
 from outsize.negatives.cache.stored_items import StoredItems
 from outsize.negatives.cache.undo import Undo
 from outsize.registries import require_known
 from outsize.spec import MemoryUse
+
+_NOT_REPLACED = ("items.feature_", "keys", "log_weights")  # what a write-back leaves as it is
 
 
 class NegativeCache(CacheState):
@@ -155,18 +160,28 @@ class NegativeCache(CacheState):
     def _draw(
         self,
         scaled: Float32[Tensor, "batch dim"],
-        num: int,
         exclude: Ragged | None,
         exclude_everywhere: Int64[Tensor, " m"] | None,
-        with_mean: bool,
-        advance: bool,
-        systematic: bool,
+        options: DrawOptions,
     ) -> tuple[SoftmaxDraws, torch.Generator]:
-        generator = self.next_generator(advance)
-        drawn = self.draw_rows(
-            scaled, num, generator, exclude, exclude_everywhere, with_mean, systematic
-        )
-        return drawn, generator
+        generator = self.next_generator(options.advance)
+        return self.draw_rows(scaled, exclude, exclude_everywhere, options, generator), generator
+
+    def _sample_by_kernels(
+        self,
+        queries: Float[Tensor, "batch dim"],
+        beta: float | Tensor,
+        exclude: Int64[Tensor, "batch ..."] | Ragged | None,
+        exclude_everywhere: Int64[Tensor, " n"] | None,
+        options: DrawOptions,
+    ) -> Draw | None:
+        if not (len(queries) and uses_triton(queries.detach(), self.keys)):
+            return None
+        return sample_by_kernels(self, queries, beta, exclude, exclude_everywhere, options)
+
+    def held_keys(self) -> HeldKeys:
+        """The keys of rows, as the kernels read them."""
+        return HeldKeys(self.keys, self.encoded_at, self.clock, self._index.lists())
 
     def found_at(  # noqa: D102
         self, rows: Int64[Tensor, " n"]
@@ -177,17 +192,16 @@ class NegativeCache(CacheState):
     def draw_rows(
         self,
         scaled: Float32[Tensor, "batch dim"],
-        num: int,
+        exclude: Ragged | None,
+        exclude_everywhere: Int64[Tensor, " m"] | None,
+        options: DrawOptions,
         generator: torch.Generator,
-        exclude: Ragged | None = None,
-        exclude_everywhere: Int64[Tensor, " m"] | None = None,
-        with_mean: bool = False,
-        systematic: bool = False,
     ) -> SoftmaxDraws:
         """Draw rows for queries that are already multiplied by β."""
         items = self.scored(exclude_everywhere)
         excluded = None if exclude is None else exclude.with_values(self.rows_of(exclude.values))
-        return draw_from_softmax(scaled, items, num, generator, excluded, with_mean, systematic)
+        how = (options.with_mean, options.systematic)
+        return draw_from_softmax(scaled, items, options.num, generator, excluded, *how)
 
     @torch.no_grad()
     def commit(  # noqa: D102
@@ -208,9 +222,9 @@ class NegativeCache(CacheState):
             return
         rows = torch.cat([items.rows for items, _ in parts])
         items = HeldItems(rows, torch.cat([items.keys for items, _ in parts]), {})
-        prepared = self._still_held(items, torch.cat([encoded for _, encoded in parts]))
+        held, prepared = self._still_held(items, torch.cat([encoded for _, encoded in parts]))
         self.tick()
-        self.replace(*prepared)
+        self._write_last(held, prepared)
 
     def tick(self) -> None:
         """Advance the clock: the age of every item grows by 1."""
@@ -218,20 +232,25 @@ class NegativeCache(CacheState):
 
     @torch.no_grad()
     def rewrite(self, items: HeldItems, embeddings: Float[Tensor, "n dim"]) -> None:  # noqa: D102
-        self.replace(*self._still_held(items, embeddings))
+        self._write_last(*self._still_held(items, embeddings))
 
     def replace(
         self, rows: Int64[Tensor, " n"], keys: Int64[Tensor, " n"], items: StoredItems
     ) -> None:
         """Write prepared items into rows; skips rows that no longer hold the key."""
         holds = (self.keys[rows] == keys).nonzero().flatten()
-        last = holds[last_occurrences(rows[holds])]
-        self._undo.save(rows[last], "items.feature_")
-        self.items.put(rows[last], items.take(last))
-        self.encoded_at[rows[last]] = self.clock
+        self._write_last(rows[holds], items.take(holds))
+
+    def _write_last(self, rows: Int64[Tensor, " n"], items: StoredItems) -> None:
+        """Write prepared items into rows that hold them; of those of one row, the last."""
+        last = last_occurrences(rows)
+        written = rows[last]
+        self._undo.save(written, _NOT_REPLACED)
+        self.items.put(written, items.take(last))
+        self.encoded_at[written] = self.clock
         if self._renews:
             self._num_pushes += 1
-            self.stamps[rows[last]] = self._num_pushes
+            self.stamps[written] = self._num_pushes
 
     def all_or_nothing(self) -> AbstractContextManager[None]:  # noqa: D102
         return self._undo.all_or_nothing(self)
@@ -269,8 +288,9 @@ class NegativeCache(CacheState):
 
     def _still_held(
         self, items: HeldItems, embeddings: Float[Tensor, "n dim"]
-    ) -> tuple[Tensor, Tensor, StoredItems]:
-        """Rows, keys and prepared items, for the rows that still hold their key."""
+    ) -> tuple[Int64[Tensor, " held"], StoredItems]:
+        """Rows and prepared items, for the rows that still hold their key."""
+        # One search for what is held: each selection by a mask would make its own, and wait for it.
         holds = (items.rows >= 0) & (self.keys[items.rows.clamp_min(0)] == items.keys)
-        keys = items.keys[holds]
-        return items.rows[holds], keys, self.items.prepare(embeddings[holds], keys)
+        held = holds.nonzero().flatten()
+        return items.rows[held], self.items.prepare(embeddings[held], items.keys[held])

@@ -22,28 +22,10 @@ from outsize.errors import DataError
 from outsize.kernels.ragged import Ragged
 from outsize.kernels.softmax.draws import SoftmaxDraws
 from outsize.kernels.softmax.inversion import pick, systematic_uniforms
+from outsize.negatives.cache.contract import DrawOptions
 from outsize.negatives.cache.negative_cache import NegativeCache
 from outsize.ranks.collectives import RankGroup
 from outsize.ranks.tensor_swaps import swap_tensors
-
-
-@dataclass(frozen=True)
-class DrawKind:
-    """How items are drawn; equal on all ranks.
-
-    Attributes:
-        num: Draws per query.
-        with_mean: Whether the mean embedding is computed too.
-        systematic: Whether the draws of a query use equally spaced uniform numbers.
-    """
-
-    num: int
-    with_mean: bool
-    systematic: bool
-
-    def notes(self) -> list[int]:
-        """The kind as integers, for a message."""
-        return [self.num, int(self.with_mean), int(self.systematic)]
 
 
 @dataclass(frozen=True)
@@ -84,7 +66,7 @@ def exchange_requests(
     ranks: RankGroup,
     request: DrawRequest,
     stored_as: torch.dtype,
-    kind: DrawKind,
+    options: DrawOptions,
     facts: str,
 ) -> list[DrawRequest]:
     """Send this rank's request to every rank, and receive theirs.
@@ -93,10 +75,10 @@ def exchange_requests(
         ranks: The ranks that share the cache.
         request: The request.
         stored_as: The dtype of stored vectors.
-        kind: How items are drawn; equal on all ranks.
+        options: How items are drawn; what shards need of it is equal on all ranks.
         facts: What else must be equal on all ranks.
     """
-    notes = kind.notes()
+    notes = [options.num, int(options.with_mean), int(options.systematic)]
     shards = (Shard(rank, ranks.size) for rank in range(ranks.size))
     sent = [request.tensors(stored_as, shard) for shard in shards]
     received, others = swap_tensors(ranks, sent, notes, "a draw of items", facts)
@@ -104,8 +86,8 @@ def exchange_requests(
         if other != notes:
             raise DataError(
                 f"rank {rank} draws {other[0]} items per query, with_mean={bool(other[1])}, "
-                f"systematic={bool(other[2])}, but rank {ranks.rank} draws {kind.num}, "
-                f"with_mean={kind.with_mean}, systematic={kind.systematic}: all must agree"
+                f"systematic={bool(other[2])}, but rank {ranks.rank} draws {options.num}, "
+                f"with_mean={options.with_mean}, systematic={options.systematic}: all must agree"
             )
     return [DrawRequest.from_tensors(tensors) for tensors in received]
 
@@ -113,7 +95,7 @@ def exchange_requests(
 def draw_candidates(
     shard: NegativeCache,
     requests: Sequence[DrawRequest],
-    kind: DrawKind,
+    options: DrawOptions,
     generator: torch.Generator,
 ) -> list[list[Tensor]]:
     """Draw from one shard for the queries of all ranks.
@@ -131,12 +113,10 @@ def draw_candidates(
     for group in [requests] if is_joint else [[request] for request in requests]:
         drawn = shard.draw_rows(
             torch.cat([request.scaled for request in group]),
-            kind.num,
-            generator,
             Ragged.stacked([request.exclude for request in group]),
             group[0].exclude_everywhere if len(group[0].exclude_everywhere) else None,
-            kind.with_mean,
-            kind.systematic,
+            options,
+            generator,
         )
         found = [drawn.log_partition, drawn.rows, drawn.logits]
         if drawn.mean is not None:

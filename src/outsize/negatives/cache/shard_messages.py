@@ -13,7 +13,7 @@ from outsize.negatives.cache.key_index import NO_KEY
 from outsize.negatives.cache.negative_cache import NegativeCache
 from outsize.negatives.cache.stored_items import StoredItems
 from outsize.ranks.collectives import RankGroup
-from outsize.ranks.owners import places_by_owner
+from outsize.ranks.shard import places_by_owner
 from outsize.ranks.tensor_swaps import swap_answers, swap_tensors
 
 

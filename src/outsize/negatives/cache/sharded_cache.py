@@ -15,13 +15,12 @@ from outsize.contracts import Shard
 from outsize.hashing import derive_seed
 from outsize.kernels.ragged import Ragged
 from outsize.kernels.softmax.draws import SoftmaxDraws
-from outsize.negatives.cache.contract import ItemCache, PushReport, require_pairs
+from outsize.negatives.cache.contract import DrawOptions, ItemCache, PushReport, require_pairs
 from outsize.negatives.cache.draw import Draw, HeldItems
 from outsize.negatives.cache.item_rows import FeatureShapes
 from outsize.negatives.cache.key_index import last_occurrences
 from outsize.negatives.cache.negative_cache import NegativeCache
 from outsize.negatives.cache.shard_draws import (
-    DrawKind,
     DrawRequest,
     combine_draws,
     draw_candidates,
@@ -87,7 +86,7 @@ class ShardedNegativeCache(ItemCache):
         self.shard = Shard(self.ranks.rank, self.ranks.size)
         rows = -(-num_items // self.ranks.size)
         own_seed = derive_seed(seed, "shard", self.ranks.rank)
-        # In a tuple, so that it is no submodule: those are assumed to be equal on all ranks.
+        # In a tuple, so that it is not a submodule: those are assumed to be equal on all ranks.
         # Its corpus_size is None: the weight 1/α follows from the items of all ranks.
         self._own = (NegativeCache(rows, dim, features, precision, eviction, None, own_seed),)
         self.num_items = rows * self.ranks.size
@@ -156,12 +155,9 @@ class ShardedNegativeCache(ItemCache):
     def _draw(
         self,
         scaled: Float32[Tensor, "batch dim"],
-        num: int,
         exclude: Ragged | None,
         exclude_everywhere: Int64[Tensor, " m"] | None,
-        with_mean: bool,
-        advance: bool,
-        systematic: bool,
+        options: DrawOptions,
     ) -> tuple[SoftmaxDraws, torch.Generator]:
         no_keys = torch.empty(len(scaled), 0, dtype=torch.int64, device=scaled.device)
         request = DrawRequest(
@@ -170,16 +166,15 @@ class ShardedNegativeCache(ItemCache):
             no_keys.flatten() if exclude_everywhere is None else exclude_everywhere,
         )
         dtype = self.own.items.vectors.dtype
-        kind = DrawKind(num, with_mean, systematic)
-        requests = exchange_requests(self.ranks, request, dtype, kind, self._facts)
-        generator = self.own.next_generator(advance)
+        requests = exchange_requests(self.ranks, request, dtype, options, self._facts)
+        generator = self.own.next_generator(options.advance)
         answers = swap_answers(
             self.ranks,
-            draw_candidates(self.own, requests, kind, generator),
+            draw_candidates(self.own, requests, options, generator),
             [len(scaled)] * self.ranks.size,
         )
         drawn = combine_draws(
-            answers, self.num_items_here, self.log_weight(), generator, systematic
+            answers, self.num_items_here, self.log_weight(), generator, options.systematic
         )
         return drawn, generator
 

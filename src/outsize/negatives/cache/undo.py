@@ -4,26 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 from jaxtyping import Int64
 from torch import Tensor
 
 from outsize.kernels.rows.lines import put_lines
 
-
-@runtime_checkable
-class Undoable(Protocol):
-    """State that can be rolled back: tensors with one entry per row, and counters."""
-
-    def tensors_here(self) -> dict[str, Tensor]:
-        """The tensors by name."""
-
-    def get_extra_state(self) -> Tensor:
-        """The counters."""
-
-    def set_extra_state(self, state: Tensor) -> None:
-        """Set the counters, and rebuild what is derived from the tensors."""
+if TYPE_CHECKING:
+    from outsize.negatives.cache.cache_state import CacheState
 
 
 class Undo:
@@ -34,13 +23,17 @@ class Undo:
     """
 
     def __init__(self) -> None:
-        self._owner: Undoable | None = None
+        self._owner: CacheState | None = None
         self._saved: list[tuple[Tensor, dict[str, Tensor]]] = []
 
     def save(
-        self, rows: Int64[Tensor, " n"], skip: str = "", only: str = "", zero: str = ""
+        self,
+        rows: Int64[Tensor, " n"],
+        skip: tuple[str, ...] = (),
+        only: str = "",
+        zero: str = "",
     ) -> None:
-        """Save rows before they are written. Tensors are selected by a prefix of their names.
+        """Save rows before they are written. Tensors are selected by prefixes of their names.
 
         Args:
             rows: The rows, each at most once.
@@ -52,12 +45,12 @@ class Undo:
             old = {
                 name: values.new_zeros(()) if zero and name.startswith(zero) else values[rows]
                 for name, values in self._owner.tensors_here().items()
-                if name.startswith(only) and not (skip and name.startswith(skip))
+                if name.startswith(only) and not name.startswith(skip)
             }
             self._saved.append((rows, old))
 
     @contextmanager
-    def all_or_nothing(self, owner: Undoable) -> Iterator[None]:
+    def all_or_nothing(self, owner: CacheState) -> Iterator[None]:
         """If anything raises inside, restore the owner to its state on entry; contexts may nest."""
         outer, self._owner = self._owner, owner
         counters, first = owner.get_extra_state(), len(self._saved)

@@ -88,6 +88,9 @@ class SampledLoss(NegativesLoss):
 
     def commit(self, report: LossReport) -> None:
         """Advance the seed of the choice."""
+        self.draw_anew()
+
+    def draw_anew(self) -> None:  # noqa: D102
         self.step += 1
 
     def get_extra_state(self) -> Tensor:
