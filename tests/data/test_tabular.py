@@ -397,11 +397,41 @@ def test_words_for_missing_values_are_missing_in_every_column(tmp_path, form):
     assert encoder_from_state(facts, tensors).recipe.missing == ("NA", "?")
 
 
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_decimal_commas_are_read_where_asked_for(tmp_path, form):
+    path = tmp_path / f"clicks.{form}"
+    prices = ["3,25", "1.234,5", "12.345", "-2"]
+    rows = [["1", price, "Rome", "a", "t"] for price in prices]
+    rows += [["0", "1", "Oslo", "b", part] for part in "vx"]
+    names = HEADER.strip().split(",")
+    if form == "csv":
+        path.write_text("\n".join(";".join(row) for row in [names, *rows]) + "\n")
+    else:
+        columns = map(list, zip(*rows, strict=True))
+        pq.write_table(pa.table(dict(zip(names, columns, strict=True))), path)
+    config = config_of(path, decimal=",", delimiter=";" if form == "csv" else "")
+    data = config.build()
+    assert whole(data, "train").dense[:, 0].tolist() == [3.25, 1234.5, 12345, -2]
+    facts, tensors = encoder_state(data.row_encoder())
+    assert encoder_from_state(facts, tensors).recipe.decimal == ","
+    with pytest.raises(DataError, match="'price' that is not a number"):
+        replace(config, decimal=".", cache=str(tmp_path / "other")).build()
+
+
+def test_a_decimal_point_is_no_number_where_commas_are_decimal(path):
+    path.write_text(HEADER + LINES.replace("1,3,Rome", "1,3.5,Rome"))
+    with pytest.raises(DataError, match="'price' that is not a number"):
+        config_of(path, decimal=",").build()
+    with pytest.raises(ConfigError, match=r'decimal must be "\." or ","'):
+        config_of(path, decimal=";")
+
+
 def test_a_recipe_without_newer_keys_keeps_the_hash_of_its_encoded_data(tmp_path):
     config = config_of(tmp_path / "clicks.csv", path=("clicks.csv",), split=TimeSplit("price"))
     digest = "bf206632e3de9840fac3094617c2ef0c27a953f46ecb911e50a392fcbd976269"
     assert config.recipe().digest() == digest
     assert replace(config, missing=("NA",)).recipe().digest() != digest
+    assert replace(config, decimal=",").recipe().digest() != digest
     assert replace(config, split=TimeSplit("price", format="%Y")).recipe().digest() != digest
 
 

@@ -1,16 +1,24 @@
 import gzip
 import json
+from dataclasses import replace
+from datetime import datetime, time, timedelta
+from decimal import Decimal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from outsize.cli import main
+from outsize.data.click_data import SPLITS
+from outsize.data.encoding.splits import HashSplit
 from outsize.errors import ConfigError, DataError
 from outsize.suggest import Wishes, suggest_run, write_run_file
-from outsize.suggest.profile import estimate_distinct
+from outsize.suggest.profile import estimate_distinct, profile_of
+from outsize.suggest.roles import decide
 from outsize.suggest.settings import embedding_settings, training_settings
+from outsize.suggest.strength import Strength
 from outsize.training import load_config
 
 NUM_ROWS = 1200
@@ -63,7 +71,7 @@ def test_columns_of_every_kind_are_told_apart(write):
     columns["review"] = [text.replace(",", "") for text in columns["review"]]
     suggestion = suggest_run(write(csv_of(columns)))
     assert uses(suggestion) == {
-        "row_id": "left out", "clicked": "label", "city": "categorical", "price": "standardize",
+        "row_id": "left out", "clicked": "label", "city": "categorical", "price": "log1p",
         "spent": "log1p", "user_id": "categorical", "zip": "categorical",
         "num_visits": "standardize", "weekday": "categorical", "tags": "multi_valued",
         "review": "left out", "country": "left out", "nothing": "left out", "created_at": "split",
@@ -94,7 +102,16 @@ def test_labels_may_be_written_in_many_ways(write, values, rule):
 @pytest.mark.parametrize(
     ("columns", "wishes", "message"),
     [
-        ({"label": LABELS, "click": LABELS}, {}, "several columns may be the label, label, click"),
+        (
+            {"bought": LABELS, "click": LABELS},
+            {},
+            "several columns may be the label, bought, click",
+        ),
+        (
+            {"label": np.arange(NUM_ROWS) % 3, "y": np.arange(NUM_ROWS) % 5},
+            {},
+            "several columns may be the label, label, y, and none of them has two values",
+        ),
         ({"a": LABELS, "b": 1 - LABELS}, {}, "2 have two values, a, b: say which is the label"),
         ({"a": PRICES, "city": CITIES}, {}, "none has two values: say which is the label"),
         ({"label": LABELS * 0, "city": CITIES}, {}, "has only '0'"),
@@ -116,11 +133,97 @@ def test_what_cannot_be_told_is_asked_for_in_one_line(write, columns, wishes, me
         ("a,b,label\n", "there is no row of data"),
         ("", "is empty"),
         (bytes(range(256)) * 9, "NUL bytes"),
+        (csv_of(BASE).encode("utf-16"), "is UTF-16: convert it, such as with iconv"),
+        ("label,a\n1,x\n0,y\n", "has 2 rows: name data of at least 30"),
+        ('label,"a\nb"\n' + "1,x\n0,y\n" * 40, "a name in its header has a line break"),
+        ("# exported today\n" + csv_of(BASE), "deleting lines before the names of the columns"),
     ],
 )
-def test_files_without_rows_are_refused(write, text, message):
+def test_files_that_no_run_can_be_made_of_are_refused(write, text, message):
     with pytest.raises(DataError, match=message):
         suggest_run(write(text))
+
+
+def test_json_is_refused_by_its_name(write):
+    with pytest.raises(DataError, match="is JSON: write its rows as CSV or Parquet"):
+        suggest_run(write('[{"label": 1}]', "rows.json"))
+
+
+def test_of_several_columns_of_two_values_the_one_named_after_an_outcome_is_the_label(write):
+    columns = {"sex": LABELS[::-1], "default next month": LABELS, "city": CITIES}
+    suggestion = suggest_run(write(csv_of(columns)))
+    assert suggestion.sections["data"]["label"] == "default next month"
+    decided = {decision.column: decision.reason for decision in suggestion.decisions}
+    assert decided["default next month"] == "by a word of its name, two values"
+    two = {**columns, "churned twice": 1 - LABELS}
+    with pytest.raises(DataError, match="3 have two values"):
+        suggest_run(write(csv_of(two)))
+
+
+@pytest.mark.parametrize("clock", ["%I:%M %p", "%I:%M:%S %p", "%H:%M", "%H:%M:%S", ""])
+@pytest.mark.parametrize("date", ["%m/%d/%Y", "%d.%m.%Y", "%d-%b-%Y"])
+def test_times_are_recognized_and_train_as_they_are_read(write, tmp_path, date, clock):
+    start = datetime(2024, 1, 1)
+    form = f"{date} {clock}".strip()
+    times = [(start + timedelta(hours=7 * i)).strftime(form) for i in range(NUM_ROWS)]
+    suggestion = suggest_run(write(csv_of({**BASE, "seen": times})))
+    assert suggestion.sections["data.split"]["format"] == form
+    write_run_file(suggestion, tmp_path / "run.toml", "outsize init data.csv")
+    data = load_config(tmp_path / "run.toml").data.build()
+    assert data.num_examples("test") == pytest.approx(0.1 * NUM_ROWS, abs=5)
+
+
+def test_parquet_columns_of_all_types_are_used_or_left_out_with_a_reason(tmp_path):
+    lists = [[int(k) for k in range(i % 4)] for i in range(NUM_ROWS)]
+    fractions = _DRAWS.normal(size=(NUM_ROWS, 3))
+    columns = {
+        "label": pa.array(LABELS.astype(bool)),
+        "price": pa.array([Decimal(f"{price:.2f}") for price in PRICES]),
+        "city": pa.array(CITIES).dictionary_encode(),
+        "wait": pa.array([timedelta(seconds=int(s)) for s in _DRAWS.integers(0, 999, NUM_ROWS)]),
+        "clock": pa.array([time(int(h), int(h) % 60) for h in _DRAWS.integers(0, 24, NUM_ROWS)]),
+        "tags": pa.array(lists),
+        "vector": pa.array([list(row) for row in fractions]),
+        "nested": pa.array([{"a": 1}] * NUM_ROWS),
+        "bytes": pa.array([b"\xff"] * NUM_ROWS),
+        "infinite": pa.array(np.where(np.arange(NUM_ROWS) % 9 == 0, np.inf, PRICES)),
+        "nan": pa.array(np.where(np.arange(NUM_ROWS) % 9 == 0, np.nan, PRICES)),
+        "seen": pa.array([datetime(2024, 1, 1) + timedelta(hours=i) for i in range(NUM_ROWS)]),
+        "nothing": pa.nulls(NUM_ROWS),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "data.parquet")
+    suggestion = suggest_run(tmp_path / "data.parquet")
+    assert uses(suggestion) == {
+        "label": "label", "price": "log1p", "city": "categorical", "wait": "standardize",
+        "clock": "categorical", "tags": "multi_valued", "vector": "left out",
+        "nested": "left out", "bytes": "left out", "infinite": "left out", "nan": "log1p",
+        "seen": "split", "nothing": "left out",
+    }  # fmt: skip
+    decided = {decision.column: decision for decision in suggestion.decisions}
+    assert decided["infinite"].reason == "11.2% of its numbers are infinite or too large"
+    assert decided["tags"].num_ids == 3
+    write_run_file(suggestion, tmp_path / "run.toml", "outsize init data.parquet")
+    assert load_config(tmp_path / "run.toml").data.build().num_examples("train") > 900
+
+
+def test_values_with_line_breaks_are_read_from_the_beginning(write, tmp_path, monkeypatch):
+    monkeypatch.setattr("outsize.suggest.text_sample._MAX_BYTES", 20_000)
+    texts = [f'"{city} says\n""{i % 7}"",\nand more"' for i, city in enumerate(CITIES)]
+    suggestion = suggest_run(write(csv_of({**BASE, "note": texts})))
+    assert uses(suggestion)["note"] == "categorical"
+    assert "only the beginning of text with line breaks in values" in suggestion.notes[0]
+    assert suggestion.total_rows == pytest.approx(NUM_ROWS, rel=0.05)
+    assert "max_bad_rows" not in suggestion.sections["data"]
+
+
+def test_numbers_that_say_nothing_are_not_codes():
+    numbers = np.random.default_rng(8).integers(0, 500, NUM_ROWS)
+    profile = profile_of("noise", pa.array([str(n) for n in numbers]), NUM_ROWS, True)
+    uses = {
+        by_value: decide(profile, Strength(by_value, 0.47, 0.5, 0.002), NUM_ROWS).use
+        for by_value in (0.505, 0.515)
+    }
+    assert uses == {0.505: "standardize", 0.515: "categorical"}
 
 
 def test_a_threshold_makes_a_label_of_ratings(write):
@@ -177,9 +280,102 @@ def test_words_for_missing_values_and_numbers_with_commas(write):
     columns = {**BASE, "price": prices, "cost": [str(p).replace(".", ",") for p in PRICES]}
     suggestion = suggest_run(write(csv_of(columns, ";")))
     assert suggestion.sections["data"]["missing"] == ["?", "NA"]
-    assert uses(suggestion)["price"] == "standardize"
+    assert uses(suggestion)["price"] == "log1p"
     found = {decision.column: decision for decision in suggestion.decisions}
     assert (found["cost"].use, found["cost"].kind) == ("left out", "numbers with commas")
+
+
+def test_decimal_commas_of_a_whole_file_are_read_as_training_reads_them(write, tmp_path):
+    amounts = _DRAWS.lognormal(8, 1, NUM_ROWS)
+    columns = {
+        "label": LABELS, "city": CITIES,
+        "price": [f"{price:.2f}".replace(".", ",") for price in PRICES],
+        "amount": [f"{n:,.1f}".translate(str.maketrans(",.", ".,")) for n in amounts],
+        "day": [f"{1 + i % 28:02d}.{1 + i // 28 % 12:02d}.2024" for i in range(NUM_ROWS)],
+    }  # fmt: skip
+    suggestion = suggest_run(write(csv_of(columns, ";")))
+    assert suggestion.sections["data"]["decimal"] == ","
+    assert {uses(suggestion)[name] for name in ("price", "amount")} <= {"standardize", "log1p"}
+    assert uses(suggestion)["day"] == "split"
+    write_run_file(suggestion, tmp_path / "run.toml", "outsize init data.csv")
+    data = load_config(tmp_path / "run.toml").data
+    changed = replace(data, dense=("amount",), standardize=(), log1p=(), split=HashSplit())
+    read = [changed.build().batches(part, NUM_ROWS) for part in SPLITS]
+    found = torch.cat([next(batches).dense[:, 0] for batches in read])
+    assert np.sort(found.numpy()) == pytest.approx(np.sort(np.round(amounts, 1)), rel=1e-6)
+
+
+@pytest.mark.parametrize("value", ["3.5", "1,234.5", "0.125"])
+def test_one_decimal_point_for_sure_keeps_commas_from_being_decimal(write, value):
+    columns = {**BASE, "price": [f"{price:.2f}".replace(".", ",") for price in PRICES]}
+    columns["other"] = [value] * 600 + ["7"] * (NUM_ROWS - 600)
+    assert "decimal" not in suggest_run(write(csv_of(columns, ";"))).sections["data"]
+
+
+def test_codes_by_the_name_of_what_they_number_and_numbers_of_rows(write):
+    draws = np.random.default_rng(5)
+    columns = {
+        **BASE,
+        "user": draws.integers(1, 300, NUM_ROWS), "user_age": draws.integers(18, 80, NUM_ROWS),
+        "Unnamed: 0": draws.permutation(10 * NUM_ROWS)[:NUM_ROWS],
+        "__index_level_0__": draws.permutation(10 * NUM_ROWS)[:NUM_ROWS],
+    }  # fmt: skip
+    suggestion = suggest_run(write(csv_of(columns)))
+    kinds = {decision.column: decision.kind for decision in suggestion.decisions}
+    assert (kinds["user"], kinds["user_age"]) == ("code", "number")
+    assert {kinds["Unnamed: 0"], kinds["__index_level_0__"]} == {"row number"}
+
+
+def test_amounts_with_a_value_far_off_are_logarithms(write):
+    even = np.random.default_rng(4).normal(100, 10, NUM_ROWS)
+    far = np.append(even[1:], 100 + 11 * 4 * 10)  # it widens the deviation itself
+    below = np.append(even[1:], -1000.0)
+    suggestion = suggest_run(write(csv_of({**BASE, "even": even, "far": far, "below": below})))
+    found = {name: uses(suggestion)[name] for name in ("even", "far", "below")}
+    assert found == {"even": "standardize", "far": "log1p", "below": "standardize"}
+
+
+def test_seconds_may_have_fractions(write):
+    times = 1.7e9 + np.arange(NUM_ROWS) * 37.25
+    suggestion = suggest_run(write(csv_of({**BASE, "timestamp": times})))
+    assert suggestion.sections["data.split"]["column"] == "timestamp"
+
+
+def test_a_time_that_cannot_be_read_is_left_out_as_one(write):
+    start = datetime(2024, 1, 1)
+    days = [(start + timedelta(hours=i)).strftime("%a, %d %b %Y %H:%M:%S") for i in range(NUM_ROWS)]
+    text = csv_of({**BASE, "when": days}, ";")
+    (found,) = [d for d in suggest_run(write(text)).decisions if d.column == "when"]
+    assert (found.kind, found.use) == ("time", "left out")
+    assert "cannot be read, such as" in found.reason
+
+
+def test_a_name_that_only_labels_have_goes_before_others(write):
+    columns = {"default": LABELS[::-1], "city": CITIES, "y": LABELS}
+    assert suggest_run(write(csv_of(columns))).sections["data"]["label"] == "y"
+    with pytest.raises(DataError, match=r"say which, such as --label conversion$"):
+        suggest_run(write(csv_of({"click": LABELS, "city": CITIES, "conversion": LABELS[::-1]})))
+
+
+def test_a_line_for_excel_is_named(write):
+    with pytest.raises(DataError, match="begins with 'sep=;', which only Excel reads: delete that"):
+        suggest_run(write("sep=;\n" + csv_of(BASE, ";")))
+
+
+def test_copies_of_rows_are_told_where_rows_are_held_out_at_random(write):
+    ids = [f"{i:07x}" for i in range(NUM_ROWS)]
+    twice = {name: [*values, *values] for name, values in {**BASE, "session": ids}.items()}
+    (note,) = suggest_run(write(csv_of(twice))).notes
+    assert note.startswith("50% of rows are copies of others")
+    by_chance = {name: twice[name] for name in ("label", "city")}
+    assert suggest_run(write(csv_of(by_chance))).notes == []
+
+
+def test_of_numbers_alone_the_one_that_says_least_is_a_category(write):
+    draws = np.random.default_rng(8)
+    numbers = {"strong": LABELS + draws.normal(0, 1, NUM_ROWS), "weak": draws.normal(size=NUM_ROWS)}
+    found = uses(suggest_run(write(csv_of({**numbers, "label": LABELS}))))
+    assert found == {"strong": "standardize", "weak": "categorical", "label": "label"}
 
 
 def test_repeated_names_and_unreadable_bytes_are_left_out_with_a_reason(write):
@@ -249,6 +445,15 @@ def test_pairs_without_a_label_make_a_two_tower_run(write, tmp_path):
     assert config.data.build().num_pairs("test") > 0
     with pytest.raises(DataError, match="--query COLUMN"):
         suggest_run(write(csv_of(BASE)), task="retrieval")
+
+
+def test_pairs_without_a_user_or_an_item_are_skipped_in_training(write, tmp_path):
+    rows = np.arange(NUM_ROWS)
+    users = ["" if i % 4 == 0 else i % 90 for i in rows]
+    suggestion = suggest_run(write(csv_of({"userId": users, "movieId": rows * 7 % 50})))
+    assert suggestion.notes == ["25.00% of rows have no 'userId' or no 'movieId': they are skipped"]
+    write_run_file(suggestion, tmp_path / "run.toml", "outsize init data.csv")
+    assert load_config(tmp_path / "run.toml").data.build().num_pairs("train") > 0
 
 
 def test_rows_that_do_not_fit_in_memory_are_compressed():

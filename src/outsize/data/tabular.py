@@ -34,6 +34,8 @@ class TabularConfig(EncodedConfig):
         max_length: Maximum number of values per bag, the first ones; 0 for no limit.
         missing: Texts that stand for a missing value in any column, such as "NA"; besides empty
             ones.
+        decimal: What separates the decimals of numbers in texts, "." or ","; with ",", thousands
+            may be marked by a point or a space (1.234,5).
         pooling: How bags are pooled: "sum", "mean" or "max".
         columns: Names of the columns of text files without a header.
         delimiter: Between columns; by default a comma for `.csv` and a tab for other text.
@@ -55,6 +57,7 @@ class TabularConfig(EncodedConfig):
     separator: str = "|"
     max_length: int = 0
     missing: tuple[str, ...] = ()
+    decimal: str = "."
     pooling: Pooling = "sum"
     columns: tuple[str, ...] = ()
     delimiter: str = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,8 +20,15 @@ _NAMES = frozenset(
      "survived", "purchased", "purchase", "bought", "success", "default", "defaulted", "liked",
      "labels", "islabel", "responded", "subscribed", "approved"]
 )  # fmt: skip
+_OF_NOTHING_ELSE = frozenset(["label", "labels", "islabel", "target", "y"])
+_WORDS = frozenset(
+    ["label", "target", "click", "clicked", "converted", "conversion", "fraud", "churn", "churned",
+     "survived", "purchased", "bought", "default", "defaulted", "subscribed", "exited", "attrition",
+     "canceled", "cancelled", "renewed", "readmitted", "delinquent"]
+)  # fmt: skip
 _POSITIVE = ("1", "true", "t", "yes", "y", "positive", "pos", "+", "click", "clicked", "success",
-             "good", ">50k", "won", "win", "spam", "fraud", "bad")  # fmt: skip
+             "good", ">50k", "won", "win", "spam", "fraud", "bad", "ja", "oui", "si", "sí",
+             "sim", "tak")  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +61,7 @@ def is_binary(profile: Profile) -> bool:
 def find_label(
     profiles: Mapping[str, Profile], asked: str | None, positive: str | None
 ) -> Label | None:
-    """The label; `None` if there is none, an error if it cannot be told which column it is.
+    """The label; `None` if there is none, an error if several columns may be it.
 
     Args:
         profiles: The columns that may be it.
@@ -72,23 +80,41 @@ def find_label(
     both = [name for name in binary if name in named]
     if len(both) == 1:
         return _label_of(profiles[both[0]], positive, "named so, two values")
+    plain = [name for name in both if _bare(name) in _OF_NOTHING_ELSE]
+    if len(both) > 1 and len(plain) == 1:
+        return _label_of(profiles[plain[0]], positive, "named so, two values")
     if len(both) > 1:
-        raise DataError(f"several columns may be the label, {few(both)}: say which, --label COLUMN")
+        raise DataError(
+            f"several columns may be the label, {few(both)}: say which, such as --label "
+            f"{shlex.quote(both[-1])}"
+        )
     if len(named) == 1 and profiles[named[0]].num_distinct != 0:
         return _label_of(profiles[named[0]], positive, "named so")  # or say why not
+    if len(named) > 1 and len(binary) != 1:
+        raise DataError(
+            f"several columns may be the label, {few(named)}, and none of them has two values: say "
+            "which, --label COLUMN, and which values are 1, --positive VALUE"
+        )
     if len(binary) == 1:
         return _label_of(profiles[binary[0]], positive, "the only column with two values")
+    worded = [name for name in binary if _WORDS & set(profiles[name].words)]
+    if len(worded) == 1:
+        return _label_of(profiles[worded[0]], positive, "by a word of its name, two values")
     if binary:
         raise DataError(
             f"no column is named label, click or target, and {len(binary)} have two values, "
-            f"{few(binary)}: say which is the label, --label COLUMN"
+            f"{few(binary)}: say which is the label, such as --label {shlex.quote(binary[-1])}"
         )
     return None
 
 
 def has_label_name(name: str) -> bool:
     """Whether labels often have this name, however it is written."""
-    return "".join(letter for letter in name.lower() if letter.isalnum()) in _NAMES
+    return _bare(name) in _NAMES
+
+
+def _bare(name: str) -> str:
+    return "".join(letter for letter in name.lower() if letter.isalnum())
 
 
 def _label_of(profile: Profile, positive: str | None, reason: str) -> Label:

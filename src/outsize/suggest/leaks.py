@@ -1,4 +1,4 @@
-"""Columns that know the label already."""
+"""Leaks: columns that reveal the label."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from outsize.data.encoding.sources import first_of
 from outsize.errors import DataError
+from outsize.suggest.notes import rows_to_skip
 from outsize.suggest.profile import Profile
 from outsize.suggest.roles import LEFT_OUT, Decision, in_words
 from outsize.suggest.sample import Sample
@@ -72,6 +73,11 @@ def suggest_retrieval_run(
         "kind": "interactions", "path": list(sample.patterns), **sample.reading,
         "query": query, "item": item,
     }  # fmt: skip
+    lacks_one = (profiles[query].codes < 0) | (profiles[item].codes < 0)
+    skipped, notes = rows_to_skip(
+        sample.bad_share, float(lacks_one.mean()), f"no {query!r} or no {item!r}"
+    )
+    data |= skipped
     rating = _rating(data, profiles, {query, item})
     split, column, reason = _split(profiles, query, wishes)
     uses = {
@@ -93,26 +99,28 @@ def suggest_retrieval_run(
         "data": data,
         "data.split": split,
         "model": {"kind": "two-tower", "dim": _DIM},
-        "negatives": {"kind": "cache", "num_negatives": 16, "beta": 10.0},
+        "negatives": {"kind": "in-batch", "log_q": True, "beta": 10.0},
         "embeddings": {"kind": "store", "dim": _DIM},
         "embeddings.optimizer": {"kind": "adagrad", "learning_rate": 0.2},
         "train": {"batch_size": train["batch_size"], "epochs": 20},
     }
     comments = {
         "data.split": reason,
-        "negatives": "each query trains against a cache of item vectors",
+        "negatives": "where items are look-ups, better and faster than a cache of negatives",
         "train": "training stops early, and the best validation counts",
     }
     is_estimate = sample.is_text and not sample.is_whole
-    notes = list(sample.notes)
+    notes = [*sample.notes, *notes]
     return Suggestion(decisions, sections, comments, notes, sample.total_rows, is_estimate)
 
 
 def _rating(data: dict[str, Any], profiles: dict[str, Profile], taken: set[str]) -> str:
     """Use pairs with high ratings only, if there are ratings; returns their column."""
     for name, profile in profiles.items():
-        if name in taken or profile.numbers is None or not _RATINGS & set(profile.words):
+        is_read = profile.numbers is not None and profile.decimal == "."
+        if name in taken or not is_read or not _RATINGS & set(profile.words):
             continue
+        assert profile.numbers is not None
         if 2 < profile.num_distinct <= _MAX_RATINGS:
             values = np.unique(profile.numbers[~np.isnan(profile.numbers)])
             bound = values[0] + _LIKED * (values[-1] - values[0])

@@ -18,7 +18,9 @@ _MISSING_WORDS = frozenset(
     ["na", "n/a", "#n/a", "nan", "null", "none", "nil", "missing", "?", "-", "--", ".", "\\n"]
 )
 _COMMA_NUMBER = re.compile(r"[+-]?(\d+|\d{1,3}([. ]\d{3})+),\d+|[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
+_WITH_DECIMAL_COMMA = re.compile(r"[+-]?(\d+|\d{1,3}([. ]\d{3})+)(,\d*)?")
 _LEADING_ZERO = re.compile(r"0\d")
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,12 +32,15 @@ class Profile:
         form: What its values are, as they are stored or written.
         codes: For each row, the number of its value; −1 if it is missing.
         values: The distinct values as text.
-        numbers: For each row, its value, NaN if missing, for the forms "number" and "time".
+        numbers: For each row, its value, NaN if missing or too large, for the forms "number" and
+            "time".
         num_estimated: Distinct values in all files, estimated from the sample.
         is_stored_as_text: Whether the file says that it is text, as Parquet can.
         num_unreadable: Rows whose bytes are not UTF-8.
+        num_too_large: Rows with an infinite number, or one that float32 cannot hold.
         missing_words: Texts among numbers that stand for missing values.
         has_comma_numbers: Whether values are numbers such as 3,14 or 1,000,000.
+        decimal: What separates the decimals of its numbers.
     """
 
     name: str
@@ -46,8 +51,10 @@ class Profile:
     num_estimated: int
     is_stored_as_text: bool = False
     num_unreadable: int = 0
+    num_too_large: int = 0
     missing_words: tuple[str, ...] = ()
     has_comma_numbers: bool = False
+    decimal: str = "."
 
     @property
     def num_rows(self) -> int:
@@ -84,7 +91,9 @@ class Profile:
         return tuple(word for word in re.split(r"[^a-z0-9]+", spaced.lower()) if word)
 
 
-def profile_of(name: str, column: Column, total_rows: int, is_from_text: bool = False) -> Profile:
+def profile_of(
+    name: str, column: Column, total_rows: int, is_from_text: bool = False, decimal: str = "."
+) -> Profile:
     """The profile of a column.
 
     Args:
@@ -92,6 +101,7 @@ def profile_of(name: str, column: Column, total_rows: int, is_from_text: bool = 
         column: A pyarrow array.
         total_rows: Rows of all files.
         is_from_text: Whether it is text only because all of its file is.
+        decimal: What separates the decimals of numbers in texts.
     """
     import pyarrow as pa
 
@@ -102,14 +112,16 @@ def profile_of(name: str, column: Column, total_rows: int, is_from_text: bool = 
         column = column.dictionary_decode()
         kind = column.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        form: Form = "list"
-    elif pa.types.is_temporal(kind) and not pa.types.is_time(kind):
+        form: Form = "other" if _has_fractions(column) else "list"
+    elif pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         form = "time"
     elif any(check(kind) for check in _number_types()):
         form = "number"
     elif pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind):
         form = "text"
     else:
+        form = "other"
+    if form == "other":
         return Profile(name, "other", np.full(len(column), -1), [], None, 0)
     try:
         text, unreadable = to_text(column)
@@ -117,13 +129,16 @@ def profile_of(name: str, column: Column, total_rows: int, is_from_text: bool = 
         return Profile(name, "other", np.full(len(column), -1), [], None, 0)
     values = text.values.to_pylist()
     codes, values = _used(text.codes, values)
-    numbers = None
+    numbers, num_too_large = None, 0
     if form in ("number", "time"):
         numbers = to_numbers(column)[0]
         codes = np.where(np.isnan(numbers), -1, codes)
-    found = Profile(name, form, codes, values, numbers, 0)
+        is_too_large = (np.abs(numbers) > _LARGEST) & (form == "number")
+        numbers = np.where(is_too_large, np.nan, numbers)
+        num_too_large = int(is_too_large.sum())
+    found = Profile(name, form, codes, values, numbers, 0, num_too_large=num_too_large)
     if form == "text":
-        found = _read_text(name, codes, values)
+        found = _read_text(name, codes, values, decimal)
     estimated = estimate_distinct(found.codes, total_rows)
     return replace(
         found,
@@ -136,7 +151,22 @@ def profile_of(name: str, column: Column, total_rows: int, is_from_text: bool = 
 def _number_types() -> tuple[Any, ...]:
     from pyarrow import types
 
-    return types.is_integer, types.is_floating, types.is_boolean, types.is_decimal
+    return (
+        types.is_integer, types.is_floating, types.is_boolean, types.is_decimal,
+        types.is_duration, types.is_time,
+    )  # fmt: skip
+
+
+def _has_fractions(lists: Any) -> bool:
+    """Whether lists hold numbers that are no ids, such as vectors."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    members = lists.flatten()
+    if not pa.types.is_floating(members.type):
+        return bool(pa.types.is_nested(members.type) or pa.types.is_decimal(members.type))
+    members = members.cast(pa.float64())
+    return bool(pc.any(pc.not_equal(members, pc.round(members))).as_py())
 
 
 def estimate_distinct(codes: NDArray[np.int64], total_rows: int) -> int:
@@ -158,22 +188,26 @@ def estimate_distinct(codes: NDArray[np.int64], total_rows: int) -> int:
 
 
 def _used(codes: NDArray[np.int64], values: list[str]) -> tuple[NDArray[np.int64], list[str]]:
-    """Values that occur, numbered anew."""
+    """The values that occur, numbered from 0."""
     found, renumbered = np.unique(codes, return_inverse=True)
     shift = int(found[0] < 0) if len(found) else 0
     return renumbered - shift, [values[i] for i in found[shift:]]
 
 
-def _read_text(name: str, codes: NDArray[np.int64], values: list[str]) -> Profile:
+def _read_text(
+    name: str, codes: NDArray[np.int64], values: list[str], decimal: str = "."
+) -> Profile:
     """The profile of texts: as numbers if all are but for words for missing values."""
-    parsed = [number_in(value) for value in values]
+    parsed = list(map(_comma_number_in if decimal == "," else number_in, values))
     others = [value for value, number in zip(values, parsed, strict=True) if number is None]
     if len(others) < len(values) and _are_missing(others, len(values)):
         numbers = np.array([np.nan if number is None else number for number in parsed] + [np.nan])
         by_row = numbers[codes]
         words = tuple(others)
         left = np.where(np.isnan(by_row), -1, codes)
-        return Profile(name, "number", *_used(left, values), by_row, 0, missing_words=words)
+        return Profile(
+            name, "number", *_used(left, values), by_row, 0, missing_words=words, decimal=decimal
+        )
     counts = Counter(bool(_COMMA_NUMBER.fullmatch(value)) for value in values[:1000])
     has_commas = counts[True] > 0.5 * counts.total() and any(
         number is None for number in parsed[:1000]
@@ -190,6 +224,13 @@ def number_in(text: str) -> float | None:
     except ValueError:
         return None
     return None if number is None or np.isinf(number) else number
+
+
+def _comma_number_in(text: str) -> float | None:
+    """The same for a number with a decimal comma, or none."""
+    if _WITH_DECIMAL_COMMA.fullmatch(text):
+        return number_in(re.sub(r"[. ]", "", text).replace(",", "."))
+    return number_in(text) if "." not in text else None
 
 
 def _are_missing(others: list[str], num_values: int) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from outsize.suggest.profile import Profile
 from outsize.suggest.strength import Strength
+from outsize.suggest.times import is_named_as_time
 
 LEFT_OUT = "left out"
 _CODE_WORDS = frozenset(
@@ -15,6 +17,13 @@ _CODE_WORDS = frozenset(
      "key", "sku", "isbn", "asin", "ean", "upc", "ip", "phone", "hash", "naics", "sic", "fips",
      "type", "class", "category", "cat", "kind", "group", "segment", "status"]
 )  # fmt: skip
+_ENTITIES = frozenset(
+    ["user", "customer", "member", "visitor", "session", "reviewer", "client", "account", "patient",
+     "merchant", "seller", "driver", "employee", "household", "item", "movie", "product", "article",
+     "video", "track", "song", "artist", "ad", "campaign", "advertiser", "publisher", "store",
+     "shop", "device", "station", "vendor"]
+)  # fmt: skip
+_ROW_NUMBER = re.compile(r"unnamed: ?\d+|index( level \d+)?|row ?(id|no|nr|num|number)?")
 _NUMBER_WORDS = frozenset(["no", "nr", "num", "number"])
 _COUNT_WORDS = frozenset(["of", "count", "total", "sum", "amount", "avg", "mean", "rate", "ratio"])
 _SEPARATORS = ("|", ";", ",", " ")
@@ -24,6 +33,7 @@ _LONG_TEXT = 40
 _MAX_TOKENS = 20
 _LOOKED_AT = 5_000
 _MUCH_BETTER = 0.01
+_FAR = 10.0
 _MAX_UNREADABLE = 0.0005
 
 
@@ -68,15 +78,22 @@ def decide(profile: Profile, strength: Strength | None, total_rows: int) -> Deci
         profile.name, "", in_words(profile), "", auc=None if strength is None else strength.best
     )
     if profile.form == "other":
-        return plain.left_out("unknown type", "neither numbers nor text")
+        plain = replace(plain, values="")
+        return plain.left_out("unknown type", "neither numbers, text nor lists of ids")
     if profile.num_unreadable > _MAX_UNREADABLE * profile.num_rows:
         return plain.left_out("not UTF-8", "convert the file to UTF-8, such as with iconv")
+    if profile.num_too_large > _MAX_UNREADABLE * profile.num_rows:
+        share = profile.num_too_large / profile.num_rows
+        return plain.left_out("infinite", f"{share:.1%} of its numbers are infinite or too large")
     if profile.num_distinct == 0:
         return plain.left_out("empty", "no value in any row")
     if profile.num_distinct == 1 and profile.num_missing == 0:
         return plain.left_out("constant", f"{profile.values[0][:24]!r} in every row")
     if profile.form == "list":
-        return _categorical(replace(plain, use="multi_valued"), "several values", profile, "lists")
+        tokens = {token for value in profile.values for token in value.split("|") if token}
+        reason = f"{len(tokens):,} values in lists"
+        return replace(plain, kind="several values", use="multi_valued", reason=reason,
+                       num_ids=len(tokens))  # fmt: skip
     if profile.form == "text":
         return _decide_text(plain, profile, total_rows)
     return _decide_number(plain, profile, strength, total_rows)
@@ -106,6 +123,10 @@ def _decide_text(plain: Decision, profile: Profile, total_rows: int) -> Decision
         return plain.left_out(
             "numbers with commas", f"such as {profile.values[0][:16]!r}: write 3.14 and 1000"
         )
+    if is_named_as_time(profile) and _have_digits(profile) > _FEW_VALUES:
+        shown = profile.values[0][:32]
+        reason = f"a time that cannot be read, such as {shown!r}: write 2024-01-31 08:00"
+        return plain.left_out("time", reason)
     found = _find_separator(profile)
     if found:
         separator, num_tokens = found
@@ -126,6 +147,12 @@ def _decide_text(plain: Decision, profile: Profile, total_rows: int) -> Decision
     return _categorical(plain, "category", profile, "text")
 
 
+def _have_digits(profile: Profile) -> int:
+    """The number of values, if all have digits, as times do; else 0."""
+    values = profile.values[:_LOOKED_AT]
+    return len(values) if all(any(map(str.isdigit, value)) for value in values) else 0
+
+
 def _decide_number(
     plain: Decision, profile: Profile, strength: Strength | None, total_rows: int
 ) -> Decision:
@@ -133,6 +160,8 @@ def _decide_number(
     is_dense = _is_dense(profile)
     if profile.is_integer and _is_unique(profile, total_rows) and (is_code or is_dense):
         return plain.left_out("unique id", "nearly a value of its own per row")
+    if profile.is_integer and _is_unique(profile, total_rows) and _numbers_rows(profile):
+        return plain.left_out("row number", "by its name: it says where a row was, not what it is")
     if profile.num_estimated <= _FEW_VALUES:
         return _categorical(plain, "category", profile, "few numbers")
     if profile.is_integer or profile.is_stored_as_text:
@@ -142,7 +171,7 @@ def _decide_number(
             return _categorical(plain, "code", profile, "whole numbers written as text")
         if is_dense:
             return _categorical(plain, "code", profile, "numbered without gaps")
-        if strength is not None and strength.by_value > strength.by_bin + max(
+        if strength is not None and strength.by_value > max(0.5, strength.by_bin) + max(
             _MUCH_BETTER, 4 * strength.spread
         ):
             reason = (
@@ -159,8 +188,14 @@ def _is_named_as_code(profile: Profile) -> bool:
     words = profile.words
     if _COUNT_WORDS & set(words):
         return False
-    named = any(word in _CODE_WORDS for word in words)
-    return named or any(word in _NUMBER_WORDS for word in words[1:])
+    named = any(word in _CODE_WORDS for word in words) or (words and words[-1] in _ENTITIES)
+    return bool(named) or any(word in _NUMBER_WORDS for word in words[1:])
+
+
+def _numbers_rows(profile: Profile) -> bool:
+    """Whether the name is one that programs give to the numbers of rows."""
+    spaced = re.sub(r"[ _]+", " ", profile.name.lower()).strip()
+    return _ROW_NUMBER.fullmatch(spaced) is not None
 
 
 def _is_dense(profile: Profile) -> bool:
@@ -173,11 +208,15 @@ def _is_dense(profile: Profile) -> bool:
 
 
 def _is_skewed(profile: Profile) -> bool:
-    """Whether numbers are amounts with a long tail, so that their logarithm says more."""
+    """Whether numbers are amounts with a long tail, so that their logarithm says more.
+
+    A value of many standard deviations, multiplied by others in a cross, would make a huge logit.
+    """
     assert profile.numbers is not None
     least, middle, high, most = np.nanquantile(profile.numbers, (0, 0.5, 0.99, 1))
     is_positive = least >= 0 or (middle >= 0 and -least <= 0.01 * high)
-    return bool(is_positive and (high > 10 * (middle + 1) or most > 100 * (middle + 1)))
+    is_far = most - np.nanmean(profile.numbers) > _FAR * np.nanstd(profile.numbers)
+    return bool(is_positive and (high > 10 * (middle + 1) or most > 100 * (middle + 1) or is_far))
 
 
 def _find_separator(profile: Profile) -> tuple[str, int] | None:

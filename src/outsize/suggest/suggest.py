@@ -1,4 +1,4 @@
-"""The whole way from a path to a run file."""
+"""From the path of data to a run file."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from outsize.suggest.suggestion import (
 from outsize.training import load_config
 
 TASKS = ("auto", "click", "retrieval")
+_LEAST_ROWS = 30
 
 
 def suggest_run(
@@ -50,6 +51,12 @@ def suggest_run(
     if task == "retrieval" and wishes.label is not None:
         raise ConfigError("--label belongs to click data, but the task is retrieval: give one")
     sample = read_sample(str(data))
+    if sample.total_rows < _LEAST_ROWS:
+        rows = "row" if sample.total_rows == 1 else "rows"
+        raise DataError(
+            f"{data} has {sample.total_rows} {rows}: name data of at least {_LEAST_ROWS}, for a "
+            "part of them is held out to validate, and a part to test"
+        )
     require_columns(sample, "--drop", wishes.drop)
     require_columns(sample, "--keep", wishes.keep)
     if both := set(wishes.drop) & {*wishes.keep, wishes.label, wishes.time, query, item}:

@@ -10,9 +10,10 @@ import numpy as np
 
 from outsize.data.encoding.recipe import feature_name
 from outsize.errors import DataError
+from outsize.suggest.decimals import has_decimal_commas
 from outsize.suggest.labels import Label, find_label, has_label_name, is_binary
 from outsize.suggest.leaks import NOTABLE, find_leaks
-from outsize.suggest.notes import notes_on
+from outsize.suggest.notes import note_on_copies, notes_on, rows_to_skip
 from outsize.suggest.profile import Profile, profile_of
 from outsize.suggest.roles import LEFT_OUT, Decision, decide, in_words
 from outsize.suggest.sample import Sample
@@ -28,7 +29,7 @@ from outsize.suggest.times import rank_correlation
 from outsize.suggestions import closest, few
 
 _FOLLOWS_TIME = 0.95
-_FEW_ROWS = 200
+_FEW_ROWS, _VERY_FEW_ROWS = 200, 60
 _COLUMN_KEYS = ("log1p", "standardize", "categorical", "multi_valued")
 
 
@@ -74,10 +75,16 @@ class Suggestion:
 
 def read_profiles(sample: Sample, drop: Collection[str]) -> dict[str, Profile]:
     """The columns of a sample, without those that are dropped."""
-    return {
+    profiles = {
         name: profile_of(name, column, sample.total_rows, sample.is_text)
         for name, column in sample.columns.items()
         if name not in drop
+    }
+    if not has_decimal_commas(profiles):
+        return profiles
+    return {
+        name: profile_of(name, sample.columns[name], sample.total_rows, sample.is_text, ",")
+        for name in profiles
     }
 
 
@@ -110,8 +117,10 @@ def suggest_click_run(
     decided = _leave_out(decided, features, strengths, split, wishes.keep)
     decided = _one_separator(decided)
     decided = _distinct_features(decided)
-    decided, notes = _require_ids(decided, features, sample.repeated)
+    decided, notes = _require_ids(decided, features, strengths, sample.repeated)
     notes += notes_on(label, decided)
+    if split.section["kind"] == "hash":
+        notes += note_on_copies(profiles)
     decisions = _in_order(sample, profiles, decided, label, split, wishes)
     suggestion = _sections(sample, decisions, profiles, label, split)
     return replace(suggestion, notes=[*sample.notes, *notes, *suggestion.notes])
@@ -191,9 +200,15 @@ def _distinct_features(decided: dict[str, Decision]) -> dict[str, Decision]:
 
 
 def _require_ids(
-    decided: dict[str, Decision], profiles: dict[str, Profile], repeated: Collection[str]
+    decided: dict[str, Decision],
+    profiles: dict[str, Profile],
+    strengths: dict[str, Strength],
+    repeated: Collection[str],
 ) -> tuple[dict[str, Decision], list[str]]:
-    """Use one number as a category where there is none: a model has at least one feature of ids."""
+    """Use one number as a category where there is none: a model has at least one feature of ids.
+
+    It is the number with the fewest values; of several, the one that says least of the label.
+    """
     used = {name: d for name, d in decided.items() if d.use != LEFT_OUT}
     if not decided and repeated:
         raise DataError(
@@ -209,7 +224,7 @@ def _require_ids(
         )
     if any(decision.num_ids for decision in used.values()):
         return decided, []
-    name = min(used, key=lambda name: profiles[name].num_estimated)
+    name = min(used, key=lambda name: (profiles[name].num_estimated, strengths[name].best))
     changed = replace(
         decided[name], kind="category", use="categorical", num_ids=profiles[name].num_estimated,
         reason="of all numbers the one with fewest values: a run needs a column of ids",
@@ -226,14 +241,18 @@ def _in_order(
     wishes: Wishes,
 ) -> list[Decision]:
     """All columns in the order of the file."""
-    found = [Decision(name, "repeated", "", LEFT_OUT, "several columns, or none, have this name")
-             for name in sample.repeated]  # fmt: skip
+    found = [
+        Decision(name, "repeated", "", LEFT_OUT, "several columns have this name: rename them")
+        if name.strip()
+        else Decision(name, "unnamed", "", LEFT_OUT, "the header has no name for it")
+        for name in sample.repeated
+    ]
     for name in sample.columns:
         if name in decided:
             found.append(decided[name])
         elif name == label.column:
             share = np.nanmean(label.labels)
-            values = f"{in_words(profiles[name])}; {share:.1%} are 1"
+            values = f"{in_words(profiles[name])}; {share:.{1 if share >= 0.01 else 3}%} are 1"
             found.append(Decision(name, "label", values, "label", label.reason))
         elif name == split.column:
             kind = "time" if split.times is not None else "split"
@@ -264,16 +283,14 @@ def _sections(
     words = {word for name in used for word in profiles[name].missing_words}
     if words:
         data["missing"] = sorted(words)
-    notes = []
-    bad = sample.bad_share + label.missing_share
-    if bad > 0:
-        data["max_bad_rows"] = min(1.0, max(0.001, float(f"{2 * bad:.1g}")))
-        parts = [(sample.bad_share, "another number of values"), (label.missing_share, "no label")]
-        facts = [f"{share:.2%} of rows have {what}" for share, what in parts if share]
-        notes.append(f"{' and '.join(facts)}: they are skipped")
+    if any(profiles[name].decimal == "," for name in used):
+        data["decimal"] = ","
+    skipped, notes = rows_to_skip(sample.bad_share, label.missing_share, "no label")
+    data |= skipped
     section = dict(split.section)
     if section["kind"] == "hash" and sample.total_rows < _FEW_ROWS:
-        section.update({"validation": 0.2, "test": 0.2})
+        share = 0.2 if sample.total_rows >= _VERY_FEW_ROWS else 0.25
+        section.update({"validation": share, "test": share})
     ids = {d.column: d.num_ids for d in decisions if d.use in ("categorical", "multi_valued")}
     num_dense = sum(d.use in ("log1p", "standardize") for d in decisions)
     embeddings, why_embeddings = embedding_settings(ids)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 import zlib
 from pathlib import Path
 from typing import Any
 
-from outsize.data.encoding.sources import delimiter_of
+from outsize.data.encoding.sources import BLOCK_BYTES, delimiter_of, reason_not_read
 from outsize.data.encoding.unreadable import ReadableStream
 from outsize.errors import DataError, one_line
 from outsize.suggest.sample import MAX_ROWS, Sample, thinned
@@ -18,6 +19,7 @@ _HEAD_BYTES, _BLOCK_BYTES, _NUM_BLOCKS = 1 << 20, 1 << 19, 32
 _MAX_BYTES = _HEAD_BYTES + _BLOCK_BYTES * _NUM_BLOCKS
 _DELIMITERS = (",", "\t", ";", "|", " ", "\x01")
 _LINES_LOOKED_AT = 200
+_LINE_END = re.compile("\r\n|\r|\n")
 _MAX_BAD_SHARE = 0.2
 
 
@@ -29,12 +31,23 @@ def read_text_sample(pattern: str, files: list[Path], chosen: list[Path]) -> Sam
         files: All of them.
         chosen: Those that are looked into.
     """
+    if chosen[0].suffix in (".json", ".jsonl", ".ndjson"):
+        raise DataError(f"{chosen[0]} is JSON: write its rows as CSV or Parquet")
     first_lines = _first_lines(chosen[0])[:_LINES_LOOKED_AT]
     if not first_lines:
         raise DataError(f"{chosen[0]} is empty: there is nothing to read in it")
+    if re.fullmatch(r"sep=.", first_lines[0]):
+        raise DataError(
+            f"{chosen[0]} begins with {first_lines[0]!r}, which only Excel reads: delete that line"
+        )
     delimiter = _find_delimiter(chosen[0], first_lines)
     rows = _parsed(first_lines, delimiter)
     has_header = _has_header(rows)
+    if _parsed(first_lines[:1], delimiter)[0] != rows[0]:
+        raise DataError(
+            f"{chosen[0]}: a name in its header has a line break: write all names on the first line"
+        )
+    has_breaks = any("\n" in value for row in rows for value in row)
     names = list(rows[0]) if has_header else [f"c{i + 1}" for i in range(len(rows[0]))]
     pieces, share_read = [], 0.0
     for path in chosen:
@@ -42,7 +55,7 @@ def read_text_sample(pattern: str, files: list[Path], chosen: list[Path]) -> Sam
             raise DataError(
                 f"{path} has other columns than {chosen[0]}: {few(other)}; name files of one form"
             )
-        text, share = _read_blocks(path, _MAX_BYTES // len(chosen), has_header)
+        text, share = _read_blocks(path, _MAX_BYTES // len(chosen), has_header, has_breaks)
         pieces.append(text)
         share_read += share / len(chosen)
     table, num_bad = _parse(b"".join(pieces), names, delimiter, chosen[0])
@@ -60,8 +73,9 @@ def read_text_sample(pattern: str, files: list[Path], chosen: list[Path]) -> Sam
         if has_header
         else [f"the first line is data, not a header: columns are c1 to c{len(names)}"]
     )
-    if chosen[0].suffix == ".gz" and share_read < 1.0:
-        notes.append("only the beginning of compressed text was looked at")
+    if share_read < 1.0 and (chosen[0].suffix == ".gz" or has_breaks):
+        what = "compressed text" if chosen[0].suffix == ".gz" else "text with line breaks in values"
+        notes.append(f"only the beginning of {what} was looked at")
     return Sample(
         (pattern,),
         {name: column.combine_chunks() for name, column in columns.items() if name not in repeated},
@@ -94,10 +108,12 @@ def _head_of(path: Path, size: int = _HEAD_BYTES) -> bytes:
 def _first_lines(path: Path) -> list[str]:
     """The whole lines at the beginning of a file that are not blank."""
     head = _head_of(path)
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise DataError(f"{path} is UTF-16: convert it, such as with iconv -f utf-16 -t utf-8")
     if b"\0" in head:
         raise DataError(f"{path} holds NUL bytes: it is neither Parquet nor text in UTF-8")
     text = head.decode("utf-8", errors="replace")
-    lines = text.splitlines()
+    lines = _LINE_END.split(text)
     if len(head) >= _HEAD_BYTES and len(lines) > 1:
         lines.pop()  # it may be cut
     return [line for line in lines if line.strip()]
@@ -105,7 +121,7 @@ def _first_lines(path: Path) -> list[str]:
 
 def _parsed(lines: list[str], delimiter: str) -> list[list[str]]:
     try:
-        return list(csv.reader(lines, delimiter=delimiter))
+        return list(csv.reader((line + "\n" for line in lines), delimiter=delimiter))
     except csv.Error:
         return [line.split(delimiter) for line in lines]
 
@@ -152,10 +168,13 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _read_blocks(path: Path, most: int, has_header: bool) -> tuple[bytes, float]:
-    """Whole lines spread over a file, without its header, and the share of it that they are."""
+def _read_blocks(path: Path, most: int, has_header: bool, has_breaks: bool) -> tuple[bytes, float]:
+    """Whole lines spread over a file, without its header, and the share of it that they are.
+
+    Values with line breaks need the beginning: a line in the middle may be within one.
+    """
     size = path.stat().st_size
-    if path.suffix == ".gz" or size <= most:
+    if path.suffix == ".gz" or size <= most or has_breaks:
         return _read_beginning(path, most, has_header)
     num_blocks = max(2, most // _BLOCK_BYTES)
     block = most // num_blocks
@@ -177,11 +196,15 @@ def _read_blocks(path: Path, most: int, has_header: bool) -> tuple[bytes, float]
 def _read_beginning(path: Path, most: int, has_header: bool) -> tuple[bytes, float]:
     text = _head_of(path, most)
     size, share = path.stat().st_size, 1.0
-    if len(text) >= most - 3 and path.suffix == ".gz":
+    if path.suffix != ".gz":
+        share = 1.0 if size <= most else len(text) / size
+    elif len(text) >= most - 3:
         unzip = zlib.compressobj(6, wbits=31)
         share = min(1.0, len(unzip.compress(text) + unzip.flush()) / size)
     if share < 1.0:
         text = text[: text.rfind(b"\n") + 1]
+        while text.count(b'"') % 2:  # the last value goes on
+            text = text[: text.rfind(b"\n", 0, text.rfind(b'"')) + 1]
     elif not text.endswith(b"\n"):
         text += b"\n"
     return (text.partition(b"\n")[2] if has_header else text), share
@@ -197,9 +220,7 @@ def _parse(text: bytes, names: list[str], delimiter: str, path: Path) -> tuple[A
     def skip(row: Any) -> str:
         nonlocal num_bad, example
         num_bad += 1
-        example = (
-            example or f"{row.actual_columns} values where there are {row.expected_columns} names"
-        )
+        example = example or f"{row.actual_columns} values, not {row.expected_columns}"
         return "skip"
 
     if not text.strip():
@@ -207,8 +228,12 @@ def _parse(text: bytes, names: list[str], delimiter: str, path: Path) -> tuple[A
     try:
         table = pc.read_csv(
             pa.PythonFile(ReadableStream(io.BytesIO(text)), mode="r"),
-            read_options=pc.ReadOptions(use_threads=False, column_names=places),
-            parse_options=pc.ParseOptions(delimiter=delimiter, invalid_row_handler=skip),
+            read_options=pc.ReadOptions(
+                use_threads=False, column_names=places, block_size=BLOCK_BYTES
+            ),
+            parse_options=pc.ParseOptions(
+                delimiter=delimiter, invalid_row_handler=skip, newlines_in_values=True
+            ),
             convert_options=pc.ConvertOptions(
                 column_types=dict.fromkeys(places, pa.large_string()),
                 strings_can_be_null=True,
@@ -217,10 +242,13 @@ def _parse(text: bytes, names: list[str], delimiter: str, path: Path) -> tuple[A
             ),
         )
     except pa.ArrowException as error:
-        raise DataError(f"{path} cannot be read as text columns: {one_line(error, 200)}") from None
+        raise DataError(
+            f"{path} cannot be read as text columns: {reason_not_read(error)}"
+        ) from None
     if num_bad > _MAX_BAD_SHARE * (table.num_rows + num_bad):
         raise DataError(
             f"{path}: {num_bad:,} of {table.num_rows + num_bad:,} rows have another number of "
-            f"values than the first line ({example}, cut at {delimiter!r}): mend the file"
+            f"values than the first line ({example}, cut at {delimiter!r}): mend the file, such as "
+            "by deleting lines before the names of the columns"
         )
     return table, num_bad

@@ -17,7 +17,7 @@ _SPOKEN = frozenset(
 )
 _DATES = ("%Y/%m/%d", "%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%d-%b-%Y",
           "%d %b %Y", "%b %d, %Y", "%d-%b-%y", "%m/%d/%y", "%d/%m/%y")  # fmt: skip
-_CLOCKS = ("", " %H:%M", " %H:%M:%S")
+_CLOCKS = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
 FORMATS = tuple(date + clock for date in _DATES for clock in _CLOCKS)
 _PACKED = (
     ("%Y%m%d", 8),
@@ -46,6 +46,11 @@ class Times:
     is_ambiguous: bool = False
 
 
+def is_named_as_time(profile: Profile) -> bool:
+    """Whether times often have this name."""
+    return bool(_SPOKEN & set(profile.words))
+
+
 def times_in(profile: Profile, asked: bool = False) -> Times | None:
     """The times that a column holds; `None` if it holds none.
 
@@ -68,7 +73,7 @@ def _numbers(profile: Profile) -> NDArray[np.float64]:
 
 def _are_counted(profile: Profile) -> bool:
     """Whether numbers count seconds since 1970, or days, and the name says so."""
-    if not profile.is_integer or not _SPOKEN & set(profile.words):
+    if not _SPOKEN & set(profile.words):
         return False
     numbers = _numbers(profile)
     present = numbers[~np.isnan(numbers)]
@@ -78,7 +83,12 @@ def _are_counted(profile: Profile) -> bool:
     if any(4e8 * unit <= low and high <= 4e9 * unit for unit in (1, 1e3, 1e6, 1e9)):
         return True
     spoken_of_days = {"day", "date"} & set(profile.words)
-    return bool(spoken_of_days) and profile.num_estimated > _DAYS_PER_YEAR and high < 1e5
+    return (
+        bool(spoken_of_days)
+        and profile.is_integer
+        and profile.num_estimated > _DAYS_PER_YEAR
+        and high < 1e5
+    )
 
 
 def _are_packed(profile: Profile) -> bool:
@@ -96,8 +106,7 @@ def _times_in_text(profile: Profile) -> Times | None:
     if not looked_at or not any(map(str.isdigit, looked_at[0])):
         return None
     for form in ("", *FORMATS):
-        wrong = sum(_read(value, form) is None for value in looked_at)
-        if wrong > _MOST_WRONG * len(looked_at):
+        if not _reads_nearly_all(looked_at, form):
             continue
         parsed = [_read(value, form) for value in profile.values]
         numbers = np.array([np.nan if time is None else time for time in parsed] + [np.nan])
@@ -109,6 +118,16 @@ def _times_in_text(profile: Profile) -> Times | None:
         )
         return Times(numbers[profile.codes], form, is_ambiguous)
     return None
+
+
+def _reads_nearly_all(texts: Sequence[str], form: str) -> bool:
+    """Whether a format reads all texts but a few; it stops at the first that is too many."""
+    wrong = 0
+    for text in texts:
+        wrong += _read(text, form) is None
+        if wrong > _MOST_WRONG * len(texts):
+            return False
+    return True
 
 
 def _spread(values: Sequence[str]) -> list[str]:
