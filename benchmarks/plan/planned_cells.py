@@ -98,6 +98,14 @@ STORES = {
         "embeddings.wire=int8",
     ),
 }
+TIMED = {
+    "synthetic": (
+        "local", "sharded, bfloat16", "cache, s = 10", "cache, read 100, write 10, int8",
+    ),
+    "us_flights": ("sharded, bfloat16", "cache, read 100, write 10, int8"),
+    "sba_loans": ("sharded, bfloat16", "cache, s = 10"),
+    "ml1m": ("cache, s = 10", "cce tables"),
+}  # fmt: skip
 NEGATIVES = {"cache": ("negatives.kind=cache",)}
 
 

@@ -1,6 +1,6 @@
 """Small runs to be planned."""
 
-from outsize.plan.calibration import Calibration, ExchangeSpeed
+from outsize.plan.calibration import Calibration, Together
 from outsize.training.config import RunConfig
 from outsize.training.strict_toml import decode, override
 
@@ -28,8 +28,8 @@ NODES = {
     "train": {"batch_size": 48, "early_stop": False, "device": "cpu"},
 }  # fmt: skip
 CALIBRATION = Calibration(
-    threads=1, dense_s=0.01, rows_s=0.001,
-    exchange=ExchangeSpeed(round_s=2e-4, peer_s=1e-5, byte_s=1e-9),
+    threads=1, dense_s=0.01, rows_s=0.001, peer_s=1e-5,
+    together=(Together(2, 1.0, 1.0, 0.0, 2e-4, 1e-9), Together(4, 1.5, 2.0, 0.1, 3e-4, 2e-9)),
     wires={"float32": 1e-11, "bfloat16": 1e-10, "int8": 1e-9},
     environment={"cpu": "a machine of 2 cores", "measured_at": "today"},
 )  # fmt: skip

@@ -30,6 +30,14 @@ def test_it_prints_first_whether_the_run_fits(plan):
     assert (code, out) == (0, "")
     assert messages.startswith("It fits: each of 2 ranks takes at most")
     assert "hit rate of the cache" in messages
+    assert "parameters per rank  bytes per rank" in messages
+
+
+def test_an_epoch_of_few_steps_on_many_ranks_asks_for_the_number_of_examples(plan):
+    words = ("--ranks", "40", "--sample-steps", "2", "--link", "25Gbit")
+    few = "an epoch of so many ranks is one step, in which caches are nearly empty"
+    assert few in plan(*words)[2]
+    assert few not in plan(*words, "--examples", "100000000")[2]
 
 
 def test_it_prints_one_object(plan):
@@ -48,7 +56,7 @@ def test_it_prints_one_object(plan):
         (("--ranks", "0"), "--ranks must be at least 1, but got 0"),
         (("--sample-steps", "1"), "--sample-steps must be at least 2, but got 1"),
         (("--examples", "0"), "--examples must be at least 1, but got 0"),
-        (("--memory", "much"), "'much' is no size of memory: write it as 2GB, 512MB or 1.5GiB"),
+        (("--memory", "much"), "'much' is not a size of memory: write it as 2GB, 512MB or 1.5GiB"),
     ],
 )
 def test_errors_are_one_line(plan, words, message):
@@ -72,6 +80,6 @@ def test_a_calibration_that_is_not_there_is_one_line(plan, tmp_path):
     code, out, messages = plan("--calibration", str(path))
     assert (code, out) == (2, "")
     assert messages == (
-        f"outsize: {path}: there is no calibration; measure anew: outsize bench calibrate "
+        f"outsize: {path}: there is no calibration; measure again: outsize bench calibrate "
         f"--out {path}\n"
     )

@@ -7,7 +7,9 @@ from planned_runs import CACHED, CALIBRATION, CLICKS, make_config
 
 from outsize.errors import ConfigError
 from outsize.plan import Planner
-from outsize.plan.machine import Machine
+from outsize.plan.machine import Machine, Pace
+from outsize.plan.predicted_time import predicted_time, time_notes
+from outsize.plan.replicas import RowCost
 from outsize.plan.step_time import (
     Exchange,
     Link,
@@ -29,7 +31,7 @@ def test_a_link_carries_bits():
 
 @pytest.mark.parametrize("text", ["25", "25GB", "0Gbit", "fast", ""])
 def test_what_is_no_link_is_refused(text):
-    with pytest.raises(ConfigError, match="is no link: write what it carries as 25Gbit"):
+    with pytest.raises(ConfigError, match="is not a link: write what it carries as 25Gbit"):
         read_link(text)
 
 
@@ -51,13 +53,49 @@ def test_every_further_rank_adds_a_message_to_each_round_and_a_hop_to_the_ring()
     assert ring == pytest.approx(14 / 1e6 + (0.001 + 6 * 0.0001) + 7 * 0.001)
 
 
+def test_more_than_two_ranks_add_up_the_gradients_they_average():
+    slow = Link(8e6, mean_byte_s=3e-6)
+    assert Exchange(2, 0.0, 0, 1000).seconds(slow) == pytest.approx(1000 / 1e6)
+    assert Exchange(4, 0.0, 0, 1000).seconds(slow) == pytest.approx(1500 * 3e-6)
+    assert Exchange(4, 0.0, 0, 1000).seconds(Link(8e6, mean_byte_s=1e-9)) == pytest.approx(1.5e-3)
+
+
 def test_a_calibration_adds_latency_and_the_slower_of_link_and_software_sets_the_pace():
     loop = calibrated_link(None, CALIBRATION)
     assert loop.seconds(1e6) == pytest.approx(1e-3)
-    assert (loop.latency_s, loop.peer_s) == (2e-4, 1e-5)
-    slow = calibrated_link(Link(8e6, 5e-5), CALIBRATION)
-    assert slow == Link(8e6, 2.5e-4, 1e-5)
-    assert calibrated_link(Link(1e15), CALIBRATION).bits_per_s == loop.bits_per_s
+    assert (loop.latency_s, loop.peer_s) == (2e-4, 0.0)
+    slow = calibrated_link(Link(8e6, 5e-5), CALIBRATION, 4)
+    assert (slow.bits_per_s, slow.latency_s) == (8e6, 2.5e-4)
+    assert slow.round_s(4) == pytest.approx(3e-4 + 5e-5)
+    assert calibrated_link(Link(1e15), CALIBRATION, 4).bits_per_s == loop.bits_per_s
+
+
+def test_ranks_of_one_machine_share_what_carries_their_bytes():
+    four = calibrated_link(None, CALIBRATION, 4)
+    assert four.seconds(1e6) == pytest.approx(2e-3)
+    assert four.round_s(4) == pytest.approx(3e-4)
+    assert calibrated_link(None, CALIBRATION, 6).round_s(6) == pytest.approx(3.2e-4)
+
+
+def test_ranks_of_one_machine_slow_each_other_down_and_ranks_with_a_link_do_not():
+    rows, pace = RowCost(0.002, 0.0, 0.0), Pace(Machine())
+    alone, together = (
+        predicted_time(machine, pace, 0.01, rows, 0, 4, 1)
+        for machine in (Machine(Link(1e9), CALIBRATION), Machine(calibration=CALIBRATION))
+    )
+    assert (alone.dense_s, alone.rows_s) == (0.01, 0.002)
+    assert (together.dense_s, together.rows_s) == pytest.approx((0.015, 0.004))
+    messages_s = Exchange(4, 0.0, 0.0, 0).seconds(calibrated_link(None, CALIBRATION, 4))
+    assert together.exchange_s - messages_s == pytest.approx(0.1 * 0.019)
+    assert min(together.moves.values()) >= 0.1 * 0.019
+
+
+def test_notes_say_what_ranks_of_one_machine_were_assumed_to_do():
+    here = Machine(calibration=CALIBRATION)
+    assert "dense takes 1.50 times as long" in time_notes(here, 4, overlaps=False)[1]
+    assert "at most 4 ranks at once were calibrated" in time_notes(here, 9, overlaps=False)[2]
+    assert len(time_notes(here, 1, overlaps=False)) == 1
+    assert len(time_notes(Machine(Link(1e9), CALIBRATION), 9, overlaps=False)) == 1
 
 
 def test_the_busiest_owner_sets_the_bytes_of_a_round():
@@ -87,6 +125,7 @@ def test_the_longest_part_is_named_with_what_shortens_it():
 
 def test_of_very_many_ranks_a_few_are_simulated_and_the_rest_extrapolated(monkeypatch):
     monkeypatch.setattr("outsize.plan.planning.MOST_RANKS", 4)
+    monkeypatch.setattr("outsize.plan.row_sampling.MOST_RANKS", 4)
     config = make_config(CLICKS, *CACHED, "data.num_train=20_000", "train.steps=6")
     machine = Machine(read_link("1Gbit"), CALIBRATION)
     plan = Planner(config, 500, machine=machine, num_examples=10_000_000).plan()

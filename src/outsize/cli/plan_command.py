@@ -17,22 +17,24 @@ def plan(
     ranks: Annotated[int, typer.Option(metavar="N", help="Number of ranks to plan for.")] = 1,
     memory: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", help="Memory of a rank, such as 2GB: says how to fit it."),
+        typer.Option(
+            metavar="SIZE", help="Memory budget per rank, such as 2GB; shows how to meet it."
+        ),
     ] = None,
     link: Annotated[
         str | None,
         typer.Option(
-            metavar="SPEED", help="Link of a rank, such as 25Gbit: says how long it takes."
+            metavar="SPEED", help="Bandwidth per rank, such as 25Gbit; predicts the time."
         ),
     ] = None,
     latency_us: Annotated[
-        float, typer.Option(metavar="US", help="Microseconds of a round over the link.")
+        float, typer.Option(metavar="US", help="Latency of the link, in microseconds.")
     ] = 50.0,
     calibration: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="What outsize bench calibrate has written. Default: that of this user, if any.",
+            help="File of outsize bench calibrate. Default: that of this user, if any.",
         ),
     ] = None,
     examples: Annotated[
@@ -42,7 +44,7 @@ def plan(
         ),
     ] = None,
     sample_steps: Annotated[
-        int, typer.Option(metavar="N", help="Steps to simulate at most, where rows travel.")
+        int, typer.Option(metavar="N", help="Most steps to simulate, if rows are sharded.")
     ] = 500,
     imports: Imports = [],  # noqa: B006
     as_json: AsJson = False,

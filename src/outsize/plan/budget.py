@@ -67,7 +67,7 @@ def read_size(text: str) -> int:
     """Bytes of a size such as "2GB", "1.5 GiB" or "800000"."""
     match = _SIZE.fullmatch(text)
     if match is None:
-        raise ConfigError(f"{text!r} is no size of memory: write it as 2GB, 512MB or 1.5GiB")
+        raise ConfigError(f"{text!r} is not a size of memory: write it as 2GB, 512MB or 1.5GiB")
     number, unit, binary = match.groups()
     power = _UNITS.index(unit.replace("K", "k")) + 1 if unit else 0
     size = int(float(number.replace("_", "")) * (1024 if binary else 1000) ** power)

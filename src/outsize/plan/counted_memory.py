@@ -33,11 +33,11 @@ class AbsentRanks:
         self.rank, self.size = rank, size
 
     def swap_counts(self, counts: Tensor) -> Tensor:
-        """Refuse: there is nobody to swap with."""
+        """Refuse: there is no other rank."""
         raise RuntimeError("the other ranks of a plan do not exist")
 
     def swap_bytes(self, messages: Sequence[Tensor], sizes: Sequence[int]) -> list[Tensor]:
-        """Refuse: there is nobody to swap with."""
+        """Refuse: there is no other rank."""
         raise RuntimeError("the other ranks of a plan do not exist")
 
 

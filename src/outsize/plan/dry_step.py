@@ -17,6 +17,7 @@ import torch
 from torch.optim import Optimizer
 
 from outsize.data import ClickBatch
+from outsize.data.click_data import SPLITS, ClickData
 from outsize.metrics import ClickMetrics
 from outsize.plan.reads import batches_of
 from outsize.plan.reference import step_clock
@@ -24,11 +25,13 @@ from outsize.plan.rowless import RowlessStore
 from outsize.training.build import build_dense_optimizer
 from outsize.training.config import RunConfig
 from outsize.training.gradients import clip_gradients
+from outsize.training.retrieval_evaluation import QUERIES_PER_CHUNK
 from outsize.training.tasks import ClickTask, RetrievalTask, Task
 from outsize.training.tasks.base import RankPart
 
 _STATUS, _MAPS, _RESET = (Path(f"/proc/self/{name}") for name in ("status", "smaps", "clear_refs"))
 _STEPS, _TIMED_STEPS = 3, 9  # of which the first ones load kernels and fill queues
+_EVALUATED_CHUNKS = 2  # the second one needs memory while the results of the first are kept
 _MOST_SCORES = 1_000_000_000  # of queries by items, in an evaluation that is run to be measured
 
 
@@ -68,7 +71,7 @@ def dry_step(config: RunConfig, task: Task[Any], num_ranks: int, *, timed: bool 
         torch.cuda.reset_peak_memory_stats(device)
     task.begin()
     dense_s = _train(config, task, num_ranks, timed=timed)
-    left_out = _evaluate(config, task)
+    left_out = _evaluate(config, task, num_ranks)
     on_device = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
     return DryStep(peak_bytes(), on_device, unread_bytes(), left_out, dense_s)
 
@@ -112,11 +115,17 @@ def _synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _evaluate(config: RunConfig, task: Task[Any]) -> tuple[str, ...]:
-    """Evaluate one batch of a click model, or a whole split of any other if that is quick."""
+def evaluated_batch(config: RunConfig, data: ClickData, num_ranks: int) -> ClickBatch:
+    """The first rank's part of the first batch of an evaluation, of the larger split."""
+    size = config.train.eval_batch_size * num_ranks
+    split = max(SPLITS[1:], key=data.num_examples)
+    return next(data.batches(split, size, rank=0, world_size=num_ranks))
+
+
+def _evaluate(config: RunConfig, task: Task[Any], num_ranks: int) -> tuple[str, ...]:
+    """Evaluate a batch of clicks, some chunks of queries if that is quick, or a split of nodes."""
     if isinstance(task, ClickTask):
-        size = config.train.eval_batch_size
-        batch: ClickBatch = next(task.data.batches("validation", size)).to(task.device)
+        batch = evaluated_batch(config, task.data, num_ranks).to(task.device)
         task.model.eval()
         with torch.no_grad():
             ClickMetrics().add(task.model(batch.dense, batch.ids), batch.labels)
@@ -124,8 +133,11 @@ def _evaluate(config: RunConfig, task: Task[Any]) -> tuple[str, ...]:
         return ()
     if isinstance(task, RetrievalTask):
         asked = int((task.data.relevant("validation").counts() > 0).sum())
-        if asked * task.data.items.num_rows > _MOST_SCORES:
+        few = min(asked, _EVALUATED_CHUNKS * min(QUERIES_PER_CHUNK, config.train.eval_batch_size))
+        if few * task.data.items.num_rows > _MOST_SCORES:
             return ("the memory of an evaluation",)
+        task.evaluate("validation", few)
+        return ()
     task.evaluate("validation")
     return ()
 

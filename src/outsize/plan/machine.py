@@ -6,17 +6,18 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
-from outsize.plan.calibration import Calibration
-from outsize.plan.reference import dense_reference, median_s, rows_reference, torch_threads
+from outsize.kernels.threads import torch_threads
+from outsize.plan.calibration import Calibration, Together
+from outsize.plan.reference import dense_reference, median_s, rows_reference
 from outsize.plan.step_time import Link, calibrated_link
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What is known about the machines of a run, one per rank.
+    """What is known about the machines of a run.
 
     Attributes:
-        link: The link between them; `None` for processes of one machine.
+        link: The link between machines of one rank each; `None` if one machine has all ranks.
         calibration: Their speed; `None` if it is that of this machine now.
     """
 
@@ -28,12 +29,18 @@ class Machine:
         """Whether the time of a step can be predicted."""
         return self.link is not None or self.calibration is not None
 
-    def full_link(self) -> Link:
-        """The link, with what software adds to it where that was measured."""
+    def full_link(self, num_ranks: int) -> Link:
+        """The link of so many ranks, with what software adds to it where that was measured."""
         if self.calibration is not None:
-            return calibrated_link(self.link, self.calibration)
+            return calibrated_link(self.link, self.calibration, num_ranks)
         assert self.link is not None
         return self.link
+
+    def busy(self, num_ranks: int) -> Together | None:
+        """How the ranks slow each other down, if one machine has them all and it was measured."""
+        if self.calibration is None or self.link is not None or num_ranks == 1:
+            return None
+        return self.calibration.of_ranks(num_ranks)
 
 
 class Pace:

@@ -21,26 +21,23 @@ from outsize.plan.counted_memory import (
 )
 from outsize.plan.dry_step import DryStep, dry_step, resident_bytes
 from outsize.plan.machine import Machine, Pace
-from outsize.plan.many_ranks import busiest_owner, extrapolate, lasting_hit_rate, rule_error
 from outsize.plan.peak import peak_parts, table_bytes
 from outsize.plan.plan import Plan
+from outsize.plan.predicted_time import predicted_time, time_notes
 from outsize.plan.reads import recording_store
-from outsize.plan.rowless import RecordedConfig, RowlessConfig
-from outsize.plan.step_time import Exchange, StepTime, busiest_bytes, moves_of
-from outsize.plan.traffic import MOST_RANKS, SAMPLE_STEPS, Sample, Traffic
+from outsize.plan.row_sampling import RowSampling
+from outsize.plan.rowless import RowlessConfig
+from outsize.plan.step_time import StepTime
+from outsize.plan.traffic import MOST_RANKS, SAMPLE_STEPS, Traffic
 from outsize.registries import name_of
 from outsize.spec import MemoryUse
 from outsize.training.available_memory import available_bytes
 from outsize.training.config import RunConfig
 from outsize.training.loop_state import dense_state
 from outsize.training.memory_needs import refusing_what_memory_cannot_hold
-from outsize.training.store_config import StoreConfig
 from outsize.training.tasks import TASKS, ClickTask, RetrievalTask, Task
 
-_RANK_STEPS = 4000  # of all ranks together
-_RANK_STEPS_OF_MANY = 1600  # if several numbers of ranks are simulated
 _EASILY = 0.25  # of the memory that is available
-_ALONE_STEPS = 20  # whose rows are timed, where rows do not travel
 
 
 class Planner:
@@ -77,7 +74,7 @@ class Planner:
         if sample_steps < 2:
             raise ConfigError(f"--sample-steps must be at least 2, but got {sample_steps}")
         self.config, self.num_ranks = config, num_ranks
-        self._sample_steps, self._machine = sample_steps, machine or Machine()
+        self._machine = machine or Machine()
         self._pace = Pace(self._machine)
         with refusing_what_memory_cannot_hold(), self._pace.of_dense():
             self.task = self._rowless_task()
@@ -92,7 +89,10 @@ class Planner:
         if limit_bytes is None:  # a link is between machines, one per rank
             limit_bytes = _own_limit(num_ranks if self._machine.link is None else 1)
         self.limit_bytes = limit_bytes
-        self._sample: Sample | None = None
+        self._rows = RowSampling(
+            config, self.task, self.specs, self._pace, num_ranks, self.num_steps,
+            self.steps_per_epoch, sample_steps,
+        )  # fmt: skip
 
     def _rowless_task(self) -> Task[Any]:
         wanted = self.config.embeddings
@@ -122,7 +122,7 @@ class Planner:
         config = config or self.config
         device, features = self.task.device, self.task.embeddings.features
         notes = [f"{part} was not measured: it is not in the peak" for part in self._dry.left_out]
-        traffic = self._traffic(config, notes)
+        traffic = self._rows.traffic(config, notes)
         by_rank = [
             embedding_memory(config, features, self.specs, rank, self.num_ranks, device)
             for rank in self._ranks_that_differ(config)
@@ -161,111 +161,20 @@ class Planner:
             notes=notes,
         )
 
-    def _traffic(self, config: RunConfig, notes: list[str]) -> Traffic | None:
-        wanted = config.embeddings
-        if self.num_ranks == 1:  # a cache of one rank stays empty, but takes memory
-            has_cache = isinstance(wanted, StoreConfig) and wanted.cache.share > 0
-            if not has_cache or wanted.is_asynchronous:
-                return None
-        if not isinstance(wanted, StoreConfig) or not wanted.is_shared:
-            notes.append(
-                "bytes between ranks are predicted for rows that ranks share: this run sends "
-                "gradients alone"
-            )
-            return None
-        if wanted.is_asynchronous:
-            notes.append("the bytes of a served store are not predicted: its ranks do not train "
-                         "in step")  # fmt: skip
-            return None
-        with self._pace.of_rows():
-            return self._simulated(config, wanted, notes)
-
-    def _simulated(self, config: RunConfig, wanted: StoreConfig, notes: list[str]) -> Traffic:
-        """The traffic of all ranks: simulated, or extrapolated from several numbers of ranks."""
-        num_ranks = min(self.num_ranks, MOST_RANKS)
-        if self._sample is None:
-            most = _RANK_STEPS if self.num_ranks <= MOST_RANKS else _RANK_STEPS_OF_MANY
-            steps = min(self._sample_steps, max(2, most // num_ranks))
-            steps = 2 if num_ranks == 1 else steps
-            self._sample = Sample(
-                config, self._sampled_task(wanted, notes), num_ranks, self.num_steps, steps,
-                self.steps_per_epoch,
-            )  # fmt: skip
-        busiest = busiest_owner(self._sample.reads, self.num_ranks)
-        if self.num_ranks <= MOST_RANKS:
-            return replace(self._sample.traffic(wanted), busiest=busiest)
-        sizes = sorted({max(2, num_ranks // 4), max(2, num_ranks // 2), num_ranks})
-        found = [self._sample.traffic(wanted, size) for size in sizes]
-        off = rule_error(found)
-        words = ", ".join(map(str, sizes[:-1]))
-        notes += [
-            f"simulated: {words} and {num_ranks} ranks. Extrapolated to {self.num_ranks:,}: bytes, "
-            f"hit rate and the time of rows. The same rules, given {words} ranks, are off by "
-            f"{off.sent:+.1%} of the bytes and {off.hit_rate:+.3f} of the hit rate at "
-            f"{off.num_ranks}",
-            "unknown: how vocabularies grow with more data, ranks that are slower than others, "
-            "links that share a switch, failures, and what the larger global batch and staler "
-            "copies do to the loss",
-        ]
-        cache = wanted.cache
-        hits = lasting_hit_rate(cache.read_staleness, cache.write_staleness, self.num_ranks)
-        return replace(extrapolate(found, self.num_ranks, hits), busiest=busiest)
-
-    def _sampled_task(self, wanted: StoreConfig, notes: list[str]) -> Task[Any]:
-        """The task whose reads are recorded: one that is trained where its weights draw items."""
-        if not isinstance(self.task, RetrievalTask):
-            return self.task
-        recorded, free = RecordedConfig(wanted), available_bytes()
-        if free is not None and recorded.num_bytes(self.specs, 0) * 2 > _EASILY * free:
-            notes.append("items are drawn by the initial weights: a trained model draws fewer")
-            return self.task
-        task = TASKS[self.config.task](replace(self.config, embeddings=recorded))
-        task.begin()
-        return task
-
     def _time(
         self, config: RunConfig, tables: nn.Module, traffic: Traffic | None, notes: list[str]
     ) -> StepTime | None:
         if not self._machine.is_known:
             return None
-        rows_s = self._rows_s(config) if traffic is None else traffic.rows_s
         weights = [*self.task.trained.parameters(), *tables.parameters()]
-        exchange = Exchange(
-            self.num_ranks,
-            0.0 if traffic is None else busiest_bytes(traffic),
-            0.0 if traffic is None else traffic.num_rounds,
-            sum(tensor_bytes(weight) for weight in weights),
-        )
-        link, calibration = self._machine.full_link(), self._machine.calibration
-        added = (
-            "their sum does not count what embeddings.overlap hides: rows are exchanged while "
-            "dense weights compute"
-            if config.embeddings.overlap
-            else "nothing overlaps"
-        )
-        if calibration is None:
-            notes.append(
-                f"times are those of this machine as busy as it is, and {added}; outsize bench "
-                "calibrate measures what messages cost besides"
-            )
-        else:
-            notes.append(f"times are those of {calibration.words}; {added}")
-        time = StepTime(
-            self._dry.dense_s * self._pace.dense, rows_s * self._pace.rows,
-            exchange.seconds(link), self.steps_per_epoch, self.num_ranks,
+        rows = self._rows.cost(config, traffic)
+        dense_bytes = sum(tensor_bytes(weight) for weight in weights)
+        overlaps = config.embeddings.overlap
+        notes += time_notes(self._machine, self.num_ranks, overlaps=overlaps)
+        return predicted_time(
+            self._machine, self._pace, self._dry.dense_s, rows, dense_bytes, self.num_ranks,
+            self.steps_per_epoch,
         )  # fmt: skip
-        return replace(time, moves=moves_of(time, exchange, link))
-
-    def _rows_s(self, config: RunConfig) -> float:
-        """The time of rows that a rank has to itself, or has a copy of."""
-        wanted = config.embeddings
-        if not isinstance(wanted, StoreConfig) or wanted.is_asynchronous:
-            return 0.0
-        alone = replace(wanted, store="sharded", cache=replace(wanted.cache, share=0.0))
-        with self._pace.of_rows():
-            sample = Sample(config, self._sampled_task(wanted, []), 1, self.num_steps, _ALONE_STEPS,
-                            self.steps_per_epoch)  # fmt: skip
-            return sample.traffic(alone).rows_s
 
     def _ranks_that_differ(self, config: RunConfig) -> Sequence[int]:
         """The ranks to count: all of few; of many, and of equal ones, the first, which has most."""

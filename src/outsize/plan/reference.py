@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -22,6 +21,7 @@ from outsize.stores import LocalStore
 _BATCH, _WIDTH, _LAYERS = 512, 384, 3
 _NUM_ROWS, _DIM, _READS = 400_000, 16, 8_000
 _ROUNDS, _WARMUP = 11, 3
+_OTHER_NUMBERS = 1 << 20
 
 
 def step_clock(device: torch.device | str = "cpu") -> Callable[[], float]:
@@ -43,6 +43,14 @@ def median_s(step: Callable[[], object], rounds: int = _ROUNDS, warmup: int = _W
         step()
         seconds.append(clock() - started)
     return statistics.median(seconds)
+
+
+def fill_cache() -> None:
+    """Write other memory, as the dense weights of a step do before its rows are read.
+
+    It is a few times as large as the cache of a core.
+    """
+    torch.empty(_OTHER_NUMBERS, dtype=torch.int64).fill_(1)
 
 
 def dense_reference() -> Callable[[], None]:
@@ -85,14 +93,3 @@ def rows_per_s(seconds: float) -> float:
 def multiply_adds_per_s(seconds: float) -> float:
     """Multiplications of the dense reference step per second, forwards and backwards."""
     return 3 * _BATCH * (_LAYERS * _WIDTH + 1) * _WIDTH / seconds
-
-
-@contextmanager
-def torch_threads(number: int) -> Iterator[None]:
-    """Let torch use so many threads in the block."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -19,6 +19,8 @@ from outsize.stores import LocalStore
 from outsize.training.embeddings_config import EmbeddingsConfig
 from outsize.training.store_config import StoreConfig
 
+VALUES_AT_ONCE = 1 << 15
+
 
 class RowlessStore(RowStore):
     """Answers every read with the initial values of the rows, which it computes and never stores.
@@ -62,7 +64,10 @@ class RowlessStore(RowStore):
         return {spec.name: MemoryUse() for spec in self.layout.specs}
 
     def _initial(self, ids: Int64[Tensor, " n"], dim: int, dtype: torch.dtype) -> Tensor:
-        """The initial values of the rows of one group, by ascending store ids."""
+        """The initial values of the rows of one group, by ascending store ids.
+
+        They are computed a few at a time: what that takes is memory that a run does not need.
+        """
         if not self.has_values:
             return torch.zeros(1, dim, dtype=dtype, device=ids.device).expand(ids.shape[0], dim)
         rows = torch.empty(ids.shape[0], dim, dtype=dtype, device=ids.device)
@@ -70,8 +75,10 @@ class RowlessStore(RowStore):
             start = self.layout.offsets[spec.name]
             edges = torch.tensor([start, start + spec.num_rows], device=ids.device)
             first, stop = torch.searchsorted(ids, edges).tolist()
-            if stop > first:
-                rows[first:stop] = initial_rows(spec, ids[first:stop] - start, self.seed).to(dtype)
+            step = max(1, VALUES_AT_ONCE // dim)
+            for low in range(first, stop, step):
+                few = slice(low, min(low + step, stop))
+                rows[few] = initial_rows(spec, ids[few] - start, self.seed).to(dtype)
         return rows
 
 
@@ -137,8 +144,10 @@ class RecordedConfig(EmbeddingsConfig):
     ) -> EmbeddingCollection:
         return EmbeddingCollection(features, RecordedStore(specs, seed))
 
-    def build_row_optimizer(self, store: RowStore | None) -> RowOptimizer | None:  # noqa: D102
-        return self.store.build_row_optimizer(store)
+    def build_row_optimizer(  # noqa: D102
+        self, store: RowStore | None, **options: bool
+    ) -> RowOptimizer | None:
+        return self.store.build_row_optimizer(store, **options)
 
     def num_bytes(self, specs: Sequence[TableSpec], dense_state: int) -> int:  # noqa: D102
         return sum(spec.num_rows for spec in specs) * self.dim * 4

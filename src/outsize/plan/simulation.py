@@ -9,6 +9,7 @@ wire leaves.
 from __future__ import annotations
 
 import statistics
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -21,7 +22,10 @@ from torch import Tensor
 
 from outsize.contracts import RowCounts, RowStore, RowUpdate
 from outsize.contracts.messages import BYTE_KINDS
+from outsize.plan.compact_ids import CompactIds
+from outsize.plan.in_turn import InTurn
 from outsize.plan.reads import StepReads
+from outsize.plan.reference import fill_cache
 from outsize.ranks.thread_ranks import ThreadRanks, run_as_ranks
 from outsize.spec import TableSpec
 from outsize.training.store_config import StoreConfig
@@ -29,6 +33,7 @@ from outsize.training.store_config import StoreConfig
 COUNTED = (*BYTE_KINDS, "reads", "local", "hits", "pushes", "evictions")
 """The columns of counts: bytes sent by kind, then rows."""
 _FEW_NUMBERS = 1 << 25
+_TIMED_STEPS = 50
 
 
 @dataclass(frozen=True)
@@ -71,16 +76,19 @@ def simulate(
     """
     num_ranks = len(reads[0])
     is_small = num_rows is not None and num_rows * config.dim <= _FEW_NUMBERS
-    compact = _CompactIds(reads, num_ranks, num_slots, num_rows if is_small else None)
+    compact = CompactIds(reads, num_ranks, num_slots, num_rows if is_small else None)
     cache = replace(config.cache, share=num_slots / compact.num_rows)
     config = replace(config, cache=cache, overlap=False)  # which reads the same rows, only earlier
     spec = TableSpec("rows", compact.num_rows, config.dim)
     gradients = torch.randn(
         compact.largest, config.dim, generator=torch.Generator().manual_seed(seed)
     )
-    flushes = set(flushed_after)
+    flushes, every = set(flushed_after), max(1, len(reads) // _TIMED_STEPS)
 
-    def work(ranks: ThreadRanks) -> tuple[list[list[float]], list[list[float]], int, int, float]:
+    lock = threading.Lock()
+
+    def work(threads: ThreadRanks) -> tuple[list[list[float]], list[list[float]], int, int, float]:
+        ranks = InTurn(threads, lock)
         store = config.build_store([spec], seed, ranks)
         optimizer = config.build_row_optimizer(store)
         assert optimizer is not None
@@ -89,9 +97,14 @@ def simulate(
         seconds: list[float] = []
         for step, parts in enumerate(reads, 1):
             renamed = [compact(ids) for ids in parts[ranks.rank]]
-            started = time.thread_time()
-            _step(store, renamed, gradients)
-            seconds.append(time.thread_time() - started)
+            if step % every:
+                _step(store, renamed, gradients)
+            else:
+                with ranks.turn():
+                    fill_cache()
+                    started = time.thread_time()
+                    _step(store, renamed, gradients)
+                    seconds.append(time.thread_time() - started)
             of_steps.append(_line(store.take_counts()))
             if step in flushes:
                 store.flush()
@@ -127,44 +140,3 @@ def _stacked(of_ranks: Sequence[list[list[float]]]) -> NDArray[np.float64]:
     """Counts as (steps, ranks, columns)."""
     found = np.array(of_ranks, dtype=np.float64).reshape(len(of_ranks), -1, len(COUNTED))
     return found.transpose(1, 0, 2)
-
-
-class _CompactIds:
-    """Renames store ids so that only those that occur have rows; every row keeps its owner.
-
-    Args:
-        reads: The ids that occur.
-        num_owners: Number of ranks that own rows.
-        num_slots: Slots of a cache.
-        num_rows: Number of all rows, to keep their ids; `None` to rename them.
-
-    Attributes:
-        num_rows: Number of rows there are then: at least as many as the cache has slots.
-        largest: Number of ids of the largest step.
-    """
-
-    def __init__(
-        self,
-        reads: Sequence[StepReads],
-        num_owners: int,
-        num_slots: int,
-        num_rows: int | None,
-    ) -> None:
-        steps = [torch.cat(parts) for step in reads for parts in step if parts]
-        self.largest = max((ids.shape[0] for ids in steps), default=0)
-        self._keeps = num_rows is not None
-        if num_rows is not None:
-            self.num_rows = num_rows
-            return
-        self._ids = torch.cat(steps).unique() if steps else torch.empty(0, dtype=torch.int64)
-        self._new = torch.empty_like(self._ids)
-        for owner in range(num_owners):
-            own = (self._ids % num_owners == owner).nonzero().flatten()
-            self._new[own] = torch.arange(own.shape[0]) * num_owners + owner
-        found = int(self._new.max()) + 1 if self._new.numel() else 1
-        self.num_rows = max(found, num_slots, num_owners)
-
-    def __call__(self, ids: Int64[Tensor, " n"]) -> Int64[Tensor, " n"]:
-        if self._keeps:
-            return ids
-        return self._new[torch.searchsorted(self._ids, ids)].sort().values

@@ -3,7 +3,8 @@
 - *dense*: a batch is made, forward and backward pass, and the optimizer of the dense weights.
 - *rows*: processor time that a rank spends on look-ups, caches, messages and updates, measured in
   the simulation.
-- *exchange*: bytes over the link, and a latency for each round.
+- *exchange*: bytes over the link, a latency for each round, and the waiting of ranks of one
+  machine for slower ones.
 
 The parts are added, as if nothing overlapped.
 """
@@ -36,11 +37,14 @@ class Link:
         bits_per_s: What it carries in each direction.
         latency_s: Time of a round without content.
         peer_s: Time that each rank beyond two adds to a round in which all send to all.
+        mean_byte_s: Time per byte that one of more than two ranks sends to average a gradient, if
+            that is longer than what the link takes: they also add up what they get.
     """
 
     bits_per_s: float
     latency_s: float = 0.0
     peer_s: float = 0.0
+    mean_byte_s: float = 0.0
 
     def seconds(self, num_bytes: float) -> float:
         """Time that bytes take."""
@@ -81,7 +85,10 @@ class Exchange:
         if self.dense_bytes:
             latencies += num - 1
         rounds = self.row_rounds + (1 if self.dense_bytes else 0)
-        content_s = link.seconds(self.row_bytes + dense)
+        dense_s = link.seconds(dense)
+        if num > 2:
+            dense_s = max(dense_s, dense * link.mean_byte_s)
+        content_s = link.seconds(self.row_bytes) + dense_s
         return content_s + rounds * link.round_s(num) + latencies * link.latency_s
 
 
@@ -92,7 +99,7 @@ class StepTime:
     Attributes:
         dense_s: Dense weights, with the making of batches.
         rows_s: Rows on this rank.
-        exchange_s: Messages on the link.
+        exchange_s: Messages on the link, and waiting for other ranks.
         steps_per_epoch: Steps of an epoch.
         num_ranks: Ranks, a machine each.
         moves: What would change the time of a step → seconds of a step then.
@@ -152,22 +159,36 @@ def read_link(text: str, latency_us: float = 0.0) -> Link:
     """
     match = _LINK.fullmatch(text)
     if match is None or float(match[1]) == 0:
-        raise ConfigError(f"{text!r} is no link: write what it carries as 25Gbit or 100Mbit")
+        raise ConfigError(f"{text!r} is not a link: write what it carries as 25Gbit or 100Mbit")
     if not latency_us >= 0:
         raise ConfigError(f"--latency-us must be >= 0, but got {latency_us}")
     return Link(float(match[1]) * _POWERS[match[2]], latency_us / 1e6)
 
 
-def calibrated_link(link: Link | None, calibration: Calibration) -> Link:
+def calibrated_link(link: Link | None, calibration: Calibration, num_ranks: int = 2) -> Link:
     """A link with what software adds to it; without a link, that between processes of one machine.
 
     Bytes take what the slower of link and software takes; latencies add.
+
+    Args:
+        link: The link between machines of one rank each; `None` if one machine has all ranks.
+        calibration: The speed of a machine.
+        num_ranks: Number of ranks.
     """
-    speed = calibration.exchange
-    own = Link(8 / max(speed.byte_s, 1e-15), speed.round_s, speed.peer_s)
+    two, many = calibration.of_ranks(2), calibration.of_ranks(max(2, num_ranks))
+    busy = two if link is not None else many
+    further = (many.round_s - two.round_s) / (many.num_ranks - 2) if num_ranks > 2 else 0.0
+    own = Link(
+        8 / max(busy.byte_s, 1e-15), two.round_s, max(0.0, further), mean_byte_s=busy.mean_byte_s
+    )
     if link is None:
         return own
-    return Link(min(link.bits_per_s, own.bits_per_s), link.latency_s + own.latency_s, own.peer_s)
+    return replace(
+        own,
+        bits_per_s=min(link.bits_per_s, own.bits_per_s),
+        latency_s=link.latency_s + own.latency_s,
+        mean_byte_s=many.mean_byte_s,
+    )
 
 
 def busiest_bytes(traffic: Traffic) -> float:
@@ -183,7 +204,7 @@ def busiest_bytes(traffic: Traffic) -> float:
 
 def moves_of(time: StepTime, exchange: Exchange, link: Link) -> dict[str, float]:
     """What would shorten a step, and the seconds it would then take; the best first."""
-    without = time.total_s - time.exchange_s
+    without = time.total_s - exchange.seconds(link)  # ranks still wait for slower ones
     found = {
         "dense weights on a device twice as fast": time.total_s - time.dense_s / 2,
         "processors twice as fast for rows": time.total_s - time.rows_s / 2,

@@ -86,7 +86,8 @@ def _answer(plan: Plan) -> list[str]:
 
 def _tables(plan: Plan) -> list[str]:
     largest = sorted(plan.tables, key=lambda spec: -spec.num_rows)
-    rows = [("table", "ids", "dim", "parameters", "bytes per rank")]
+    parameters = "parameters" if plan.num_ranks == 1 else "parameters per rank"
+    rows = [("table", "ids", "dim", parameters, "bytes per rank")]
     for spec in largest[:_MOST_TABLES]:
         use = plan.table_memory[spec.name]
         rows.append(_table(spec.name, spec.num_rows, spec.dim, use.num_parameters, use.total_bytes))
@@ -121,6 +122,7 @@ def _memory(plan: Plan) -> list[str]:
     peak = plan.peak if plan.device_peak is None else plan.device_peak
     parts = (
         ("gradients and optimizer state of tables", peak.tables),
+        ("rows of a probe, their moments and indices", peak.probes),
         ("gradients, copied by data-parallel training", peak.dense),
         ("messages", peak.messages),
         (f"model with {plan.num_dense:,} dense weights, batches, data, libraries", peak.process),
