@@ -294,6 +294,7 @@ def test_tables_are_compared_by_the_classes_of_nodes(tmp_path):
     assert found["methods"]["hash"]["points"][0]["params"] == 64
     assert 0 < found["bayes"]["accuracy"] <= 1
     assert "accuracy" in (tmp_path / "compare.md").read_text()
+    assert "**cross-entropy**" in (tmp_path / "compare.md").read_text()
     again = compare(Grid(config, ("hash",), (64,), num_seeds=1), tmp_path, workers=0, quiet=True)
     assert again["full"] == found["full"], "finished cells are not trained again"
 

@@ -52,24 +52,34 @@ def titles(page):
 def test_runs_are_drawn_in_common_plots(runs):
     page = overlay_page(read_runs([runs / "one/run", runs / "two/run"]))
     assert titles(page) == [
-        "Test metrics at the best validation", "Loss by step", "Loss by time", "AUC by step",
-        "AUC by time", "Calibration on the test split", "Examples per second", "Gradient norm",
-        "Differences between the run files",
+        "Test metrics at the best validation", "Log loss by step", "Log loss by time",
+        "AUC by step", "AUC by time", "Calibration on the test split", "Examples per second",
+        "Gradient norm", "Differences between the run files",
     ]  # fmt: skip
     assert page.count("</i>one/run</span>") == page.count("</i>two/run</span>") == 7
     assert "<td>optimizer.learning_rate</td><td>0.001</td><td>0.01</td>" in page
     assert page.count("<td>optimizer.") == 1
+    assert "quality metrics are of the validation split, dashed lines of training" in page
     assert not re.search(r'(src|href)="(?!#)', page)
 
 
 def test_runs_of_different_tasks_share_no_loss(runs):
     page = overlay_page(read_runs([runs / "one/run", runs / "retrieval"]))
     found = titles(page)
-    assert "Loss (click) by step" in found
-    assert "Loss (retrieval) by time" in found
+    assert "Log loss (click) by step" in found
+    assert "Softmax loss (retrieval) by time" in found
     assert "of different tasks (click: run; retrieval: retrieval)" in page
     assert "There are no values of retrieval." in page  # under the AUC
     assert "<td>–</td>" in page
+
+
+def test_the_table_names_the_loss_of_its_runs(runs):
+    click, other, retrieval = compare_runs([runs / "one/run", runs / "two/run", runs / "retrieval"])
+    assert "log loss" in runs_table([click, other]).columns
+    assert "softmax loss" in runs_table([retrieval]).columns
+    both = runs_table([click, retrieval])
+    assert [row[4:6].count("–") for row in both.rows] == [1, 1]
+    assert both.columns[4:6] == ("log loss", "softmax loss")
 
 
 def test_a_run_without_times_is_named(runs, tmp_path):
@@ -118,7 +128,7 @@ def test_the_command_writes_one_page(runs, tmp_path, capfd):
     result = json.loads(capfd.readouterr().out)
     assert result["out"] == str(out)
     assert [run["test"].keys() for run in result["runs"]] == [{"loss", "auc"}] * 2
-    assert "Loss by step" in out.read_text()
+    assert "Log loss by step" in out.read_text()
 
 
 def test_the_command_makes_the_report_of_a_run_again(runs, capfd):

@@ -65,7 +65,7 @@ def test_processes_that_fail_say_why_in_one_line(tmp_path):
             pass
     text = str(caught.value)
     assert "\n" not in text
-    assert "train.device = 'toaster' is no device" in text
+    assert "train.device = 'toaster' is not a device" in text
     assert "toaster" in (tmp_path / "run.log").read_text()
 
 

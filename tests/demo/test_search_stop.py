@@ -8,10 +8,12 @@ from rich.console import Console
 from outsize.demo import STOPS
 from outsize.training import load_config
 
+ORDER = list(STOPS)  # a test that leaves out stops for a while puts them back at the end
+
 
 def test_a_model_is_trained_exported_and_asked(tmp_path):
     found = STOPS["search"](tmp_path / "stop", True, Console(quiet=True))
-    assert list(STOPS)[-1] == "search"
+    assert ORDER[-1] == "search"
     assert found["num_items"] > 30
     assert 0 <= found["test"]["recall@10"] <= 1
     page = (tmp_path / "stop" / "report.html").read_text()

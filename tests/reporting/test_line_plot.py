@@ -6,16 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outsize.reporting import colors
-from outsize.reporting.line_plot import (
-    Plot,
-    Series,
-    draw,
-    line_through,
-    log_ticks,
-    thinned,
-    ticks,
-)
+from outsize.reporting.line_plot import Plot, Series, draw, line_through, thinned
 from outsize.reporting.quantities import format_seconds, time_unit
+from outsize.reporting.scales import log_ticks, ticks
 
 STEPS = [(100, 0.5), (200, 0.4), (300, 0.35)]
 
@@ -108,6 +101,16 @@ def test_numbers_do_not_reach_the_name_of_their_axis():
             assert x - width > limit if anchor == "end" else x + width < limit
 
 
+def test_numbers_are_not_cut_at_the_right_edge():
+    points = [(0.011, 1.4), (0.0343, 1.3)]
+    clock = [(0.011, 11_000.25), (0.0343, 34_300.25)]
+    _, texts, _ = parse(Plot([Series(points, "#112233", "train")], "s", "loss", clock=clock))
+    assert "0.035" in texts.values()
+    for (x, _), text in texts.items():
+        if text.replace(".", "").isdigit():
+            assert x + 3.2 * len(text) <= 400
+
+
 def test_the_right_axis_is_a_multiple_of_the_left_one():
     plot = Plot([Series([(0, 0.0), (9, 0.001)], "#112233")], "step", "dense", right=(50, "rows"),
                 from_zero=True)  # fmt: skip
@@ -142,6 +145,7 @@ def test_ticks_of_small_cases():
     assert ticks(0.29, 0.58) == [0.3, 0.35, 0.4, 0.45, 0.5, 0.55]
     assert ticks(3, 3) == [3]
     assert log_ticks(0.9, 110) == [1, 2, 5, 10, 20, 50, 100]
+    assert log_ticks(2.6, 3.1) == [2.6, 2.8, 3.0]
     assert log_ticks(1e-6, 1.0) == pytest.approx([1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1])
 
 
@@ -173,6 +177,13 @@ def test_times_have_a_unit_for_people():
     assert [time_unit(s)[1] for s in (0.0, 100.0, 600.0, 90_000.0)] == [
         "seconds", "seconds", "minutes", "hours",
     ]  # fmt: skip
-    assert [format_seconds(s) for s in (0.0, 3.25, 45.4, 250.2, 7_500.0)] == [
-        "0.0 s", "3.2 s", "45 s", "4 min 10 s", "2 h 5 min",
+    assert [format_seconds(s) for s in (0.0, 0.0341, 3.25, 45.4, 250.2, 7_500.0)] == [
+        "0.0 s", "0.034 s", "3.2 s", "45 s", "4 min 10 s", "2 h 5 min",
     ]  # fmt: skip
+
+
+def test_a_ring_is_named_in_the_legend_once():
+    rings = [Series(STEPS, color, color, ring=STEPS[1]) for color in ("#111111", "#222222")]
+    legend = parse(Plot(rings, "step", "loss"))[2]
+    assert legend == ["#111111", "#222222", "best step"]
+    assert "best step" not in parse(Plot([Series(STEPS, "#111111", "a")], "step", "loss"))[2]

@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from outsize.reporting.progress import ProgressBar
+from outsize.reporting.progress import ProgressBar, counting
 from outsize.training.step_progress import TrainingProgress
 
 
@@ -39,3 +39,13 @@ def test_a_run_shows_losses_and_evaluations_as_lines(capfd):
         "step       7/20  train       loss 0.5000 · 10 ex/s",
         "step       7/20  validation  loss 0.25000",
     ]
+
+
+def test_counting_adds_up_what_was_done_and_says_nothing_where_it_is_quiet(monkeypatch, capfd):
+    shown = []
+    monkeypatch.setattr(ProgressBar, "advance", lambda self, done: shown.append(done))
+    with counting("read", 10, quiet=True) as advance:
+        advance(4)
+        advance(6)
+    assert shown == [4, 10]
+    assert capfd.readouterr() == ("", "")

@@ -86,7 +86,7 @@ _BODY = Template("""<div class="cards">$cards</div>
 <section><h2>$quality by parameters</h2>$quality_params</section>
 <section><h2>$quality by bytes</h2>$quality_bytes</section>
 </div>
-<p>Lines are means over seeds; bars and the band of full tables run from the lowest to the highest
+<p>Lines are means over seeds; bars, and dashes about full tables, are at the lowest and the highest
 seed; methods of one size are drawn side by side. Test metrics are those at the best validation.</p>
 <section><h2>Best at each budget</h2>$best</section><br>
 <section><h2>Compression at the loss of full tables</h2>

@@ -10,7 +10,7 @@ from outsize.compare.text_tables import TextTable
 from outsize.errors import ConfigError
 from outsize.models import MODELS
 from outsize.registries import name_of
-from outsize.reporting.quantities import format_bytes
+from outsize.reporting.quantities import format_bytes, format_seconds
 from outsize.training.config import RunConfig
 from outsize.training.metric_names import label_of, metrics_of, number_of, quality_names
 from outsize.training.report.history import RunHistory
@@ -40,6 +40,7 @@ def facts_of(folder: RunFolder, config: RunConfig, history: RunHistory) -> dict[
         "model": name_of(MODELS, config.model),
         "embeddings": _embeddings_of(config),
         "steps": history.last_step,
+        "loss_label": config.loss_label,
         "test": {n: v for n, v in test.items() if n == "loss" or n in quality_names(test)},
         "total_bytes": summary.get("memory", {}).get("total_bytes"),
         "train_s": history.train_s,
@@ -47,19 +48,24 @@ def facts_of(folder: RunFolder, config: RunConfig, history: RunHistory) -> dict[
 
 
 def runs_table(runs: Sequence[dict[str, Any]]) -> TextTable:
-    """The runs as rows; a metric that a run does not have is a dash."""
-    names = dict.fromkeys(name for run in runs for name in ("loss", *quality_names(run["test"])))
+    """The runs as rows, losses by kind; a metric that a run does not have is a dash."""
+    shown = [
+        {label_of(name, run["loss_label"]): number_of(run["test"][name])
+         for name in ("loss", *quality_names(run["test"])) if name in run["test"]}
+        for run in runs
+    ]  # fmt: skip
+    labels = dict.fromkeys([run["loss_label"] for run in runs] + [n for own in shown for n in own])
     rows = []
-    for run in runs:
-        metrics = [number_of(run["test"][name]) if name in run["test"] else "–" for name in names]
+    for run, own in zip(runs, shown, strict=True):
+        metrics = [own.get(label, "–") for label in labels]
         size, seconds = run["total_bytes"], run["train_s"]
         rows.append([
             run["run"], run["model"], run["embeddings"], f"{run['steps']:,}", *metrics,
             "–" if size is None else format_bytes(size),
-            "–" if seconds is None else f"{seconds:,.0f} s",
+            "–" if seconds is None else format_seconds(seconds),
         ])  # fmt: skip
     known = ("run", "model", "embeddings", "steps")
-    columns = (*known, *map(label_of, names), "memory", "time of training")
+    columns = (*known, *labels, "memory", "time of training")
     return TextTable("Test metrics at the best validation", columns, rows)
 
 

@@ -11,7 +11,7 @@ from outsize.compare.finished import facts_of, runs_table
 from outsize.compare.named_runs import NamedRun, config_differences
 from outsize.compare.overlay_plots import has_metric, has_times, overlay_svg, run_colors
 from outsize.reporting.page import html_table, page
-from outsize.training.metric_names import label_of, quality_names
+from outsize.training.metric_names import capitalized, label_of, quality_names
 from outsize.training.report.calibration_plot import calibration_svg, calibrations_of
 
 _OF_TRAINING = {"examples_per_s": "examples per second", "gradient_norm": "gradient norm"}
@@ -74,8 +74,10 @@ def _curves(runs: Sequence[NamedRun], colors: dict[str, str]) -> list[str]:
     for run in runs:
         by_task.setdefault(run.task, []).append(run)
     for task, members in by_task.items():
-        title = "Loss" if len(by_task) == 1 else f"Loss ({task})"
-        found.append(_by_step_and_time(title, members, "loss", "loss", colors))
+        label = members[0].config.loss_label
+        name = label[0].upper() + label[1:]
+        title = name if len(by_task) == 1 else f"{name} ({task})"
+        found.append(_by_step_and_time(title, members, "loss", label, colors))
     names = dict.fromkeys(
         name
         for run in runs
@@ -98,13 +100,14 @@ def _training(runs: Sequence[NamedRun], colors: dict[str, str]) -> list[str]:
         if members:
             drawn = overlay_svg(members, metric, label, "step", colors)
             without = _absent(runs, {run.name for run in members})
-            found.append(_section(label[0].upper() + label[1:], drawn, without))
+            found.append(_section(capitalized(label), drawn, without))
     return found
 
 
 def _by_step_and_time(
     title: str, runs: Sequence[NamedRun], metric: str, label: str, colors: dict[str, str]
 ) -> str:
+    title = capitalized(title)
     members = [run for run in runs if has_metric(run, metric)]
     without = _absent(runs, {run.name for run in members})
     by_step = overlay_svg(members, metric, label, "step", colors)
@@ -138,6 +141,7 @@ def _differences(runs: Sequence[NamedRun]) -> str:
 
 _BODY = Template("""$notes
 <section><h2>Test metrics at the best validation</h2>$results</section><br>
+<p>Losses and quality metrics are of the validation split, dashed lines of training.</p>
 <div class="grid">
 $curves
 $training

@@ -3,88 +3,57 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from outsize.compare.results import Comparison, Point, Spread
-from outsize.reporting.colors import MARK, series_color
-from outsize.reporting.page import figure_and_axes, svg_of
-from outsize.reporting.plots import WIDTH, draw_best_reachable, legend_below
-from outsize.reporting.quantities import format_bytes, format_count
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from outsize.reporting.colors import BAYES, MARK, series_color
+from outsize.reporting.line_plot import Plot, Series, draw
+from outsize.reporting.quantities import size_unit
 
 Metric = Literal["loss", "quality"]
 Size = Literal["params", "total_bytes"]
-_MARKERS = "osD^vP<>Xhd*"
-_LABELS = {
-    "params": "parameters of all tables",
-    "total_bytes": "bytes of all tables, index maps included",
-}
-_LEGEND_COLUMNS = 4
+_LEAST_SPAN = 1.5
 _STEP = 0.006  # offset between methods of equal size, as a share of the axis, to separate bars
 
 
 def size_svg(comparison: Comparison, metric: Metric, size: Size) -> str:
     """A plot of a metric over a size; bars show the range over seeds."""
-    num_methods = len(comparison.curves)
-    figure, axes = figure_and_axes(WIDTH, 3.2 + 0.2 * (num_methods // _LEGEND_COLUMNS + 1))
     sizes = [getattr(point, size) for curve in comparison.curves.values() for point in curve]
-    step = _STEP * math.log(max(sizes) / min(sizes)) if sizes else 0.0
+    most = max(sizes, default=10)
+    low, high = float(min(sizes, default=1)), float(most)
+    if low * _LEAST_SPAN > high:  # one budget: room for a line of full tables, and side by side
+        low, high = high / _LEAST_SPAN, high * _LEAST_SPAN
+    unit, x_label = _axis(size, most)
+    step = _STEP * math.log(high / low)
+    series = []
     for i, (method, curve) in enumerate(comparison.curves.items()):
-        shift = math.exp(step * (i - (num_methods - 1) / 2))
-        points = [(getattr(point, size) * shift, _metric_of(point, metric)) for point in curve]
-        _draw_curve(axes, points, method, i)
+        shift = math.exp(step * (i - (len(comparison.curves) - 1) / 2)) / unit
+        drawn = [(getattr(point, size) * shift, _metric_of(point, metric)) for point in curve]
+        known = [(x, spread) for x, spread in drawn if spread is not None]
+        means = [(x, spread.mean) for x, spread in known]
+        ranges = [(spread.low, spread.high) for _, spread in known]
+        series.append(Series(means, series_color(i), method, markers=True, ranges=ranges))
     full = None if comparison.full is None else _metric_of(comparison.full, metric)
     if full is not None:
-        axes.axhline(full.mean, color=MARK, lw=1.2, label="full tables")
-        axes.axhspan(full.low, full.high, color=MARK, alpha=0.12, lw=0)
-    name = "loss" if metric == "loss" else comparison.metric
-    if name in comparison.bayes:
-        draw_best_reachable(axes, comparison.bayes[name])
-    _scale(axes, size)
-    axes.set_xlabel(_LABELS[size])
-    axes.set_ylabel(f"test {comparison.labels[0 if metric == 'loss' else 1]}")
-    legend_below(figure, axes, _LEGEND_COLUMNS)
-    return svg_of(figure)
-
-
-def _draw_curve(
-    axes: Axes, points: Sequence[tuple[float, Spread | None]], method: str, number: int
-) -> None:
-    drawn = [(x, spread) for x, spread in points if spread is not None]
-    if not drawn:
-        return
-    below = [spread.mean - spread.low for _, spread in drawn]
-    above = [spread.high - spread.mean for _, spread in drawn]
-    axes.errorbar(
-        [x for x, _ in drawn],
-        [spread.mean for _, spread in drawn],
-        yerr=[below, above],
-        color=series_color(number),
-        marker=_MARKERS[number % len(_MARKERS)],
-        ms=4,
-        lw=1.4,
-        elinewidth=0.9,
-        capsize=2.5,
-        label=method,
-    )
+        ends = (low / unit, high / unit)
+        series.append(Series([(x, full.mean) for x in ends], MARK, "full tables"))
+        for edge in {full.low, full.high} - {full.mean}:
+            series.append(Series([(x, edge) for x in ends], MARK, dashed=True, thin=True))
+    best = comparison.bayes.get("loss" if metric == "loss" else comparison.metric)
+    level = None if best is None else (best, BAYES, f"best reachable (Bayes) {best:.4f}")
+    y_label = f"test {comparison.labels[0 if metric == 'loss' else 1]}"
+    is_log = any(each.points for each in series)
+    return draw(Plot(series, x_label, y_label, level=level, log_x=is_log))
 
 
 def _metric_of(point: Point, metric: Metric) -> Spread | None:
     return point.loss if metric == "loss" else point.quality
 
 
-def _scale(axes: Axes, size: Size) -> None:
-    """Make the axis logarithmic, with readable tick labels."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
-
-    axes.set_xscale("log")
-    low, high = axes.get_xlim()
-    subs = (1.0,) if high / low > 300 else (1.0, 3.0) if high / low > 30 else (1.0, 2.0, 5.0)
-    axes.xaxis.set_major_locator(LogLocator(subs=subs, numticks=12))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    write = format_bytes if size == "total_bytes" else format_count
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: write(value).replace(".0", "")))
+def _axis(size: Size, largest: int) -> tuple[float, str]:
+    """What sizes are divided by on the axis, and its name."""
+    if size == "params":
+        unit, name = size_unit(largest, ("", "thousand ", "million ", "billion "))
+        return unit, f"{name}parameters of all tables"
+    unit, name = size_unit(largest, ("bytes", "kB", "MB", "GB"))
+    return unit, f"{name} of all tables, index maps included"

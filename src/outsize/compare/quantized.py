@@ -33,7 +33,7 @@ def quantized_result(cell: Cell, trained: RunResult) -> dict[str, Any]:
     """
     assert cell.budget is not None
     task = ClickTask(cell.config)
-    best = load_click_model(RunFolder(cell.folder)).model
+    best, _, _ = load_click_model(RunFolder(cell.folder), cell.config)
     task.model.load_state_dict(best.state_dict())
     _quantize(task, _budget(cell), cell.seed)
     validation, test = _measured(cell, task)

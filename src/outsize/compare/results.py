@@ -124,7 +124,8 @@ class Comparison:
     @property
     def labels(self) -> tuple[str, str]:
         """Display names of the loss and of the quality metric."""
-        return "BCE" if self.metric == "auc" else "loss", label_of(self.metric)
+        run = self.grid.run
+        return "BCE" if run.task == "click" else run.loss_label, label_of(self.metric)
 
     def unfinished(self, method: str, budget: int | None) -> Outcome | None:
         """The first cell of a method and budget that did not finish."""

@@ -14,7 +14,6 @@ from typing import Any
 
 from rich.console import Console
 
-from outsize.contracts.messages import BYTE_KINDS
 from outsize.demo.shown import (
     introduce,
     links_to,
@@ -25,9 +24,9 @@ from outsize.demo.shown import (
 )
 from outsize.errors import LostRanksError
 from outsize.files import write_text_atomically
+from outsize.reporting.bars import bars
 from outsize.reporting.colors import SENT
-from outsize.reporting.page import card, figure_and_axes, html_table, page, svg_of
-from outsize.reporting.plots import WIDTH, legend_below
+from outsize.reporting.page import card, html_table, page
 from outsize.reporting.progress import ProgressBar
 from outsize.reporting.quantities import format_bytes
 from outsize.training import load_config
@@ -155,10 +154,11 @@ def _page(
         for mode, sent, fewer, *_ in rows
         if sent
     )
+    drawn = bars({name: run["sent_bytes"] for name, run in found.items()}, SENT)
     return page(
         "Sharded rows with bounded-staleness caches",
         f'<div class="cards">{cards}{time_card}</div>\n'
-        f"<section><h2>What two processes sent each other</h2>{_sent_svg(found)}</section><br>\n"
+        f"<section><h2>What two processes sent each other</h2>{drawn}</section><br>\n"
         f"<section><h2>What it cost</h2>{html_table(_COLUMNS, rows)}\n"
         "<p>Hit rate: rows of the other process that were read from a copy, at the end of the run. "
         "Largest lag: how many updates of the other process a copy had missed when it was read, "
@@ -166,20 +166,6 @@ def _page(
         "machine.</p></section><br>\n"
         f"<section><h2>Every run</h2>{links_to(found)}</section>\n",
     )
-
-
-def _sent_svg(found: Mapping[str, Mapping[str, Any]]) -> str:
-    """Bytes by run and kind, as bars."""
-    figure, axes = figure_and_axes(WIDTH, 2.0)
-    names = list(found)[::-1]
-    left = [0.0] * len(names)
-    for kind in BYTE_KINDS:
-        sizes = [found[name]["sent_bytes"][kind] / 1e6 for name in names]
-        axes.barh(names, sizes, left=left, color=SENT[kind], label=kind)
-        left = [a + b for a, b in zip(left, sizes, strict=True)]
-    axes.set_xlabel("MB")
-    legend_below(figure, axes, 4)
-    return svg_of(figure)
 
 
 @contextlib.contextmanager

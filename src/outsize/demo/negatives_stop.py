@@ -22,8 +22,8 @@ from outsize.demo.shown import (
 from outsize.files import write_text_atomically
 from outsize.negatives import ExactConfig, InBatchConfig, NegativesConfig
 from outsize.reporting.colors import series_color
-from outsize.reporting.page import card, figure_and_axes, html_table, page, svg_of
-from outsize.reporting.plots import HEIGHT, WIDTH, draw_series, legend_below
+from outsize.reporting.line_plot import Plot, Series, draw
+from outsize.reporting.page import card, html_table, page
 from outsize.training import RunConfig, load_config, train
 from outsize.training.run_folder import RunFolder
 
@@ -123,10 +123,8 @@ def _page(
 
 
 def _curves_svg(found: Mapping[str, Mapping[str, Any]]) -> str:
-    figure, axes = figure_and_axes(WIDTH, HEIGHT)
-    for number, (name, run) in enumerate(found.items()):
-        draw_series(axes, run["curve"], color=series_color(number), label=name, marker="o")
-    axes.set_xlabel("steps")
-    axes.set_ylabel("recall@20, validation")
-    legend_below(figure, axes, 4)
-    return svg_of(figure)
+    series = [
+        Series(run["curve"], series_color(number), name, markers=True)
+        for number, (name, run) in enumerate(found.items())
+    ]
+    return draw(Plot(series, "steps", "recall@20, validation"))

@@ -7,16 +7,17 @@ milliseconds, where a plotting library takes a good part of a second.
 from __future__ import annotations
 
 import html
-import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from outsize.reporting.colors import FAINT, MARK
 from outsize.reporting.quantities import time_unit
+from outsize.reporting.scales import Scale, padded, ticks
 
 Points = Sequence[tuple[float, float]]
 _WIDTH, _HEIGHT = 400, 250  # of the plot, in units that are pixels on a phone
+_LETTER = 6.4  # width of a digit
 _MAX_MARKERS, _MAX_POINTS, _MAX_MARKS = 40, 1500, 30
 
 
@@ -99,44 +100,7 @@ def draw(plot: Plot) -> str:
     )
 
 
-def ticks(low: float, high: float, count: int = 6) -> list[float]:
-    """About `count` round numbers from `low` to `high`."""
-    span = high - low
-    if not (span > 0 and math.isfinite(span)):
-        return [low]
-    size = 10.0 ** math.floor(math.log10(span / count))
-    step = next(f * size for f in (1, 2, 2.5, 5, 10) if span / (f * size) <= count + 0.5)
-    first = math.ceil(low / step - 1e-9)
-    last = math.floor(high / step + 1e-9)
-    return [round(i * step, 12) if step > 1e-9 else i * step for i in range(first, last + 1)]
-
-
-def log_ticks(low: float, high: float) -> list[float]:
-    """Powers of ten from `low` to `high`, with 2 and 5 between them where there is room."""
-    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    factors: tuple[int, ...] = (1,) if high > 1000 * low else (1, 2, 5)
-    found = [f * 10.0**d for d in decades for f in factors]
-    return [value for value in found if low <= value * (1 + 1e-9) and value <= high * (1 + 1e-9)]
-
-
-class _Scale:
-    """Maps values to places between two pixels."""
-
-    def __init__(
-        self, low: float, high: float, low_px: float, high_px: float, log: bool = False
-    ) -> None:
-        self.low, self.high, self.low_px, self.high_px, self.log = low, high, low_px, high_px, log
-
-    def __call__(self, value: float) -> float:
-        value, low, high = ((math.log(v) if self.log else v) for v in (value, self.low, self.high))
-        share = (value - low) / (high - low)
-        return round(self.low_px + share * (self.high_px - self.low_px), 1)
-
-    def ticks(self, count: int = 6) -> list[float]:
-        return log_ticks(self.low, self.high) if self.log else ticks(self.low, self.high, count)
-
-
-def _scales(plot: Plot, level_is_drawn: bool) -> tuple[_Scale, _Scale]:
+def _scales(plot: Plot, level_is_drawn: bool) -> tuple[Scale, Scale]:
     xs = [x for series in plot.series for x, _ in series.points]
     xs += [x for x in (*plot.marks, plot.best) if x is not None]
     ys = [y for series in plot.series for _, y in series.points]
@@ -146,27 +110,22 @@ def _scales(plot: Plot, level_is_drawn: bool) -> tuple[_Scale, _Scale]:
     if plot.from_zero:
         ys.append(0.0)
     top, bottom = (36 if len(plot.clock) > 1 else 8), _HEIGHT - 34
-    y_scale = _Scale(*_padded(ys, plot.log_y, plot.from_zero), bottom, top, plot.log_y)
+    y_scale = Scale(*padded(ys, plot.log_y, plot.from_zero), bottom, top, plot.log_y)
     left, right = _room_for(y_scale.ticks()), 10.0
     if plot.right is not None:
         right = _room_for(ticks(y_scale.low * plot.right[0], y_scale.high * plot.right[0]))
-    x_range = _padded(xs, plot.log_x)
-    return _Scale(*x_range, left, _WIDTH - right, plot.log_x), y_scale
+    x_range = padded(xs, plot.log_x)
+    return Scale(*x_range, left, _WIDTH - right, plot.log_x), y_scale
 
 
 def _room_for(values: Sequence[float]) -> float:
     """The width of an axis with these numbers and its name."""
-    return 24 + 6.4 * max((len(_number(value)) for value in values), default=1)
+    return 24 + _LETTER * max((len(_number(value)) for value in values), default=1)
 
 
-def _padded(values: Sequence[float], log: bool, from_zero: bool = False) -> tuple[float, float]:
-    """The range of values with some room at both ends."""
-    low, high = min(values, default=0.0), max(values, default=1.0)
-    if log:
-        room = max((high / low) ** 0.05, 1.05)
-        return low / room, high * room
-    room = (high - low) * 0.05 or abs(high) * 0.05 or 0.5
-    return (0.0 if from_zero and low >= 0 else low - room), high + room
+def _kept_inside(place: float, text: str) -> float:
+    """The middle of a number, moved to the left where it would be cut at the right edge."""
+    return min(place, _WIDTH - 1 - _LETTER * len(text) / 2)
 
 
 def _level_is_near(plot: Plot) -> bool:
@@ -177,12 +136,12 @@ def _level_is_near(plot: Plot) -> bool:
     return min(ys) - span <= plot.level[0] <= max(ys) + span
 
 
-def _grid(plot: Plot, xs: _Scale, ys: _Scale) -> list[str]:
+def _grid(plot: Plot, xs: Scale, ys: Scale) -> list[str]:
     """Grid lines, numbers, names and the axes."""
     parts = []
     for x in xs.ticks():
         parts.append(_line((xs(x), ys.low_px), (xs(x), ys.high_px), "#e8edf2", 1))
-        parts.append(_text(xs(x), ys.low_px + 13, _number(x), "middle"))
+        parts.append(_text(_kept_inside(xs(x), _number(x)), ys.low_px + 13, _number(x), "middle"))
     for y in ys.ticks():
         parts.append(_line((xs.low_px, ys(y)), (xs.high_px, ys(y)), "#e8edf2", 1))
         parts.append(_text(xs.low_px - 5, ys(y) + 4, _number(y), "end"))
@@ -199,7 +158,7 @@ def _grid(plot: Plot, xs: _Scale, ys: _Scale) -> list[str]:
     return parts + _time_axis(plot.clock, xs, ys)
 
 
-def _time_axis(clock: Points, xs: _Scale, ys: _Scale) -> list[str]:
+def _time_axis(clock: Points, xs: Scale, ys: Scale) -> list[str]:
     if len(clock) < 2:
         return []
     steps, seconds = (list(values) for values in zip(*clock, strict=True))
@@ -210,7 +169,7 @@ def _time_axis(clock: Points, xs: _Scale, ys: _Scale) -> list[str]:
     for time in ticks(max(to_time(xs.low), 0.0) / size, to_time(xs.high) / size, 4):
         place = xs(to_step(time * size))
         parts.append(_line((place, top), (place, top - 4), "#64748b", 1))
-        parts.append(_text(place, top - 6, _number(time), "middle"))
+        parts.append(_text(_kept_inside(place, _number(time)), top - 6, _number(time), "middle"))
     middle = (xs.low_px + xs.high_px) / 2
     return [*parts, _text(middle, 11, f"{unit} of training", "middle")]
 
@@ -226,7 +185,7 @@ def line_through(xs: Sequence[float], ys: Sequence[float]) -> Callable[[float], 
     return value
 
 
-def _marks(plot: Plot, xs: _Scale, ys: _Scale) -> list[str]:
+def _marks(plot: Plot, xs: Scale, ys: Scale) -> list[str]:
     parts = [
         _line((xs(x), ys.low_px), (xs(x), ys.high_px), FAINT, 2) for x in _shown_marks(plot.marks)
     ]
@@ -242,7 +201,7 @@ def _shown_marks(marks: Sequence[float]) -> Sequence[float]:
     return marks[every - 1 :: every]
 
 
-def _series(series: Series, xs: _Scale, ys: _Scale) -> list[str]:
+def _series(series: Series, xs: Scale, ys: Scale) -> list[str]:
     places = [(xs(x), ys(y)) for x, y in thinned(series.points)]
     parts = []
     for (x, _), (low, high) in zip(series.points, series.ranges, strict=False):
@@ -292,13 +251,16 @@ def _legend(plot: Plot, level_is_drawn: bool) -> list[str]:
         every = max(-(-len(plot.marks) // _MAX_MARKS), 1)
         label = plot.marks_label if every == 1 else f"{plot.marks_label}, every {every}th"
         found.append(_key(FAINT, "solid", label))
+    if any(series.ring is not None for series in plot.series):
+        found.append(_key(MARK, "ring", "best step"))
     if plot.best is not None:
         found.append(_key(MARK, "dotted", f"best step {plot.best:,}"))
     return found
 
 
 def _key(color: str, kind: str, label: str) -> str:
-    style = f"background:{color}" if kind == "dot" else f"border-top-color:{color}"
+    paint = {"dot": "background", "ring": "border-color"}.get(kind, "border-top-color")
+    style = f"{paint}:{color}"
     return f'<span><i class="{kind}" style="{style}"></i>{html.escape(label)}</span>'
 
 
@@ -316,7 +278,7 @@ def _text(x: float, y: float, text: str, anchor: str) -> str:
     return f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}">{html.escape(text)}</text>'
 
 
-def _upright(x: float, ys: _Scale, text: str) -> str:
+def _upright(x: float, ys: Scale, text: str) -> str:
     y = (ys.low_px + ys.high_px) / 2
     return (
         f'<text x="{x}" y="{y:g}" text-anchor="middle" transform="rotate(-90 {x} {y:g})">'

@@ -1,4 +1,4 @@
-"""Building blocks of HTML pages: style, cards, tables and figures.
+"""Building blocks of HTML pages: style, cards and tables.
 
 Figures are inline SVG, so a page is one self-contained file.
 """
@@ -6,14 +6,8 @@ Figures are inline SVG, so a page is one self-contained file.
 from __future__ import annotations
 
 import html
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from string import Template
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 
 def page(title: str, body: str) -> str:
@@ -45,30 +39,6 @@ def html_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return f"<table><tr>{head}</tr>{body}</table>"
 
 
-def figure_and_axes(width: float, height: float) -> tuple[Figure, Axes]:
-    """An empty figure in the style of the pages; width and height in inches."""
-    from matplotlib import rc_context  # matplotlib is slow to import
-    from matplotlib.figure import Figure as NewFigure
-
-    with rc_context({"font.size": 9, "xtick.labelsize": 8, "ytick.labelsize": 8}):
-        figure = NewFigure(figsize=(width, height), layout="constrained")
-        axes = figure.add_subplot()
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.25)
-    return figure, axes
-
-
-def svg_of(figure: Figure) -> str:
-    """A figure as an SVG element."""
-    from matplotlib import rc_context
-
-    text = io.StringIO()
-    with rc_context({"svg.hashsalt": "outsize"}):  # the same figure is the same text
-        figure.savefig(text, format="svg", metadata={"Date": None})
-    svg = text.getvalue()
-    return svg[svg.index("<svg") :]
-
-
 _PAGE = Template("""<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
@@ -82,6 +52,8 @@ _PAGE = Template("""<!doctype html>
   .grid { grid-template-columns: repeat(auto-fit, minmax(min(100%, 480px), 1fr)); }
   .card, section { background: #fff; border: 1px solid #e2e8f0; border-radius: 8px;
                    padding: 1rem; overflow-x: auto; }
+  section { background: linear-gradient(to left, #fff 50%, #fff0) right / 3rem 100% no-repeat local,
+    linear-gradient(to left, #94a3b880, #94a3b800) right / .7rem 100% no-repeat scroll, #fff; }
   .card b { display: block; font-size: 1.25rem; white-space: nowrap; }
   .card span { color: #64748b; font-size: .85rem; }
   section svg { display: block; width: 100%; height: auto; max-width: 760px; margin: 0 auto; }
@@ -96,11 +68,14 @@ _PAGE = Template("""<!doctype html>
   .bars div { display: flex; height: .9rem; } .bars i { display: block; }
   .legend .dotted { border-top-style: dotted; }
   .legend .dot { width: 9px; height: 9px; border: 0; border-radius: 50%; }
+  .legend .ring { width: 9px; height: 9px; border: 1px solid; border-radius: 50%; }
   table { border-collapse: collapse; font-size: .85rem; width: 100%; }
   th, td { text-align: left; padding: .2rem .6rem .2rem 0; border-bottom: 1px solid #eef2f6; }
-  th { color: #64748b; font-weight: 600; } pre { font-size: .82rem; margin: 0; }
+  th { color: #64748b; font-weight: 600; } small { overflow-wrap: anywhere; }
+  pre { font-size: .82rem; margin: 0; }
   @media (max-width: 500px) { body { margin: 1rem auto; padding: 0 .5rem; }
-    .card, section { padding: .6rem; } .cards { gap: .5rem; } }
+    .card, section { padding: .6rem; } .cards { gap: .5rem; }
+    table { font-size: .78rem; } th, td { padding-right: .35rem; } }
 </style></head><body>
 <h1>$title</h1>
 $body</body></html>

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -69,6 +71,20 @@ class ProgressBar:
     def say(self, text: str) -> None:
         """Print a line above the bar."""
         print_line(self._console, text)
+
+
+@contextmanager
+def counting(name: str, total: int, *, quiet: bool = False) -> Iterator[Callable[[int], None]]:
+    """A bar on standard error, as a function of what was done since the last call."""
+    done = 0
+    with ProgressBar(name, total, 0, Console(stderr=True, quiet=quiet)) as bar:
+
+        def advance(count: int) -> None:
+            nonlocal done
+            done += count
+            bar.advance(done)
+
+        yield advance
 
 
 def print_line(console: Console, text: str) -> None:

@@ -1,8 +1,10 @@
-"""Sizes and counts as people read them."""
+"""Sizes and counts, formatted for people."""
 
 from __future__ import annotations
 
-_UNITS = ("B", "kB", "MB", "GB", "TB")
+from collections.abc import Sequence
+
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 _TIMES = ((3.0 * 3600, 3600.0, "hours"), (3.0 * 60, 60.0, "minutes"), (0.0, 1.0, "seconds"))
 
 
@@ -15,17 +17,16 @@ def format_bytes(size: float) -> str:
     return f"{size:.1f} {_UNITS[-1]}"
 
 
-def format_count(count: float) -> str:
-    """A formatted count: 23.4 k, 1.5 M."""
-    for unit in ("", " k", " M"):
-        if count < 1000:
-            return f"{count:.1f}{unit}"
-        count /= 1000
-    return f"{count:.1f} G"
+def size_unit(largest: float, names: Sequence[str]) -> tuple[float, str]:
+    """The unit to show sizes in, a power of 1,000: its size, and its name of those given."""
+    power = max((n for n in range(len(names)) if largest >= 1000**n), default=0)
+    return 1000.0**power, names[power]
 
 
 def format_seconds(seconds: float) -> str:
-    """A formatted duration: 3.2 s, 4 min 10 s, 2 h 5 min."""
+    """A formatted duration: 0.034 s, 3.2 s, 4 min 10 s, 2 h 5 min."""
+    if 0 < seconds < 0.1:
+        return f"{seconds:.2g} s"
     if seconds < 10:
         return f"{seconds:.1f} s"
     whole = round(seconds)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 _LABELS = {
-    "loss": "log loss", "auc": "AUC", "micro_f1": "micro-F1", "macro_f1": "macro-F1",
+    "auc": "AUC", "accuracy": "accuracy", "micro_f1": "micro-F1", "macro_f1": "macro-F1",
 }  # fmt: skip
 _QUALITY = ("auc", "accuracy", "micro_f1", "macro_f1")
 _RANKING = {"recall": "recall", "ndcg": "NDCG", "mrr": "MRR", "hit": "hit rate", "map": "MAP"}
@@ -25,8 +25,15 @@ Metrics = dict[str, float | None]
 """Metrics of a split by name; `None` if a metric is undefined for its examples."""
 
 
-def label_of(name: str) -> str:
-    """The display name of a metric: "NDCG@10"."""
+def label_of(name: str, loss: str = "loss") -> str:
+    """The display name of a metric: "NDCG@10".
+
+    Args:
+        name: The metric's name in the log.
+        loss: What "loss" is called: see `RunConfig.loss_label`.
+    """
+    if name == "loss":
+        return loss
     kind, sign, cut = name.partition("@")
     return f"{_RANKING.get(kind, kind)}@{cut}" if sign else _LABELS.get(name, name)
 
@@ -51,6 +58,11 @@ def in_words(metrics: Mapping[str, Any]) -> str:
     """The most important metrics as one line."""
     shown = ["loss", "bayes_loss", *quality_names(metrics), "calibration"]
     return "  ".join(f"{name} {number_of(metrics[name])}" for name in shown if name in metrics)
+
+
+def capitalized(label: str) -> str:
+    """A label as a title, with its other letters as they are."""
+    return label[:1].upper() + label[1:]
 
 
 def number_of(value: float | None, form: str = ".5f") -> str:

@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from outsize.checkpoint import WriteFiles, read_manifest, read_verified, require_whole
 from outsize.contracts.messages import BYTE_KINDS
 from outsize.errors import DataError
 from outsize.files import append_line, reason_of, write_json, write_text_atomically
 from outsize.json_files import Absent, Each, OneOf, SchemaError, Whole, check, parse_json
+from outsize.verified_folders import WriteFiles, read_manifest, read_verified, require_whole
 
 _RECORD = "log.json"
 _FACTS = {"lines": Whole(), "bytes": Whole(), "sha256": str, "train_s": Absent(float)}

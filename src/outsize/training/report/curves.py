@@ -26,19 +26,32 @@ def curve_svg(lines: Sequence[Line], metric: str, label: str, log_scale: bool = 
         for split, color in SPLITS.items()
     ]
     values = [value for each in series for _, value in each.points]
-    bayes = [x[f"bayes_{metric}"] for x in lines if x.get(f"bayes_{metric}") is not None]
     return draw(
         Plot(
             series,
             "step",
             label,
-            level=(bayes[0], BAYES, f"best reachable (Bayes) {bayes[0]:.4f}") if bayes else None,
+            level=_best_reachable(history, metric),
             marks=history.epoch_ends,
             best=history.best_step,
             clock=history.clock,
             log_y=log_scale and bool(values) and max(values) > _LOG_RATIO * min(values) > 0,
         )
     )
+
+
+def _best_reachable(history: RunHistory, metric: str) -> tuple[float, str, str] | None:
+    """Bayes' value as a level: that of the test split, named if validation has another."""
+    found = {
+        split: points[-1][1]
+        for split in ("validation", "test")
+        if (points := history.points(f"bayes_{metric}", split))
+    }
+    if not found:
+        return None
+    split, value = list(found.items())[-1]
+    where = f", {split}" if len(set(found.values())) > 1 else ""
+    return value, BAYES, f"best reachable (Bayes{where}) {value:.4f}"
 
 
 def rates_svg(lines: Sequence[Line]) -> str:

@@ -13,7 +13,9 @@ from outsize.reporting.colors import SPLITS
 from outsize.reporting.page import card, facts_table, html_table, page
 from outsize.reporting.quantities import format_bytes, format_seconds
 from outsize.spec import MemoryUse
+from outsize.training.config import RunConfig
 from outsize.training.metric_names import (
+    capitalized,
     label_of,
     metrics_of,
     number_of,
@@ -28,12 +30,16 @@ from outsize.training.report.calibration_plot import (
 from outsize.training.report.curves import curve_svg, rates_svg
 from outsize.training.report.history import RunHistory
 from outsize.training.report.memory_plot import memory_svg
-from outsize.training.report.traffic_plot import traffic_svg
+from outsize.training.report.traffic_plot import counted_lines, per_step_lines, traffic_svg
 from outsize.training.row_counts import sent_bytes
 from outsize.training.run_folder import RunFolder
 from outsize.training.strict_toml import encode, to_toml
 
 _SPEEDS = {"examples_per_s": "examples per second", "gradient_norm": "gradient norm"}
+_TWO_LOSSES = (
+    "In training, a query is scored against the negatives of its step; in validation and test, "
+    "against all items."
+)
 
 
 def write_report(folder: RunFolder) -> None:
@@ -50,11 +56,12 @@ def run_page(folder: RunFolder) -> str:
     history, config = history_of(folder), folder.config()
     summary = folder.summary() or {}
     memory = memory_of(summary)
+    headline = _headline(history, summary, config.loss_label)
     body = _BODY.substitute(
         note=_unfinished_note(history, summary),
-        cards="".join(card(name, value) for name, value in _headline(history, summary).items()),
-        curves=_quality_section(history) + _calibration_section(history),
-        training=_training_section(history),
+        cards="".join(card(name, value) for name, value in headline.items()),
+        curves=_quality_section(history, config) + _calibration_section(history),
+        training=_training_section(history, config),
         memory=memory_svg(memory) if memory else "<p>Written when the run has ended.</p>",
         rows=_rows_section(history),
         evaluations=_table(
@@ -107,12 +114,12 @@ def _unfinished_note(history: RunHistory, summary: Mapping[str, Any]) -> str:
     )
 
 
-def _headline(history: RunHistory, summary: Mapping[str, Any]) -> dict[str, str]:
+def _headline(history: RunHistory, summary: Mapping[str, Any], loss_label: str) -> dict[str, str]:
     facts = {}
     if tests := history.of("test"):
         test = metrics_of(tests[-1])
         for name in ("loss", *quality_names(test)):
-            facts[f"test {label_of(name)}"] = number_of(test.get(name))
+            facts[f"test {label_of(name, loss_label)}"] = number_of(test.get(name))
         loss, bayes = test.get("loss"), test.get("bayes_loss")
         if loss is not None and bayes is not None:
             facts["above Bayes"] = f"{loss - bayes:+.5f}"
@@ -131,13 +138,17 @@ def _headline(history: RunHistory, summary: Mapping[str, Any]) -> dict[str, str]
     return facts
 
 
-def _quality_section(history: RunHistory) -> str:
+def _quality_section(history: RunHistory, config: RunConfig) -> str:
     """Curves of the loss and of each quality metric."""
     evaluated = dict.fromkeys(n for x in history.lines if x["split"] != "train" for n in x)
-    return "".join(
-        _figure(label_of(name), curve_svg(history.lines, name, label_of(name)))
-        for name in ("loss", *quality_names(evaluated))
-    )
+    figures = []
+    for name in ("loss", *quality_names(evaluated)):
+        label = label_of(name, config.loss_label)
+        drawn = curve_svg(history.lines, name, label)
+        if name == "loss" and config.negatives is not None:
+            drawn += f"<p>{_TWO_LOSSES}</p>"
+        figures.append(_figure(capitalized(label), drawn))
+    return "".join(figures)
 
 
 def _calibration_section(history: RunHistory) -> str:
@@ -149,9 +160,14 @@ def _calibration_section(history: RunHistory) -> str:
     return _figure("Calibration", f"{calibration_svg(found, SPLITS)}<p>{html.escape(note)}</p>")
 
 
-def _training_section(history: RunHistory) -> str:
+def _training_section(history: RunHistory, config: RunConfig) -> str:
     """Learning rate, throughput, gradient norm, and the metrics of this task only."""
     trained = history.of("train")
+    if not trained:
+        return (
+            "<h2>Training</h2><p>There is no training line in the log, as one is written every "
+            f"{config.train.log_every:,} steps. Lower train.log_every for a run this short.</p>"
+        )
     steady: dict[str, str] = {}
     figures: list[str] = []
     if history.points("learning_rate", "train"):
@@ -160,7 +176,7 @@ def _training_section(history: RunHistory) -> str:
         if history.points(name, "train"):
             is_norm = name == "gradient_norm"
             drawn = curve_svg(history.lines, name, label, log_scale=is_norm)
-            figures.append(_figure(label[0].upper() + label[1:], drawn))
+            figures.append(_figure(capitalized(label), drawn))
     for name in own_names(trained):
         values = {line[name] for line in trained if line.get(name) is not None}
         if len(values) == 1 and len(trained) > 1:
@@ -183,19 +199,21 @@ def _reclusterings(history: RunHistory) -> str:
 
 def _rows_section(history: RunHistory) -> str:
     """What reading rows of other ranks cost, if there are any."""
-    counted = [line for line in history.of("train") if "sent_rows" in line]
+    counted = counted_lines(history)
     if not counted:
         return ""
     total = sent_bytes(history.lines)
     lags = [line["largest_lag"] for line in counted if line.get("largest_lag") is not None]
     facts = {f"{kind} sent": format_bytes(size) for kind, size in total.items()}
     facts["all sent"] = format_bytes(sum(total.values()))
-    facts["hit rate, at the end"] = f"{counted[-1]['hit_rate']:.3f}"
+    facts["hit rate, at the end"] = f"{per_step_lines(history)[-1]['hit_rate']:.3f}"
     facts["evictions"] = f"{sum(line['evictions'] for line in counted):,}"
     facts["largest lag of a copy that was read"] = f"{max(lags):,}" if lags else "not asked"
+    last = counted[-1]["step"]
+    span = "the whole run" if last == history.last_step else f"steps 1 to {last:,}"
     return (
-        f'<div class="grid">{_figure("Rows between ranks", traffic_svg(counted))}'
-        f"{_figure('Over the whole run', facts_table(facts))}</div>"
+        f'<div class="grid">{_figure("Rows between ranks", traffic_svg(history))}'
+        f"{_figure(f'Over {span}', facts_table(facts))}</div>"
     )
 
 

@@ -4,42 +4,59 @@ from __future__ import annotations
 
 from outsize.contracts.messages import BYTE_KINDS
 from outsize.reporting.colors import HIT_RATE, SENT
-from outsize.reporting.page import figure_and_axes, svg_of
-from outsize.reporting.plots import HEIGHT, WIDTH, draw_series, legend_below
-from outsize.training.report.history import Line
+from outsize.reporting.line_plot import Plot, Series, draw
+from outsize.reporting.quantities import size_unit
+from outsize.training.report.history import Line, RunHistory
 
 
-def traffic_svg(lines: list[Line]) -> str:
+def traffic_svg(history: RunHistory) -> str:
     """Bytes per step sent between ranks, by kind, and the hit rate of the cache, over steps.
 
     Args:
-        lines: Training lines that count what was sent.
+        history: The log, with lines that count what was sent.
     """
+    lines = per_step_lines(history)
     steps = [line["step"] for line in lines]
     lengths = [max(now - before, 1) for before, now in zip([0, *steps], steps, strict=False)]
-    figure, axes = figure_and_axes(WIDTH, HEIGHT)
-    sent = [
-        [line[f"sent_{kind}"] / n / 1e6 for line, n in zip(lines, lengths, strict=True)]
+    sizes = {
+        kind: [line[f"sent_{kind}"] / n for line, n in zip(lines, lengths, strict=True)]
         for kind in BYTE_KINDS
+    }
+    size, unit = size_unit(max(map(max, sizes.values())), ("bytes", "kB", "MB", "GB"))
+    series = [
+        Series(
+            [(step, number / size) for step, number in zip(steps, numbers, strict=True)],
+            SENT[kind],
+            kind,
+        )
+        for kind, numbers in sizes.items()
     ]
-    colors = [SENT[kind] for kind in BYTE_KINDS]
-    if len(steps) > 1:
-        axes.stackplot(steps, sent, labels=BYTE_KINDS, colors=colors, alpha=0.85, lw=0)
-    else:
-        below = 0.0
-        for kind, values, color in zip(BYTE_KINDS, sent, colors, strict=True):
-            axes.bar([f"step {steps[0]:,}"], values, bottom=below, color=color, label=kind)
-            below += values[0]
-    axes.set_xlabel("step")
-    axes.set_ylabel("MB per step, all ranks")
-    if len(steps) == 1 or not any(line["hit_rate"] for line in lines):
-        legend_below(figure, axes, 4)
-        return svg_of(figure)
-    right = axes.twinx()
-    points = [(line["step"], line["hit_rate"]) for line in lines]
-    draw_series(right, points, color=HIT_RATE, label="hit rate (right axis)")
-    right.set_ylim(0, 1)
-    right.set_ylabel("hit rate", fontsize=9)
-    right.tick_params(labelsize=8)
-    legend_below(figure, axes, 4, right)
-    return svg_of(figure)
+    right = None
+    if any(line["hit_rate"] for line in lines):
+        most = max(value for each in series for _, value in each.points) or 1.0
+        rates = [(line["step"], line["hit_rate"] * most) for line in lines]
+        series.append(Series(rates, HIT_RATE, "hit rate (right axis)", dashed=True))
+        right = (1 / most, "hit rate")
+    return draw(
+        Plot(
+            series,
+            "step",
+            f"{unit} per step, all ranks",
+            marks=history.epoch_ends,
+            best=history.best_step,
+            clock=history.clock,
+            right=right,
+            from_zero=True,
+        )
+    )
+
+
+def counted_lines(history: RunHistory) -> list[Line]:
+    """The lines that count what was sent between ranks: of training, and of what followed it."""
+    return [line for line in history.lines if "sent_rows" in line]
+
+
+def per_step_lines(history: RunHistory) -> list[Line]:
+    """Those of them that are of steps; the last pushes of a run are in a line of their own."""
+    counted = counted_lines(history)
+    return [line for line in counted if line["split"] == "train"] or counted

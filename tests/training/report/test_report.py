@@ -24,7 +24,7 @@ from outsize.training.report import (
 )
 from outsize.training.run_folder import RunFolder
 from outsize.training.run_log import read_log_record
-from outsize.training.strict_toml import decode
+from outsize.training.strict_toml import decode, override
 from outsize.training.tasks import ClickTask
 
 SMALL = {
@@ -74,13 +74,66 @@ def test_the_report_is_one_file_with_nothing_to_download(page):
 
 def test_the_report_shows_how_training_went(run, page):
     titles = page.words
-    for title in ("log loss", "AUC", "Calibration", "Learning rate", "Examples per second",
+    for title in ("Log loss", "AUC", "Calibration", "Learning rate", "Examples per second",
                   "Gradient norm", "Embedding memory by table"):  # fmt: skip
         assert title in titles
     drawn = run.report_file.read_text()
     for label in ("seconds of training", "best step 6", "end of an epoch", "calibrated",
                   "embeddings", "parameters"):  # fmt: skip
         assert f">{label}<" in drawn
+
+
+def report_of(tree, folder):
+    outsize.train(decode(RunConfig, tree, "test"), folder, quiet=True)
+    return Page(RunFolder(folder).report_file.read_text())
+
+
+TOWERS = {
+    "data": {"kind": "synthetic-interactions", "num_queries": 60, "num_items": 40,
+             "items_per_query": 8},
+    "model": {"kind": "two-tower"},
+}  # fmt: skip
+GRAPH = {
+    "data": {"kind": "synthetic-graph", "num_nodes": 80, "num_classes": 4, "mean_degree": 6},
+    "model": {"kind": "graphsage", "hidden": 4},
+    "graph": {"fan_out": [2, 2]},
+}
+LINKS = {
+    **GRAPH,
+    "data": {
+        "kind": "synthetic-graph",
+        "num_nodes": 80,
+        "num_classes": 4,
+        "mean_degree": 6,
+        "links": {"validation": 0.1, "test": 0.1},
+    },
+    "graph": {"predict": "links", "fan_out": [2, 2]},
+    "negatives": {"kind": "in-batch"},
+}
+
+
+@pytest.mark.parametrize(
+    ("tree", "loss", "note"),
+    [
+        (TOWERS, "softmax loss", True),
+        (LINKS, "softmax loss", True),
+        (GRAPH, "cross-entropy", False),
+    ],
+)
+def test_the_loss_is_called_by_what_it_is(tree, loss, note, tmp_path):
+    page = report_of(
+        {**tree, "embeddings": {"dim": 4}, "train": {"epochs": 1, "log_every": 1}}, tmp_path / "run"
+    )
+    assert f"test {loss}" in page.words  # in the headline
+    assert loss in page.words  # on the axis
+    assert loss[0].upper() + loss[1:] in page.words  # over the plot
+    assert not [words for words in page.words if "log loss" in words.lower()]
+    assert ("against all items" in " ".join(page.words)) == note
+
+
+def test_a_run_too_short_for_a_training_line_says_so(tmp_path):
+    page = report_of(override(SMALL, ["train.log_every=1000"]), tmp_path / "run")
+    assert "one is written every 1,000 steps" in " ".join(page.words)
 
 
 def test_a_report_can_be_made_again(copy):
@@ -199,6 +252,39 @@ def test_curves_draw_each_split_and_the_best_reachable_value():
     assert ET.fromstring(curve_svg(lines, "auc", "AUC")) is not None
 
 
+def test_the_best_reachable_value_is_that_of_the_test_split():
+    lines = [
+        {"step": 2, "split": "validation", "loss": 0.6, "bayes_loss": 0.4},
+        {"step": 2, "split": "test", "loss": 0.6, "bayes_loss": 0.5},
+    ]
+    assert "best reachable (Bayes, test) 0.5000" in curve_svg(lines, "loss", "log loss")
+    alike = [{**line, "bayes_loss": 0.5} for line in lines]
+    assert "best reachable (Bayes) 0.5000" in curve_svg(alike, "loss", "log loss")
+
+
+def test_the_traffic_covers_what_followed_the_last_training_line(tmp_path):
+    def counts(evictions, lag, rate):
+        sizes = {f"sent_{kind}": 1_000 for kind in ("ids", "clocks", "rows", "gradients")}
+        return {**sizes, "hit_rate": rate, "evictions": evictions, "largest_lag": lag}
+
+    def words(*lines):
+        folder = RunFolder(tmp_path)
+        folder.metrics_file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        return Page(run_page(folder)).words
+
+    RunFolder(tmp_path).begin(decode(RunConfig, SMALL, "test"))
+    trained = {"step": 10, "split": "train", "loss": 0.6, **counts(3, 1, 0.5)}
+    validated = {"step": 12, "split": "validation", "loss": 0.6}
+    rest = {"step": 12, "split": "rows", **counts(4, 2, 0.9)}
+    assert "Over steps 1 to 10" in words(trained, validated)
+    whole = words(trained, validated, rest)
+    assert "Over the whole run" in whole
+    for name, value in {"all sent": "8.0 kB", "evictions": "7", "hit rate, at the end": "0.500",
+                        "largest lag of a copy that was read": "2"}.items():  # fmt: skip
+        assert whole[whole.index(name) + 1] == value
+    assert "Rows between ranks" in words(validated, rest), "too short for a training line"
+
+
 def test_many_tables_are_summed_up():
     use = MemoryUse(1, {"cpu": {"parameters": 4, "index": 0, "optimizer": 0, "cache": 0}})
     drawn = memory_svg({f"t{i}": use for i in range(100)})
@@ -215,7 +301,8 @@ def test_a_cache_is_a_bar_even_beside_many_larger_tables():
 
 
 @pytest.mark.parametrize(
-    ("size", "text"), [(0, "0 B"), (999, "999 B"), (23_400_000, "23.4 MB"), (2e15, "2000.0 TB")]
+    ("size", "text"),
+    [(0, "0 B"), (999, "999 B"), (23_400_000, "23.4 MB"), (2e15, "2.0 PB"), (2e21, "2000.0 EB")],
 )
 def test_sizes_are_for_people(size, text):
     assert format_bytes(size) == text
