@@ -18,11 +18,22 @@ def run_command(benchmark: Benchmark, words: Sequence[str] | None = None) -> Non
         benchmark: What to run.
         words: The words of the command line; by default those of this process.
     """
-    parser = argparse.ArgumentParser(prog=benchmark.command, description=benchmark.about)
-    parser.add_argument("--quick", action="store_true", help="small sizes, to try the command")
-    parser.add_argument("--out", type=Path, help="also write the results to this folder")
-    given = parser.parse_args(words)
+    given = benchmark_parser(benchmark).parse_args(words)
     measure(benchmark, given.out, quick=given.quick)
+
+
+def benchmark_parser(benchmark: Benchmark, *, has_quick: bool = True) -> argparse.ArgumentParser:
+    """The options that all benchmarks have.
+
+    Args:
+        benchmark: What the command runs.
+        has_quick: Whether it has small sizes to try it with.
+    """
+    parser = argparse.ArgumentParser(prog=benchmark.command, description=benchmark.about)
+    if has_quick:
+        parser.add_argument("--quick", action="store_true", help="small sizes, to try the command")
+    parser.add_argument("--out", type=Path, help="also write the results to this folder")
+    return parser
 
 
 def typed_command(module: str) -> str:

@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--subsample", type=int, default=16, help="every so-many-th row is used")
+    parser.add_argument("--subsample", type=int, default=16, help="every n-th row is used")
     arguments = parser.parse_args()
     rows = [row(arguments, data_set, name) for data_set in DATA_SETS for name in SETTINGS]
     facts = environment()

@@ -89,7 +89,8 @@ def _fits(
 
     fits = {"Outsize, torch": ours("torch", "cpu")}
     if torch.cuda.is_available():
-        fits["Outsize, GPU"] = ours("torch", "cuda")
+        fits["Outsize, torch on GPU"] = ours("torch", "cuda")
+        fits["Outsize, GPU"] = ours("auto", "cuda")
     if importlib.util.find_spec("numba"):
         fits["Outsize, numba"] = ours("numba", "cpu")
     if importlib.util.find_spec("faiss"):

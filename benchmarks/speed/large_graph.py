@@ -23,12 +23,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from benchmarks.runner import run_command
+from benchmarks.speed.power_law_graph import power_law_sources, power_law_starts
 from outsize.bench import Benchmark
-from outsize.bench.power_law_graph import power_law_sources, power_law_starts
 from outsize.collection import EmbeddingCollection
 from outsize.contracts.neighborhood import Neighborhood
 from outsize.data.graphs.graph import Graph, NodeType, Relation
 from outsize.data.graphs.sampling import NeighborSampler
+from outsize.data.prefetch import prefetch
 from outsize.kernels.neighbors.aggregate import aggregate
 from outsize.optimizers import RowAdagrad
 from outsize.spec import FeatureSpec, TableSpec
@@ -84,11 +85,16 @@ def measure_training(graph: Graph, num_steps: int, batch_size: int = _BATCH_SIZE
     row_bytes = sum(t.numel() * t.element_size() for t in store.buffers())
     labels = np.random.default_rng(1).integers(0, _CLASSES, num_nodes)
     sampler = NeighborSampler(graph, _FAN_OUT)
+
+    def sampled(batch: tuple[int, NDArray[np.int64]]) -> tuple[int, Neighborhood]:
+        number, seeds = batch
+        return number, sampler.sample(seeds, "node", number)
+
     batches = list(_batches(num_nodes, batch_size, _WARM_STEPS + num_steps))
     step_s, sample_s = [], []
     with peak_anonymous_memory() as peak:
         last = time.perf_counter()
-        for number, found in sampler.sample_ahead(iter(batches), "node"):
+        for number, found in prefetch(iter(batches), sampled):
             updates.zero_grad()
             rows.zero_grad()
             scores = model(embeddings({"node": found.nodes["node"]})["node"], found)
@@ -131,11 +137,11 @@ def table(results: dict[str, Any]) -> str:
         "|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for row in results["rows"]:
-        beside = row["peak_bytes"] - row["row_bytes"]
+        others = row["peak_bytes"] - row["row_bytes"]
         lines.append(
             f"| {row['num_edges']:,} | {row['num_nodes']:,} | {row['file_bytes'] / 1e6:,.0f} | "
             f"{row['row_bytes'] / 1e6:,.0f} | {row['peak_bytes'] / 1e6:,.0f} | "
-            f"{beside / 1e6:,.0f} | {row['edges_per_step']:,} | {row['step_ms']:.0f} | "
+            f"{others / 1e6:,.0f} | {row['edges_per_step']:,} | {row['step_ms']:.0f} | "
             f"{row['sample_ms']:.1f} |"
         )
     return "\n".join(lines) + "\n"

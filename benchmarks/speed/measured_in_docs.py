@@ -37,6 +37,8 @@ def with_numbers(page: str) -> str:
             _BEGIN,
             _rows(),
             "\n",
+            _rows_on_a_gpu(),
+            "\n",
             _compositional(),
             "\n",
             _cache(),
@@ -71,6 +73,30 @@ def _rows() -> str:
         f"\n\nWith two threads and with one, a fused step takes {times[0]} ms, a staged one "
         f"{times[1]} ms. With rows of 128, FBGEMM takes {wide['speedup_vs_fbgemm']:.2f} times as "
         "long as `fused`.\n"
+    )
+
+
+def _rows_on_a_gpu() -> str:
+    results = _results("rows", "gpu")
+    point = results["points"][0]
+    times = {name: timing["median_ms"] for name, timing in point["variants"].items()}
+    ids = point["batch_size"] * point["num_features"]
+    lines = [
+        f"Rows on a GPU: {point['num_rows']:,} rows of {point['dim']}, {ids / 1e6:.1f} million ids "
+        f"per step ({_source(results)}).\n",
+        "| ms per step | SGD | Adagrad |",
+        "|---|--:|--:|",
+    ]
+    for name, words in (
+        ("fused", "`fused`"),
+        ("staged", "`staged`"),
+        ("torch", "`nn.Embedding(sparse=True)` with torch's optimizer"),
+    ):
+        cells = [f"{times[f'{name}_{rule}']:.1f}" for rule in ("sgd", "adagrad")]
+        lines.append(f"| {words} | {' | '.join(cells)} |")
+    return "\n".join(lines) + (
+        f"\n\n`index_select` of those rows alone takes {times['gather']:.1f} ms, and a copy of as "
+        f"many bytes as the vectors have {times['copy']:.1f} ms. Our Adagrad is row-wise.\n"
     )
 
 
@@ -109,14 +135,15 @@ def _dlrm() -> str:
     )
 
 
-def _results(name: str) -> Mapping[str, Any]:
-    path = ROOT / "benchmarks" / "results" / f"{name}-cpu.json"
+def _results(name: str, device: str = "cpu") -> Mapping[str, Any]:
+    path = ROOT / "benchmarks" / "results" / f"{name}-{device}.json"
     return {**json.loads(path.read_text()), "page": path.with_suffix(".md").name}
 
 
 def _source(results: Mapping[str, Any]) -> str:
     facts = results["environment"]
-    return f"`{results['page']}`, {facts['cpu'].split(',')[0]}, {facts['measured_at'][:10]}"
+    machine = facts.get("gpu", facts["cpu"].split(",")[0])
+    return f"`{results['page']}`, {machine}, {facts['measured_at'][:10]}"
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Benchmarks by name: what is here, and where the others are."""
 
 import re
+from dataclasses import replace
 from importlib import import_module
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from outsize.bench import BENCHMARKS, run_benchmark
 from outsize.bench.calibrate import ABOUT
 from outsize.bench.registry import MOVED
-from outsize.bench.runner import write_results
+from outsize.bench.runner import Benchmark, measure, write_results
 from outsize.errors import ConfigError
 
 
@@ -34,3 +35,27 @@ def test_results_and_their_page_are_written_together(tmp_path):
         write_results(tmp_path / "speed", {"seconds": 2}, "no text: \ud800")
     found = {path.name: path.read_text() for path in tmp_path.iterdir()}
     assert found == {"speed.json": '{\n "seconds": 1\n}\n', "speed.md": "old"}
+
+
+def test_a_device_reaches_the_benchmark_that_can_choose_it(tmp_path):
+    def run(quick, say, device="cpu"):
+        return {"ran_on": device}
+
+    either = Benchmark("either", "outsize bench either", "", run, lambda results: "", run_on=run)
+    results = measure(either, tmp_path, quiet=True, device="cpu")
+    assert (results["ran_on"], results["command"]) == ("cpu", "outsize bench either --device cpu")
+    assert (tmp_path / "either-cpu.json").exists()
+
+
+def test_a_device_that_cannot_be_chosen_is_refused(monkeypatch):
+    fixed = Benchmark("fixed", "", "", lambda quick, say: {}, lambda results: "")
+    with pytest.raises(ConfigError, match="has no choice of device"):
+        measure(fixed, quiet=True, device="cpu")
+    either = replace(fixed, run_on=lambda quick, say, device: {})
+    with pytest.raises(ConfigError, match="must be cpu or cuda, but got 'tpu'"):
+        measure(either, quiet=True, device="tpu")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(ConfigError, match="no usable CUDA device"):
+        measure(either, quiet=True, device="cuda")
+    with pytest.raises(ConfigError, match="the whole machine"):
+        run_benchmark("calibrate", quiet=True, device="cpu")

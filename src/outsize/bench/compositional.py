@@ -1,7 +1,8 @@
 """Look-up and backward of compositional tables beside plain embeddings.
 
 The peers are `nn.Embedding` with sparse and with dense gradients. The optimizer is not measured: a
-compositional table has few parameters, and a plain embedding as many as it has ids.
+compositional table has few parameters, and a plain embedding as many as it has ids. On a GPU other
+sizes matter, see `compositional_cuda`.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from outsize.bench.compositional_cuda import DENSE, SPARSE, cuda_table, run_on_cuda
 from outsize.bench.runner import Benchmark
-from outsize.bench.timing import time_in_turns
-from outsize.data.zipf import Zipf
+from outsize.bench.timing import cell, time_in_turns
+from outsize.bench.workloads import scattered_ids
+from outsize.kernels.threads import torch_threads
 from outsize.spec import TableSpec
 from outsize.tables import build_table
 
@@ -28,28 +31,30 @@ _TABLES: dict[str, dict[str, Any]] = {
     "hash": {},
     "cce, packed pointers": {"method": "cce", "pointers": "packed"},
 }
-_SPARSE, _DENSE = "nn.Embedding, sparse", "nn.Embedding, dense"
 
 
-def run(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
+def run(quick: bool, say: Callable[[str], None], device: str | None = None) -> dict[str, Any]:
     """Time every method in turns, at several batches, sizes and numbers of threads."""
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if device == "cuda":
+        return run_on_cuda(quick, say)
     most = torch.get_num_threads()
     points = [(1_000_000, 65_536, 16_384, most), (1_000_000, 65_536, 16_384, 1)]
     points += [(1_000_000, 8_192, 16_384, most), (1_000_000, 65_536, 1_000_000, most)]
     points += [(10_000_000, 65_536, 16_384, most)]
     rows = []
-    try:
+    with torch_threads():
         for num_ids, batch, cap, threads in [(2_000, 256, 1_600, 1)] if quick else points:
             say(f"{num_ids:,} ids, batch {batch:,}, {cap:,} parameters, {threads} threads")
             torch.set_num_threads(threads)
             rows.append(_measure(num_ids, batch, cap, threads, 3 if quick else 21))
-    finally:
-        torch.set_num_threads(most)
     return {"dim": 16, "columns": 4, "rows": rows}
 
 
 def table(results: dict[str, Any]) -> str:
     """The results as Markdown."""
+    if results.get("device") == "cuda":
+        return cuda_table(results)
     heads = [
         f"{row['ids']:,} ids, batch {row['batch']:,}, {row['cap']:,} parameters, "
         f"{row['threads']} threads"
@@ -62,10 +67,7 @@ def table(results: dict[str, Any]) -> str:
         "|---|" + "--:|" * len(heads),
     ]
     for name in results["rows"][0]["methods"]:
-        cells = [
-            "{median_ms:.2f} ({p10_ms:.2f} to {p90_ms:.2f})".format(**row["methods"][name])
-            for row in results["rows"]
-        ]
+        cells = [cell(row["methods"][name]) for row in results["rows"]]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -73,14 +75,13 @@ def table(results: dict[str, Any]) -> str:
 def _measure(num_ids: int, batch: int, cap: int, threads: int, rounds: int) -> dict[str, Any]:
     spec = TableSpec("ad", num_ids, 16)
     modules: dict[str, nn.Module] = {
-        _SPARSE: nn.Embedding(num_ids, 16, sparse=True),
-        _DENSE: nn.Embedding(num_ids, 16),
+        SPARSE: nn.Embedding(num_ids, 16, sparse=True),
+        DENSE: nn.Embedding(num_ids, 16),
     }
     for name, options in _TABLES.items():
         modules[name] = build_table(**{"method": name, **options}, spec=spec, max_params=cap)
     draw = torch.Generator().manual_seed(0)
-    ranks = Zipf([num_ids], 1.05).ranks(torch.rand(batch, 1, generator=draw)).squeeze(1)
-    ids, gradient = ranks * 48_271 % num_ids, torch.randn(batch, 16, generator=draw)
+    ids, gradient = scattered_ids(num_ids, batch, draw), torch.randn(batch, 16, generator=draw)
     calls = {name: partial(_step, module, ids, gradient) for name, module in modules.items()}
     timings = time_in_turns(calls, rounds=rounds, calls=1)
     cce = timings["cce"].median_s
@@ -89,8 +90,8 @@ def _measure(num_ids: int, batch: int, cap: int, threads: int, rounds: int) -> d
         "batch": batch,
         "cap": cap,
         "threads": threads,
-        "cce_vs_sparse": cce / timings[_SPARSE].median_s,
-        "cce_vs_dense": cce / timings[_DENSE].median_s,
+        "cce_vs_sparse": cce / timings[SPARSE].median_s,
+        "cce_vs_dense": cce / timings[DENSE].median_s,
         "methods": {name: timing.in_ms() for name, timing in timings.items()},
     }
 
@@ -101,4 +102,4 @@ def _step(module: nn.Module, ids: Tensor, gradient: Tensor) -> None:
     module(ids).backward(gradient)
 
 
-BENCHMARK = Benchmark("compositional", "outsize bench compositional", ABOUT, run, table)
+BENCHMARK = Benchmark("compositional", "outsize bench compositional", ABOUT, run, table, run_on=run)

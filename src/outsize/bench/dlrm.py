@@ -1,73 +1,52 @@
 """Training speed of DLRM against the same model in plain PyTorch; the cost of rows and of the loop.
 
-The peer is what a PyTorch user writes: one `nn.EmbeddingBag(sparse=True)` per feature and a torch
-optimizer that takes sparse gradients. Its MLPs and interaction are the same code as in our DLRM, so
-the two differ only in how embeddings are looked up and updated.
+The peer is what a PyTorch user writes (`plain_dlrm`). Its MLPs and interaction are the same code as
+in our DLRM, so the two differ only in how embeddings are looked up and updated, and on a GPU in how
+a step is launched: there ours is timed as `outsize train` runs it, in a CUDA graph with fused rows,
+and one kernel at a time; and the peer also with its dense part compiled by `torch.compile`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import cycle, islice
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.optim import SGD, Adagrad, Optimizer
 
+from outsize.bench.loop_share import bare_steps, loop_lines, measure_loop_share
+from outsize.bench.plain_dlrm import PlainSteps
 from outsize.bench.rows_share import measure_rows_share
 from outsize.bench.runner import Benchmark
 from outsize.bench.timing import time_in_turns
 from outsize.data import ClickBatch, SyntheticConfig
 from outsize.models import DLRM
-from outsize.models.mlp import mlp
 from outsize.training.build import build_dense_optimizer
 from outsize.training.config import (
     OptimizerConfig,
     RunConfig,
     TrainConfig,
 )
-from outsize.training.loop import Loop
+from outsize.training.graphed_step import build_step
+from outsize.training.loop_state import LoopState
 from outsize.training.store_config import RowOptimizerConfig, StoreConfig
 from outsize.training.tasks import ClickTask
+from outsize.training.training_sums import TrainingSums
 
 ABOUT = "DLRM examples/s beside plain PyTorch, and the shares of rows, data and loop in a step"
 _BATCHES_KEPT = 8
+_NAMES = {
+    "plain": "plain PyTorch",
+    "compiled": "compiled plain PyTorch",
+    "eager": "Outsize without a graph",
+    "outsize": "Outsize",
+}
+Step = Callable[[], object]
 
 
-class PlainDLRM(nn.Module):
-    """DLRM as written without this library."""
-
-    def __init__(self, num_dense: int, vocabularies: Mapping[str, int], dim: int) -> None:
-        super().__init__()
-        generator = torch.Generator().manual_seed(0)
-        self.tables = nn.ModuleDict(
-            {
-                name: nn.EmbeddingBag(size, dim, mode="sum", sparse=True)
-                for name, size in vocabularies.items()
-            }
-        )
-        self.bottom = mlp((num_dense, 512, 256, 64, dim), final_relu=True, generator=generator)
-        num_vectors = len(vocabularies) + 1
-        row, column = torch.tril_indices(num_vectors, num_vectors, offset=-1)
-        self.register_buffer("pairs", row * num_vectors + column)
-        self.top = mlp((row.numel() + dim, 512, 256, 1), final_relu=False, generator=generator)
-
-    def forward(self, dense: Tensor, ids: Mapping[str, Tensor]) -> Tensor:
-        """Logits `(B,)`."""
-        hidden = self.bottom(dense)
-        vectors = [table(ids[name].unsqueeze(1)) for name, table in self.tables.items()]
-        stacked = torch.stack([hidden, *vectors], dim=1)
-        products = torch.bmm(stacked, stacked.transpose(1, 2)).flatten(1)
-        features = torch.cat((hidden, products.index_select(1, self.get_buffer("pairs"))), dim=1)
-        logits: Tensor = self.top(features).squeeze(1)
-        return logits
-
-
-def run(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
+def run(quick: bool, say: Callable[[str], None], device: str = "auto") -> dict[str, Any]:
     """Measure every batch size and optimizer; a few minutes on two cores."""
     data = SyntheticConfig(
         num_train=1 << 30,
@@ -77,46 +56,61 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
     )
     # The default, set explicitly: torch's Adagrad warns if it is not.
     torch.sparse.check_sparse_tensor_invariants.disable()
+    on_gpu = torch.cuda.is_available() and device != "cpu"
     sizes = (128,) if quick else (128, 2048, 16_384)
+    rounds = 3 if quick else 9 if on_gpu else 15
     results: dict[str, Any] = {"speed": [], "rows": [], "loop": []}
     for batch_size in sizes:
-        # Long turns on a GPU, so that batches made ahead do not hide the cost of making them.
-        calls = 2 if quick else max(20 if torch.cuda.is_available() else 1, 8192 // batch_size)
-        rounds = 3 if quick else 15
+        calls = 2 if quick else max(16 if on_gpu else 1, 8192 // batch_size)
         for kind in ("sgd", "adagrad"):
             say(f"batch {batch_size:,}, {kind}")
-            results["speed"].append(_speed(data, batch_size, kind, rounds, calls))
+            config = _config(data, batch_size, kind, device)
+            results["speed"].append(_speed(config, kind, rounds, calls))
+        config = _config(data, batch_size, "adagrad", device)
         say(f"batch {batch_size:,}, rows")
-        results["rows"].append(_rows_share(data, batch_size, rounds, calls))
+        results["rows"].append(_rows_share(config, rounds, calls))
         say(f"batch {batch_size:,}, loop")
-        results["loop"].append(_loop_share(data, batch_size, rounds, calls))
+        # Long turns on a GPU, where examples of many batches are generated at once.
+        calls = 512 if on_gpu and batch_size < 2048 and not quick else calls * (4 if on_gpu else 1)
+        results["loop"].append(measure_loop_share(config, rounds, calls))
     return results
 
 
 def table(results: dict[str, Any]) -> str:
     """The results as Markdown."""
+    # Older results have no names, and were given without a graph.
+    names = results["speed"][0].get("variants", ["plain", "outsize"])
+    head = " | ".join(_NAMES[name] for name in names)
+    compared = [name for name in names if name in ("plain", "compiled")]
+    beside = " | ".join("speed-up" if n == "plain" else "over compiled" for n in compared)
     lines = [
         "Examples per second (median of rounds taken in turns; p10 to p90 in brackets).\n",
-        "| batch | optimizer | plain PyTorch | Outsize | speed-up |",
-        "|--:|---|--:|--:|--:|",
+        f"| batch | optimizer | {head} | {beside} |",
+        "|--:|---|" + "--:|" * (len(names) + len(compared)),
     ]
     for row in results["speed"]:
-        lines.append(
-            f"| {row['batch_size']:,} | {row['optimizer']} | {_rate(row, 'plain')} | "
-            f"{_rate(row, 'outsize')} | {row['speed_up']:.2f}× |"
-        )
+        rates = " | ".join(_rate(row, name) for name in names)
+        ratios = [row[n]["median_s"] / row["outsize"]["median_s"] for n in compared]
+        times = " | ".join(f"{ratio:.2f}×" for ratio in ratios)
+        lines.append(f"| {row['batch_size']:,} | {row['optimizer']} | {rates} | {times} |")
+    if "peak_bytes" in results["speed"][0]:
+        lines += _memory_lines(results["speed"], names)
     if "rows" in results:  # older results have none
         lines += _rows_lines(results["rows"])
-    lines += [
-        "\nWhat data and loop (schedules, checks, clipping, logging) add to a bare step on batches "
-        "in memory. On a GPU, a thread makes batches ahead.\n",
-        "| batch | step in the loop | bare step | making a batch | share of data and loop |",
-        "|--:|--:|--:|--:|--:|",
-    ]
-    for row in results["loop"]:
-        cells = [f"{row[name]['median_s'] * 1e3:.2f} ms" for name in ("loop", "bare", "data")]
-        lines.append(f"| {row['batch_size']:,} | {' | '.join(cells)} | {row['share']:.1%} |")
+    lines += loop_lines(results["loop"])
     return "\n".join(lines) + "\n"
+
+
+def _memory_lines(results: list[dict[str, Any]], names: Sequence[str]) -> list[str]:
+    lines = [
+        "\nPeak memory of a model with its training steps, MB.\n",
+        f"| batch | optimizer | {' | '.join(_NAMES[name] for name in names)} |",
+        "|--:|---|" + "--:|" * len(names),
+    ]
+    for row in results:
+        sizes = " | ".join(f"{row['peak_bytes'][name] / 1e6:,.0f}" for name in names)
+        lines.append(f"| {row['batch_size']:,} | {row['optimizer']} | {sizes} |")
+    return lines
 
 
 def _rows_lines(results: list[dict[str, Any]]) -> list[str]:
@@ -137,35 +131,53 @@ def _rows_lines(results: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def _speed(
-    data: SyntheticConfig, batch_size: int, kind: str, rounds: int, calls: int
-) -> dict[str, Any]:
-    task = ClickTask(_config(data, batch_size, kind))
+def _speed(config: RunConfig, kind: str, rounds: int, calls: int) -> dict[str, Any]:
+    task = ClickTask(config)
+    on_gpu = task.device.type == "cuda"
     batches = list(islice(task.train_batches(0, 0), _BATCHES_KEPT))
-    plain = PlainDLRM(task.data.num_dense, task.data.vocabularies, dim=16).to(task.device)
-    plain_optimizer: Optimizer = (
-        SGD(plain.parameters(), lr=0.01) if kind == "sgd" else Adagrad(plain.parameters(), lr=0.01)
-    )
-    dense = build_dense_optimizer(_optimizer(kind), task.model)
-    assert task.rows is not None
-    timings = time_in_turns(
-        {
-            "plain": _stepper(plain, [plain_optimizer], batches),
-            "outsize": _stepper(task.model, [dense, task.rows], batches),
-        },
-        rounds=rounds,
-        calls=calls,
-    )
+    plain = PlainSteps(task.data, kind, batches, task.device)
+    makers: dict[str, Callable[[], Step]] = {"plain": plain.eager}
+    if on_gpu:
+        without = replace(config, train=replace(config.train, cuda_graph=False))
+        makers |= {
+            "compiled": plain.compiled,
+            "eager": lambda: _steps_of_run(ClickTask(without), without, batches),
+            "outsize": lambda: _steps_of_run(task, config, batches),
+        }
+    else:
+        dense = build_dense_optimizer(config.optimizer, task.model)
+        assert task.rows is not None
+        optimizers = [dense, task.rows]
+        makers |= {"outsize": lambda: bare_steps(task.model, optimizers, batches)}
+    steps, peaks = {}, {}
+    for name, make in makers.items():
+        steps[name], peaks[name] = _with_peak(make)
+    timings = time_in_turns(steps, rounds=rounds, calls=calls)
     return {
-        "batch_size": batch_size,
+        "batch_size": config.train.batch_size,
         "optimizer": kind if kind == "sgd" else "Adagrad (ours: row-wise for rows)",
+        "variants": list(steps),
         "speed_up": timings["plain"].median_s / timings["outsize"].median_s,
+        **({"peak_bytes": peaks} if on_gpu else {}),
         **{name: asdict(timing) for name, timing in timings.items()},
     }
 
 
-def _rows_share(data: SyntheticConfig, batch_size: int, rounds: int, calls: int) -> dict[str, Any]:
-    config = _config(data, batch_size, "adagrad")
+def _with_peak(make: Callable[[], Step]) -> tuple[Step, int]:
+    """A step that has run a few times, and the GPU memory that it and its model need at most."""
+    if not torch.cuda.is_available():
+        return make(), 0
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    step = make()
+    for _ in range(6):
+        step()
+    torch.cuda.synchronize()
+    return step, torch.cuda.max_memory_allocated() - before
+
+
+def _rows_share(config: RunConfig, rounds: int, calls: int) -> dict[str, Any]:
     task = ClickTask(config)
     batches = list(islice(task.train_batches(0, 0), _BATCHES_KEPT))
     make = partial(build_dense_optimizer, config.optimizer)
@@ -174,63 +186,30 @@ def _rows_share(data: SyntheticConfig, batch_size: int, rounds: int, calls: int)
     shares = measure_rows_share(
         task.model, make(task.model), task.rows, batches, make, rounds=rounds, calls=calls
     )
-    return {"batch_size": batch_size, **shares}
+    return {"batch_size": config.train.batch_size, **shares}
 
 
-def _loop_share(data: SyntheticConfig, batch_size: int, rounds: int, calls: int) -> dict[str, Any]:
-    config = _config(data, batch_size, "adagrad")
-    task = ClickTask(config)
-    loop = Loop(task, config, build_dense_optimizer(config.optimizer, task.model))
-    steps = loop.steps()
-    fresh = task.data.batches("train", batch_size)
-    kept = list(islice(task.train_batches(0, 0), _BATCHES_KEPT))
-    timings = time_in_turns(
-        {
-            "loop": lambda: next(steps),
-            "bare": _stepper(task.model, loop.optimizers, kept),
-            "data": lambda: next(fresh),
-        },
-        rounds=rounds,
-        calls=calls,
-    )
-    share = 1 - timings["bare"].median_s / timings["loop"].median_s
-    return {
-        "batch_size": batch_size,
-        "share": share,
-        **{name: asdict(timing) for name, timing in timings.items()},
-    }
-
-
-def _stepper(
-    model: nn.Module, optimizers: Sequence[Optimizer], batches: Sequence[ClickBatch]
-) -> Callable[[], None]:
-    """A function that takes one training step on the next of a few stored batches."""
-    turn = cycle(batches)
-    model.train()
-
-    def step() -> None:
-        batch = next(turn)
-        for optimizer in optimizers:
-            optimizer.zero_grad()
-        loss = F.binary_cross_entropy_with_logits(model(batch.dense, batch.ids), batch.labels)
-        loss.backward()
-        for optimizer in optimizers:
-            optimizer.step()
-
-    return step
+def _steps_of_run(task: ClickTask, config: RunConfig, batches: Sequence[ClickBatch]) -> Step:
+    """A function that takes a run's training step, without its loop, on stored batches in turn."""
+    dense = build_dense_optimizer(config.optimizer, task.model)
+    optimizers = [dense, *([task.rows] if task.rows else [])]
+    taken = build_step(task, config, optimizers, TrainingSums(task), print)
+    state, turn = LoopState(), cycle(batches)
+    task.model.train()
+    return lambda: taken.take(next(turn), state)
 
 
 def _optimizer(kind: str) -> OptimizerConfig:
     return OptimizerConfig(kind="sgd" if kind == "sgd" else "adagrad", learning_rate=0.01)
 
 
-def _config(data: SyntheticConfig, batch_size: int, kind: str) -> RunConfig:
+def _config(data: SyntheticConfig, batch_size: int, kind: str, device: str) -> RunConfig:
     rows = RowOptimizerConfig(kind="sgd" if kind == "sgd" else "adagrad", learning_rate=0.01)
     return RunConfig(
         data=data,
         embeddings=StoreConfig(dim=16, optimizer=rows),
         optimizer=_optimizer(kind),
-        train=TrainConfig(batch_size=batch_size),
+        train=TrainConfig(batch_size=batch_size, device=device),
     )
 
 
@@ -239,4 +218,4 @@ def _rate(row: Mapping[str, Any], name: str) -> str:
     return "{:,.0f} ({:,.0f} to {:,.0f})".format(*rates)
 
 
-BENCHMARK = Benchmark("dlrm", "outsize bench dlrm", ABOUT, run, table)
+BENCHMARK = Benchmark("dlrm", "outsize bench dlrm", ABOUT, run, table, run_on=run)

@@ -1,7 +1,8 @@
 """Draws from a softmax over many items, beside the ways a user would write them.
 
 The bare product of queries and items is a lower bound for any method that scores every item. Naive
-Gumbel-Max and softmax with `torch.multinomial` hold all scores in memory. `sample` is the call of a
+Gumbel-Max and softmax with `torch.multinomial` hold all scores in memory; on a GPU, Gumbel-Max is
+also compiled by `torch.compile`. `sample` is the call of a
 negative cache for one batch: draws that exclude each query's positive, with the keys, ages,
 features and embeddings of the drawn items. On a GPU the product is bfloat16 and writes its B × N
 results to memory; on the CPU it is float32, in the chunks of our pass, so that its results stay in
@@ -21,7 +22,7 @@ from jaxtyping import Float32, Int64
 from torch import Tensor
 
 from outsize.bench.runner import Benchmark
-from outsize.bench.timing import time_in_turns
+from outsize.bench.timing import extra_bytes, time_in_turns
 from outsize.kernels.softmax.draws import ScoredItems, draw_from_softmax, softmax_mean
 from outsize.kernels.softmax.logit_tiles import as_factors, items_of_a_tile
 from outsize.negatives import NegativeCache
@@ -33,6 +34,7 @@ _BETA = 20.0
 _NAMES = (
     "product",
     "Gumbel-Max",
+    "compiled Gumbel-Max",
     "multinomial",
     "1 draw",
     "16 draws",
@@ -40,8 +42,15 @@ _NAMES = (
     "sample, 16 draws",
     "mean",
 )
+# They take many times as long as the rest, so fewer calls of them are timed.
+_PEERS = ("Gumbel-Max", "compiled Gumbel-Max", "multinomial")
 # Queries, items, dim.
-_CUDA_SIZES = ((256, 1 << 20, 768), (1024, 1 << 20, 768), (1024, 1 << 22, 128))
+_CUDA_SIZES = (
+    (64, 1 << 20, 768),
+    (256, 1 << 20, 768),
+    (1024, 1 << 20, 768),
+    (1024, 1 << 22, 128),
+)
 _CPU_SIZES = (
     (64, 1 << 14, 64),
     (64, 1 << 16, 64),
@@ -52,6 +61,9 @@ _CPU_SIZES = (
 )
 _QUICK_SIZES = ((8, 1 << 10, 16),)
 _NUMS = (1, 4, 16, 64, 256)
+_CUDA_NUMS_OF_ITEMS = (1 << 17, 1 << 18, 1 << 19, 1 << 20, 1 << 21)
+_CPU_NUMS_OF_ITEMS = (1 << 14, 1 << 16, 1 << 18)
+_QUICK_NUMS_OF_ITEMS = (1 << 9, 1 << 10)
 
 
 @dataclass(frozen=True)
@@ -65,9 +77,11 @@ class Workload:
     generator: torch.Generator
 
 
-def workload(num_queries: int, num_items: int, dim: int, dtype: torch.dtype) -> Workload:
-    """Random queries and items, on the GPU if there is one."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+def workload(
+    num_queries: int, num_items: int, dim: int, dtype: torch.dtype, device: str | None = None
+) -> Workload:
+    """Random queries and items; by default on the GPU if there is one."""
+    device = device or _default_device()
     generator = torch.Generator(device).manual_seed(0)
     random = partial(torch.randn, device=device, generator=generator)
     queries = _BETA * F.normalize(random(num_queries, dim))
@@ -79,9 +93,14 @@ def workload(num_queries: int, num_items: int, dim: int, dtype: torch.dtype) -> 
     return Workload(queries, positives, cache, cache.scored(), generator)
 
 
-def run(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
+def _default_device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def run(quick: bool, say: Callable[[str], None], device: str | None = None) -> dict[str, Any]:
     """Time every method in turns; a minute on a GPU, a few on two cores."""
-    on_cuda = torch.cuda.is_available()
+    device = device or _default_device()
+    on_cuda = device == "cuda"
     sizes = _QUICK_SIZES if quick else _CUDA_SIZES if on_cuda else _CPU_SIZES
     dtypes = (torch.bfloat16, torch.int8) if on_cuda else (torch.float32, torch.int8)
     # Many calls per round on a GPU: the launch of the first is not hidden behind others.
@@ -90,23 +109,37 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
     for size in sizes:
         for dtype in dtypes:
             say("{:,} queries, {:,} items of dim {}, {}".format(*size, _name(dtype)))
-            load = workload(*size, dtype)
+            load = workload(*size, dtype, device)
             ways = ways_to_draw(load)
-            timings = time_in_turns(ways, rounds=rounds, calls=calls)
-            row = {name: asdict(timing) for name, timing in timings.items()}
+            peers = {name: way for name, way in ways.items() if name in _PEERS}
+            ours = {name: way for name, way in ways.items() if name not in _PEERS}
+            timings = time_in_turns(ours, rounds=rounds, calls=calls)
+            timings |= time_in_turns(peers, rounds=min(3, rounds), calls=min(3, calls), warmup=1)
+            row = {name: asdict(timings[name]) for name in ways}
             if on_cuda:
                 for name, way in ways.items():
-                    row[name]["extra_bytes"] = _extra_bytes(way)
+                    row[name]["extra_bytes"] = extra_bytes(way)
             results["sizes"].append({"size": size, "dtype": _name(dtype), "ways": row})
     if on_cuda:
-        results["million_bytes"] = _extra_bytes(_million_items)
-    size = sizes[min(1, len(sizes) - 1)]
+        results["million_bytes"] = extra_bytes(_million_items)
+    size = sizes[min(2 if on_cuda else 1, len(sizes) - 1)]
     say("{:,} queries, {:,} items of dim {}, more and more draws".format(*size))
-    load = workload(*size, dtypes[0])
+    load = workload(*size, dtypes[0], device)
     nums = {str(num): partial(_draw, load, num) for num in _NUMS}
     timings = time_in_turns(nums, rounds=rounds, calls=calls)
     draws = {num: asdict(timing) for num, timing in timings.items()}
     results["nums"].append({"size": size, "dtype": _name(dtypes[0]), "draws": draws})
+    del load, nums
+    queries, _, dim = sizes[min(1 if on_cuda else 0, len(sizes) - 1)]
+    say(f"{queries:,} queries, more and more items of dim {dim}")
+    counts = _CUDA_NUMS_OF_ITEMS if on_cuda else _CPU_NUMS_OF_ITEMS
+    growth = []
+    for num_items in _QUICK_NUMS_OF_ITEMS if quick else counts:
+        load = workload(queries, num_items, dim, dtypes[0], device)
+        ways = {"product": partial(_product, load), "sample, 1 draw": partial(_sample, load, 1)}
+        timings = time_in_turns(ways, rounds=rounds, calls=calls)
+        growth.append({"items": num_items, **{n: asdict(t) for n, t in timings.items()}})
+    results["growth"] = {"queries": queries, "dim": dim, "rows": growth}
     return results
 
 
@@ -117,6 +150,7 @@ def ways_to_draw(load: Workload) -> dict[str, Callable[[], object]]:
     ways = (
         partial(_product, load),
         partial(_gumbel_max, load),
+        _compiled_gumbel_max(load),
         partial(_multinomial, load),
         partial(_draw, load, 1),
         partial(_draw, load, 16),
@@ -124,7 +158,7 @@ def ways_to_draw(load: Workload) -> dict[str, Callable[[], object]]:
         partial(_sample, load, 16),
         mean,
     )
-    return dict(zip(_NAMES, ways, strict=True))
+    return {name: way for name, way in zip(_NAMES, ways, strict=True) if way is not None}
 
 
 def table(results: dict[str, Any]) -> str:
@@ -137,12 +171,18 @@ def table(results: dict[str, Any]) -> str:
     ]
     for row in results["sizes"]:
         floor = row["ways"]["product"]["median_s"]
-        cells = [_cell(row["ways"][name]["median_s"], floor) for name in _NAMES]
+        cells = [
+            _cell(row["ways"][name]["median_s"], floor) if name in row["ways"] else "–"
+            for name in _NAMES
+        ]
         lines.append(_line(row["size"], row["dtype"], cells))
     if "extra_bytes" in results["sizes"][0]["ways"]["product"]:
         lines += ["\nPeak memory beyond queries and items, in MB.\n", *lines[1:3]]
         for row in results["sizes"]:
-            cells = [f"{row['ways'][name]['extra_bytes'] / 1e6:,.0f}" for name in _NAMES]
+            cells = [
+                f"{row['ways'][name]['extra_bytes'] / 1e6:,.0f}" if name in row["ways"] else "–"
+                for name in _NAMES
+            ]
             lines.append(_line(row["size"], row["dtype"], cells))
     if "million_bytes" in results:
         lines.append(
@@ -155,7 +195,23 @@ def table(results: dict[str, Any]) -> str:
         lines += [f"| {' | '.join(row['draws'])} |", "|" + "--:|" * len(row["draws"])]
         cells = [f"{timing['median_s'] * 1e3:.2f}" for timing in row["draws"].values()]
         lines.append(f"| {' | '.join(cells)} |")
+    if "growth" in results:
+        lines += _growth_lines(results["growth"])
     return "\n".join(lines) + "\n"
+
+
+def _growth_lines(growth: dict[str, Any]) -> list[str]:
+    """Times by number of items."""
+    lines = [
+        f"\nItems, {growth['queries']:,} queries, dim {growth['dim']}; one draw of `sample`, in "
+        "milliseconds (and multiples of the product).\n",
+        "| items | product | sample, 1 draw |",
+        "|--:|--:|--:|",
+    ]
+    for row in growth["rows"]:
+        floor, taken = row["product"]["median_s"], row["sample, 1 draw"]["median_s"]
+        lines.append(f"| {row['items']:,} | {floor * 1e3:.2f} | {_cell(taken, floor)} |")
+    return lines
 
 
 def _draw(load: Workload, num: int) -> Float32[Tensor, " num_queries"]:
@@ -187,6 +243,18 @@ def _gumbel_max(load: Workload) -> Int64[Tensor, " num_queries"]:
     return scores.sub_(noise.log_()).argmax(dim=1)
 
 
+def _compiled_gumbel_max(load: Workload) -> Callable[[], object] | None:
+    """`_gumbel_max` by `torch.compile`; `None` for what it is not timed for."""
+    if load.items.vectors.dtype != torch.bfloat16 or not load.queries.is_cuda:
+        return None
+
+    def draw(queries: Tensor, vectors: Tensor) -> Tensor:
+        scores = (queries.bfloat16() @ vectors.t()).float()
+        return (scores - (-torch.rand_like(scores).log()).log()).argmax(dim=1)
+
+    return partial(torch.compile(draw), load.queries, load.items.vectors)
+
+
 def _multinomial(load: Workload) -> Int64[Tensor, "num_queries 1"]:
     return torch.multinomial(_scores(load).softmax(dim=1), 1, generator=load.generator)
 
@@ -195,15 +263,6 @@ def _million_items() -> None:
     """A cache of texts: a million embeddings of dim 768 in bfloat16, 128 tokens each."""
     features = {"input_ids": ((128,), torch.int32)}
     NegativeCache(1_000_000, 768, features, precision="bfloat16").cuda()
-
-
-def _extra_bytes(way: Callable[[], object]) -> int:
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    way()
-    torch.cuda.synchronize()
-    return torch.cuda.max_memory_allocated() - before
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -219,4 +278,6 @@ def _line(size: Sequence[int], dtype: str, cells: list[str]) -> str:
     return f"| {queries:,} | {items:,} | {dim} | {dtype} | {' | '.join(cells)} |"
 
 
-BENCHMARK = Benchmark("negative-sampling", "outsize bench negative-sampling", ABOUT, run, table)
+BENCHMARK = Benchmark(
+    "negative-sampling", "outsize bench negative-sampling", ABOUT, run, table, run_on=run
+)

@@ -13,7 +13,6 @@ from outsize.bench import (
     encode,
     kmeans,
     negative_sampling,
-    neighbors,
     rows,
     tables,
 )
@@ -28,15 +27,16 @@ BENCHMARKS: dict[str, Benchmark] = {
     "encode": encode.BENCHMARK,
     "kmeans": kmeans.BENCHMARK,
     "negative-sampling": negative_sampling.BENCHMARK,
-    "neighbors": neighbors.BENCHMARK,
     "rows": rows.BENCHMARK,
     "tables": tables.BENCHMARK,
 }
+ALIASES: dict[str, str] = {"sample": "negative-sampling"}
 # Benchmarks that are in the repository, not in the package → the command that runs them.
 MOVED: dict[str, str] = {
     "kmeans-fits": "python -m benchmarks.speed.kmeans",
     "least-squares": "python -m benchmarks.cce.least_squares",
     "negative-theory": "python -m benchmarks.negatives.theory",
+    "neighbors": "python -m benchmarks.speed.neighbors",
     "recluster": "python -m benchmarks.speed.recluster",
     "staleness": "python -m benchmarks.het.staleness",
     "staleness-epochs": "python -m benchmarks.het.staleness_epochs",
@@ -46,20 +46,29 @@ MOVED: dict[str, str] = {
 
 
 def run_benchmark(
-    name: str, out: Path | None = None, *, quick: bool = False, quiet: bool = False
+    name: str,
+    out: Path | None = None,
+    *,
+    quick: bool = False,
+    quiet: bool = False,
+    device: str | None = None,
 ) -> dict[str, Any]:
     """Run one benchmark by name; show its table, and write table and numbers to `out`.
 
     Args:
-        name: A key of `BENCHMARKS`, "calibrate", or "list" to show them.
+        name: A key of `BENCHMARKS` or `ALIASES`, "calibrate", or "list" to show them.
         out: Folder for `<name>-cpu.md` and `.json` (`-gpu` on a machine with a GPU); of
             "calibrate", its file.
         quick: Use sizes that only show that it works.
         quiet: Show nothing.
+        device: "cpu" or "cuda", of a benchmark that runs on either; by default what it chooses.
     """
+    name = ALIASES.get(name, name)
     if name == "list":
         return _list(quiet)
     if name == "calibrate":
+        if device is not None:
+            raise ConfigError("calibrate measures the whole machine: leave out --device")
         return _calibrate(out, quick, quiet)
     if name in MOVED:
         raise ConfigError(
@@ -69,7 +78,7 @@ def run_benchmark(
         raise ConfigError(
             f"no benchmark {name!r}; there are {', '.join(_all())}.{closest(name, _all())}"
         )
-    return measure(BENCHMARKS[name], out, quick=quick, quiet=quiet)
+    return measure(BENCHMARKS[name], out, quick=quick, quiet=quiet, device=device)
 
 
 def _all() -> dict[str, str]:

@@ -1,5 +1,7 @@
 """Look-up, backward and update of embedding rows on the CPU, beside PyTorch and FBGEMM.
 
+`rows_on_device` has those on a GPU.
+
 All variants train tables of the same shape on the same batches in one process, in turns: our rows
 with updates in the backward pass (`fused`) and with separate steps, `nn.EmbeddingBag(sparse=True)`
 with torch's SGD and Adagrad, and FBGEMM's table-batched bags with row-wise Adagrad.
@@ -11,6 +13,7 @@ import importlib.util
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import cycle
 from typing import Any
 
@@ -18,10 +21,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adagrad, Optimizer
 
+from outsize.bench import rows_on_device
 from outsize.bench.runner import Benchmark
-from outsize.bench.timing import time_in_turns
+from outsize.bench.timing import cell, time_in_turns
+from outsize.bench.workloads import Features, make_batches, train_rows
 from outsize.collection import EmbeddingCollection
-from outsize.data.zipf import Zipf
+from outsize.kernels.threads import torch_threads
 from outsize.optimizers import RowAdagrad
 from outsize.spec import FeatureSpec, TableSpec
 from outsize.stores import LocalStore
@@ -34,24 +39,14 @@ _PEERS = ("fbgemm", "torch_adagrad", "torch_sgd")
 
 
 @dataclass(frozen=True)
-class Shape:
+class Shape(Features):
     """One setting.
 
     Attributes:
-        num_tables: Number of tables, one feature each.
-        num_rows: Rows per table.
-        dim: Width of a row.
-        batch_size: Examples per step.
-        skew: Exponent of the Zipf distribution of ids; 0 for uniform ids.
         num_threads: Threads of torch.
         variants: The variants that are measured; all by default.
     """
 
-    num_tables: int = 26
-    num_rows: int = 1_000_000
-    dim: int = 16
-    batch_size: int = 2048
-    skew: float = 1.05
     num_threads: int = 2
     variants: tuple[str, ...] = ()
 
@@ -64,29 +59,23 @@ class Shape:
         """The numbers of this setting, by name."""
         return {name: value for name, value in asdict(self).items() if name != "variants"}
 
-    @property
-    def names(self) -> list[str]:
-        """The names of the features."""
-        return [f"feature{i}" for i in range(self.num_tables)]
-
 
 Step = Callable[[], None]
 
 
-def run(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
+def run(quick: bool, say: Callable[[str], None], device: str = "cpu") -> dict[str, Any]:
     """Measure the first setting with all peers, then growth in rows, batch, dim, skew, threads."""
+    if device == "cuda":
+        return {"device": device, **rows_on_device.run(quick, say, device)}
     torch.sparse.check_sparse_tensor_invariants.disable()  # torch's Adagrad warns without
     first = Shape(num_threads=min(2, torch.get_num_threads()))
     if quick:
         first = replace(first, num_tables=3, num_rows=1000, batch_size=64)
-    before = torch.get_num_threads()
-    try:
-        points = []
+    points = []
+    with torch_threads():
         for shape in [first, *([] if quick else _growth(first))]:
             say(", ".join(f"{name} {value:,}" for name, value in shape.settings().items()))
             points.append(measure_shape(shape, rounds=3 if quick else 15, calls=1 if quick else 10))
-    finally:
-        torch.set_num_threads(before)
     speedups = {name: value for name, value in points[0].items() if name.startswith("speedup_vs")}
     return {"points": points, **speedups}
 
@@ -94,7 +83,7 @@ def run(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
 def measure_shape(shape: Shape, *, rounds: int, calls: int) -> dict[str, Any]:
     """Time all variants in turns of several steps, as one of them would train alone."""
     torch.set_num_threads(shape.num_threads)
-    batches, gradient = make_batches(shape)
+    batches, gradient = make_batches(shape, _BATCHES_KEPT)
     wanted = shape.variants or tuple(_VARIANTS)
     steps = {name: _VARIANTS[name](shape, batches, gradient) for name in wanted}
     kept = {name: step for name, step in steps.items() if step is not None}
@@ -110,22 +99,10 @@ def measure_shape(shape: Shape, *, rounds: int, calls: int) -> dict[str, Any]:
     return {**shape.settings(), "variants": variants, **ratios}
 
 
-def make_batches(shape: Shape) -> tuple[list[dict[str, Tensor]], Tensor]:
-    """Batches of ids, whose popular ids are scattered, and a gradient of their vectors."""
-    draw = torch.Generator().manual_seed(0)
-    zipf = Zipf([shape.num_rows], shape.skew)
-
-    def ids() -> Tensor:
-        ranks = zipf.ranks(torch.rand(shape.batch_size, 1, generator=draw)).squeeze(1)
-        return ranks * 48_271 % shape.num_rows
-
-    batches = [{name: ids() for name in shape.names} for _ in range(_BATCHES_KEPT)]
-    gradient = torch.randn(shape.batch_size, shape.num_tables, shape.dim, generator=draw)
-    return batches, gradient / shape.batch_size
-
-
 def table(results: dict[str, Any]) -> str:
     """The results as Markdown."""
+    if results.get("device") == "cuda":
+        return rows_on_device.table(results)
     names = list(dict.fromkeys(name for point in results["points"] for name in point["variants"]))
     lines = [
         "Milliseconds per step: forward, backward and update of one id per table and example "
@@ -135,12 +112,7 @@ def table(results: dict[str, Any]) -> str:
         "|---|--:|--:|--:|" + "--:|" * len(names),
     ]
     for point in results["points"]:
-        cells = []
-        for name in names:
-            found = point["variants"].get(name)
-            cells.append(
-                "{median_ms:.2f} ({p10_ms:.2f} to {p90_ms:.2f})".format(**found) if found else "–"
-            )
+        cells = [cell(point["variants"].get(name)) for name in names]
         shape = f"{point['num_tables']} × {point['num_rows']:,} × {point['dim']}"
         lines.append(
             f"| {shape} | {point['batch_size']:,} | {point['skew']} | {point['num_threads']} | "
@@ -178,14 +150,7 @@ def _outsize(
     store = LocalStore([TableSpec(name, shape.num_rows, shape.dim) for name in shape.names])
     rows = RowAdagrad(store, _RATE, fused=fused)
     embeddings = EmbeddingCollection([FeatureSpec(name) for name in shape.names], store)
-    turn = cycle(batches)
-
-    def step() -> None:
-        rows.zero_grad()
-        embeddings.stacked(next(turn)).backward(gradient)
-        rows.step()
-
-    return step
+    return partial(train_rows, embeddings, rows, cycle(batches), gradient)
 
 
 def _torch(
@@ -250,4 +215,4 @@ _VARIANTS: dict[str, Callable[..., Step | None]] = {
     "fbgemm": _fbgemm,
 }
 
-BENCHMARK = Benchmark("rows", "outsize bench rows", ABOUT, run, table)
+BENCHMARK = Benchmark("rows", "outsize bench rows", ABOUT, run, table, run_on=run)

@@ -4,13 +4,15 @@ Three things are timed in turns: the whole step; the same step on vectors that a
 so that dense layers do all their work, the gradient of the vectors included, and rows none; and
 the work on rows alone, with the gradient of the vectors given. The share is what the whole step
 takes longer than the one on given vectors. What rows take alone is reported beside it: the two
-differ by what one kind of work does to the caches of the other.
+differ by what one kind of work does to the caches of the other. On a GPU with fused rows, all three
+run as CUDA graphs, as steps of a run do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from itertools import cycle
 from typing import Any
 
@@ -19,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from outsize.bench.captured import captured
 from outsize.bench.timing import time_in_turns
 from outsize.data import ClickBatch
 from outsize.models import DLRM
@@ -70,48 +73,56 @@ def measure_rows_share(
     """
     embeddings = model.embeddings
     alone, given = without_rows(model)
-    leaves = [embeddings.stacked(batch.ids).detach().requires_grad_() for batch in batches]
+    with torch.no_grad():
+        leaves = [embeddings.stacked(batch.ids).clone().requires_grad_() for batch in batches]
     other = dense_optimizer(alone)
-    whole_turn, dense_turn, rows_turn = (cycle(range(len(batches))) for _ in range(3))
 
-    def whole_step() -> None:
-        batch = batches[next(whole_turn)]
+    def whole_step(place: int) -> None:
+        batch = batches[place]
         dense.zero_grad()
         rows.zero_grad()
         _loss(model, batch).backward()
         dense.step()
         rows.step()
 
-    def dense_step() -> None:
-        place = next(dense_turn)
+    def dense_step(place: int) -> None:
         given.vectors = leaves[place]
         given.vectors.grad = None
         other.zero_grad()
         _loss(alone, batches[place]).backward()
         other.step()
 
-    for _ in batches:
-        dense_step()
+    model.train()
+    alone.train()
+    for place in range(len(batches)):
+        dense_step(place)
     gradients = [torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves]
     gradients = [gradient.clone() for gradient in gradients]
 
-    def row_step() -> None:
-        place = next(rows_turn)
+    def row_step(place: int) -> None:
         rows.zero_grad()
         embeddings.stacked(batches[place].ids).backward(gradients[place])
         rows.step()
 
-    model.train()
-    alone.train()
-    timings = time_in_turns(
-        {"step": whole_step, "dense": dense_step, "rows": row_step}, rounds=rounds, calls=calls
-    )
+    is_captured = rows.store.fused is not None and batches[0].labels.is_cuda
+    work = {"step": whole_step, "dense": dense_step, "rows": row_step}
+    turns = {name: _in_turn(step, len(batches), is_captured) for name, step in work.items()}
+    timings = time_in_turns(turns, rounds=rounds, calls=calls)
     step = timings["step"].median_s
     return {
         "share": 1 - timings["dense"].median_s / step,
         "share_alone": timings["rows"].median_s / step,
         **{name: asdict(timing) for name, timing in timings.items()},
     }
+
+
+def _in_turn(step: Callable[[int], None], num: int, is_captured: bool) -> Callable[[], object]:
+    """A function that takes a step on each of so many batches in turn."""
+    steps: list[Callable[[], object]] = [partial(step, place) for place in range(num)]
+    if is_captured:
+        steps = [captured(run) for run in steps]
+    turn = cycle(steps)
+    return lambda: next(turn)()
 
 
 def _loss(model: DLRM, batch: ClickBatch) -> Tensor:

@@ -10,8 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
 
+from outsize.errors import ConfigError
 from outsize.files import whole_file
 from outsize.reporting.environment import environment
 from outsize.reporting.progress import print_line
@@ -29,6 +31,7 @@ class Benchmark:
         about: What it measures, in one line.
         run: Takes `quick` and a function that shows progress; returns results that JSON can hold.
         table: Turns results into Markdown.
+        run_on: As `run`, on a device; `None` if the device is not for the user to choose.
     """
 
     name: str
@@ -36,10 +39,16 @@ class Benchmark:
     about: str
     run: Callable[[bool, Say], dict[str, Any]]
     table: Callable[[dict[str, Any]], str]
+    run_on: Callable[[bool, Say, str], dict[str, Any]] | None = None
 
 
 def measure(
-    benchmark: Benchmark, out: Path | None = None, *, quick: bool = False, quiet: bool = False
+    benchmark: Benchmark,
+    out: Path | None = None,
+    *,
+    quick: bool = False,
+    quiet: bool = False,
+    device: str | None = None,
 ) -> dict[str, Any]:
     """Run a benchmark, show its page on standard error, and return its results.
 
@@ -48,19 +57,36 @@ def measure(
         out: Folder for the results files (`results_stem` gives their name); none by default.
         quick: Use sizes that only show that it works.
         quiet: Show nothing.
+        device: "cpu" or "cuda", of a benchmark that has `run_on`; by default what it chooses.
     """
     say = say_to_console(quiet)
+    run = benchmark.run if device is None else _on_device(benchmark, device)
+    words = (f" --device {device}" if device else "") + (" --quick" if quick else "")
     results = {
         "benchmark": benchmark.name,
-        "command": benchmark.command + (" --quick" if quick else ""),
+        "command": benchmark.command + words,
         "environment": environment(),
-        **benchmark.run(quick, say),
+        **run(quick, say),
     }
     page = results_page(f"{benchmark.name}: {benchmark.about}", results, benchmark.table(results))
     say(page)
     if out is not None:
-        write_results(out / results_stem(benchmark.name, results["environment"]), results, page)
+        stem = results_stem(benchmark.name, results["environment"], device)
+        write_results(out / stem, results, page)
     return results
+
+
+def _on_device(benchmark: Benchmark, device: str) -> Callable[[bool, Say], dict[str, Any]]:
+    if benchmark.run_on is None:
+        raise ConfigError(
+            f"benchmark {benchmark.name!r} has no choice of device: leave out --device"
+        )
+    if device not in ("cpu", "cuda"):
+        raise ConfigError(f"--device must be cpu or cuda, but got {device!r}")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("--device cuda, but this machine has no usable CUDA device")
+    run_on = benchmark.run_on
+    return lambda quick, say: run_on(quick, say, device)
 
 
 def say_to_console(quiet: bool = False) -> Say:
@@ -68,14 +94,16 @@ def say_to_console(quiet: bool = False) -> Say:
     return partial(print_line, Console(stderr=True, quiet=quiet))
 
 
-def results_stem(name: str, facts: Mapping[str, str]) -> str:
+def results_stem(name: str, facts: Mapping[str, str], device: str | None = None) -> str:
     """The name of results files without their ending: `dlrm-cpu`, or `dlrm-gpu` with a GPU.
 
     Args:
         name: The name of the benchmark.
         facts: The environment it ran in, as `environment()` describes it.
+        device: The device that was asked for, if any.
     """
-    return f"{name}-{'gpu' if 'gpu' in facts else 'cpu'}"
+    on_gpu = device == "cuda" if device else "gpu" in facts
+    return f"{name}-{'gpu' if on_gpu else 'cpu'}"
 
 
 def results_page(title: str, results: Mapping[str, Any], body: str) -> str:

@@ -65,10 +65,32 @@ def time_in_turns(
                 run()
             _wait_for_device()
             seconds[name].append((clock() - started) / calls)
-    return {name: _summarize(values) for name, values in seconds.items()}
+    return {name: summarize(values) for name, values in seconds.items()}
 
 
-def _summarize(values: list[float]) -> Timing:
+def cell(found: Mapping[str, float] | None) -> str:
+    """Milliseconds as `Timing.in_ms` gives them, for a table: median (p10 to p90), or a dash."""
+    if found is None:
+        return "–"
+    return "{median_ms:.2f} ({p10_ms:.2f} to {p90_ms:.2f})".format(**found)
+
+
+def extra_bytes(call: Callable[[], object]) -> int:
+    """The GPU memory that a call takes at most, besides what is there before it."""
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    call()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
+
+
+def summarize(values: list[float]) -> Timing:
+    """The median and the percentiles of seconds.
+
+    Args:
+        values: Seconds per call, one number per round.
+    """
     ordered = sorted(values)
     last = len(ordered) - 1
     return Timing(

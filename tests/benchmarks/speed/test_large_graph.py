@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.speed.large_graph import BENCHMARK, measure_training, write_graph
-from outsize.bench.power_law_graph import power_law_graph
+from benchmarks.speed.power_law_graph import power_law_graph
 from outsize.data.graphs.graph import Graph, NodeType, Relation
 from outsize.data.graphs.sampling import NeighborSampler
 

@@ -3,15 +3,16 @@
 import numpy as np
 import torch
 
-from outsize.bench import run_benchmark
-from outsize.bench.neighbor_peers import has_torch_sparse, make_peers
-from outsize.bench.power_law_graph import power_law_graph
+from benchmarks.speed.neighbor_peers import has_torch_sparse, make_peers
+from benchmarks.speed.neighbors import BENCHMARK
+from benchmarks.speed.power_law_graph import power_law_graph
+from outsize.bench import measure
 from outsize.data.graphs.graph import Graph, NodeType, Relation
 from outsize.data.graphs.sampling import NeighborSampler
 
 
 def test_the_quick_form_times_samplers_beside_their_peers(tmp_path):
-    results = run_benchmark("neighbors", tmp_path, quick=True, quiet=True)
+    results = measure(BENCHMARK, tmp_path, quick=True, quiet=True)
     (point,) = results["points"]
     peers = {"torch", "torch_with_replacement"}
     if has_torch_sparse():

@@ -19,9 +19,10 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from outsize.bench.neighbor_peers import describe, make_peers
-from outsize.bench.power_law_graph import power_law_graph
-from outsize.bench.runner import Benchmark
+from benchmarks.runner import run_command
+from benchmarks.speed.neighbor_peers import describe, make_peers
+from benchmarks.speed.power_law_graph import power_law_graph
+from outsize.bench import Benchmark
 from outsize.bench.timing import time_in_turns
 from outsize.data.graphs.graph import Graph, NodeType, Relation
 from outsize.data.graphs.sampling import NeighborSampler
@@ -300,4 +301,7 @@ def _dashed(fan_out: Any) -> str:
     return " × ".join(map(str, fan_out))
 
 
-BENCHMARK = Benchmark("neighbors", "outsize bench neighbors", ABOUT, run, table)
+BENCHMARK = Benchmark("neighbors", "python -m benchmarks.speed.neighbors", ABOUT, run, table)
+
+if __name__ == "__main__":
+    run_command(BENCHMARK)
