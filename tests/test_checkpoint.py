@@ -31,7 +31,7 @@ from outsize.checkpoint import (
     save_checkpoint,
 )
 from outsize.errors import CheckpointError, WriteError
-from outsize.files import append_line, write_text_atomically
+from outsize.files import append_line, make_partial, whole_file, write_text_atomically
 
 FILES = ("state.safetensors", "state.json", "manifest.json")
 NUMBERS = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32)
@@ -718,6 +718,21 @@ def test_a_text_is_replaced_whole(tmp_path, text):
     assert names_in(tmp_path) == {"file.txt"}
 
 
+def test_a_name_that_is_no_text_is_written_as_escapes(tmp_path):
+    write_text_atomically(tmp_path / "file.txt", "a run in " + os.fsdecode(b"caf\xe9"))
+
+    assert (tmp_path / "file.txt").read_text() == r"a run in caf\udce9"
+
+
+def test_a_folder_whose_name_is_no_text_is_not_made(tmp_path):
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+
+    with pytest.raises(WriteError, match=r"is no UTF-8, .*: choose another folder"):
+        make_partial(folder)
+
+    assert not folder.exists()
+
+
 def test_a_reader_of_the_old_text_never_sees_the_new(tmp_path):
     path = tmp_path / "file.txt"
     path.write_text("old " * 5000)
@@ -730,14 +745,15 @@ def test_a_reader_of_the_old_text_never_sees_the_new(tmp_path):
     assert path.read_text() == "new"
 
 
-def test_a_text_that_cannot_be_written_leaves_the_old_one(tmp_path):
+def test_a_file_whose_writing_fails_leaves_the_old_one(tmp_path):
     path = tmp_path / "file.txt"
     path.write_text("old")
 
-    with pytest.raises(UnicodeEncodeError):
-        write_text_atomically(path, "lone surrogate \ud800")
+    with pytest.raises(UnicodeEncodeError), whole_file(path) as file:
+        file.write(b"new" + "lone surrogate \ud800".encode())
 
     assert path.read_text() == "old"
+    assert names_in(tmp_path) == {"file.txt"}
 
 
 @pytest.mark.parametrize("write", [write_text_atomically, append_line])

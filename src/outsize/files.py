@@ -47,12 +47,23 @@ def whole_folder(final: Path, partial: Path) -> Iterator[Path]:
         raise
 
 
+def require_readable_name(folder: Path) -> None:
+    """Raise a `WriteError` for a folder in which files of tensors could not be read again."""
+    try:
+        str(folder).encode()
+    except UnicodeEncodeError:
+        raise WriteError(
+            f"the name of {folder} is no UTF-8, as safetensors files need it: choose another folder"
+        ) from None
+
+
 def make_partial(partial: Path) -> None:
     """Make a folder to write into, replacing one that a crash has left behind.
 
     A marker file inside identifies folders made here. A folder that has other content but no marker
     is not removed; it raises a `WriteError`.
     """
+    require_readable_name(partial)
     partial.parent.mkdir(parents=True, exist_ok=True)
     if partial.is_symlink() or partial.exists():
         is_ours = partial.is_dir() and not partial.is_symlink()
@@ -76,9 +87,12 @@ def finish_partial(partial: Path, final: Path) -> None:
 
 
 def write_text_atomically(path: Path, text: str) -> None:
-    """Write a small file so that a reader sees either the old or the new content, never a part."""
+    """Write a small file so that a reader sees either the old or the new content, never a part.
+
+    What is no text, as in the name of a folder that is no UTF-8, is written as escapes.
+    """
     with whole_file(path) as file:
-        file.write(text.encode())
+        file.write(text.encode(errors="backslashreplace"))
 
 
 @contextlib.contextmanager
@@ -188,8 +202,7 @@ def flaw_of(path: Path, facts: Mapping[str, Any]) -> str | None:
         size = path.stat().st_size
         if size != facts["bytes"]:
             return f"it has {size:,} bytes where {facts['bytes']:,} were written"
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        digest = sha256_of(path)
     except FileNotFoundError:
         return "it is missing"
     except PermissionError:
@@ -197,6 +210,12 @@ def flaw_of(path: Path, facts: Mapping[str, Any]) -> str | None:
     except OSError as error:
         return f"it cannot be read ({reason_of(error)})"
     return None if digest == facts["sha256"] else "its checksum is not the one written"
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of the bytes of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def sync_folder(folder: Path) -> None:

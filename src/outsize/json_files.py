@@ -1,4 +1,4 @@
-"""Reading JSON files and checking them against a schema.
+"""Reading JSON files, and checking them against a schema or a checksum of their content.
 
 A schema is a plain value that looks like what it describes:
 
@@ -16,11 +16,15 @@ A schema is a plain value that looks like what it describes:
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+_CHECKSUM = "checksum"
 
 
 class SchemaError(ValueError):
@@ -176,3 +180,30 @@ def _described(schema: Any) -> str:
     if isinstance(schema, dict | Each):
         return "an object"
     return _TYPE_NAMES.get(schema) or f"a {schema.__name__}"
+
+
+def sealed(content: Mapping[str, Any]) -> str:
+    """An object as JSON, with a checksum of its members as an additional member."""
+    return json.dumps({**content, _CHECKSUM: checksum_of(content)}, indent=1)
+
+
+def read_sealed(path: Path, schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Read a file that `sealed` made and verify its checksum, which is not part of the result.
+
+    A file without a checksum was written before checksums existed, and only has to match the
+    schema.
+
+    Raises:
+        SchemaError: It is damaged; one line that does not name the file.
+        OSError: It cannot be read.
+    """
+    content: dict[str, Any] = read_json(path, schema)
+    written = content.pop(_CHECKSUM, None)
+    if written is not None and written != checksum_of(content):
+        raise SchemaError("its checksum is not the one written")
+    return content
+
+
+def checksum_of(content: Mapping[str, Any]) -> str:
+    """The SHA-256 of an object as JSON, whatever the order of its members."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -29,7 +29,8 @@ def imported_modules() -> tuple[str, ...]:
 def _import(name: str) -> None:
     if name.endswith(".py") or not all(part.isidentifier() for part in name.split(".")):
         raise ConfigError(
-            f"--import {name}: that is no name of a module; the module of my_module.py is my_module"
+            f"--import {name}: that is not the name of a module; "
+            "the module of my_module.py is my_module"
         )
     here = os.getcwd()
     if here not in sys.path:

@@ -47,7 +47,7 @@ def test_metrics_recomputed_from_raw_rows_are_those_reported(trained, kind):
     result, config, folder = trained(kind)
     logits = outsize.load_exported(folder).predict(as_columns(TEST_ROWS), logits=True)
     assert metrics_of(logits, TEST_ROWS) == pytest.approx(result.test, rel=1e-12)
-    best = load_click_model(RunFolder(result.out)).model
+    best, *_ = load_click_model(RunFolder(result.out), config)
     assert np.array_equal(logits, evaluated(best, config))
     card = json.loads((folder / "card.json").read_text())
     assert {"split": "test", "step": result.best["step"], **result.test} in card["metrics"]
@@ -55,14 +55,14 @@ def test_metrics_recomputed_from_raw_rows_are_those_reported(trained, kind):
 
 def test_a_quantized_model_is_the_one_that_was_measured(trained, tmp_path):
     result, config, _ = trained("tables")
-    run = load_click_model(RunFolder(result.out))
-    tables = run.model.embeddings.tables
+    model, data, _ = load_click_model(RunFolder(result.out), config)
+    tables = model.embeddings.tables
     for name in list(tables):
         tables[name] = outsize.quantize(tables[name], columns=2, codes=8)
-    expected = evaluated(run.model, config)
+    expected = evaluated(model, config)
     write_exported(
-        tmp_path / "out", run.model, config.model,
-        encoder=run.data.row_encoder(), batch_size=config.train.eval_batch_size,
+        tmp_path / "out", model, config.model,
+        encoder=data.row_encoder(), batch_size=config.train.eval_batch_size,
     )  # fmt: skip
     logits = outsize.load_exported(tmp_path / "out").predict(as_columns(TEST_ROWS), logits=True)
     assert np.array_equal(logits, expected)

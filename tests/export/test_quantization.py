@@ -58,8 +58,8 @@ def test_metrics_recomputed_from_raw_rows_are_those_of_the_card(trained, quantiz
     assert before["test"] == pytest.approx(result.test, rel=1e-12)
     assert found["loss"] != result.test["loss"]
     assert found["loss"] == pytest.approx(result.test["loss"], abs=0.05)
-    run = load_click_model(RunFolder(result.out))
-    model, _ = quantize_click_model(run.model, config.model, HOW[method])
+    model, *_ = load_click_model(RunFolder(result.out), config)
+    model, _ = quantize_click_model(model, config.model, HOW[method])
     assert np.array_equal(logits, evaluated(model, config))
     sizes = [(one / "model.safetensors").stat().st_size for one in (folder, plain)]
     assert sizes[0] < sizes[1]
@@ -126,7 +126,7 @@ def test_a_row_of_one_number_is_no_smaller_as_an_integer_with_a_scale():
 
 def test_bytes_of_all_tables_are_within_a_budget(trained):
     result, config, _ = trained("tables")
-    model = load_click_model(RunFolder(result.out)).model
+    model, *_ = load_click_model(RunFolder(result.out), config)
     total = model.embeddings.memory_use().total_bytes
     how = Quantization("pq", max_bytes=total // 2, min_rows=10)
     _, changes = quantize_click_model(model, config.model, how)

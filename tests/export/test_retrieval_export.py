@@ -14,6 +14,7 @@ import outsize
 from outsize.cli import main
 from outsize.data.encoding.text_keys import text_keys
 from outsize.errors import ConfigError, DataError, ExportError
+from outsize.export.file_reading import LabelledFile
 from outsize.metrics import RankingMetrics, measure_run, read_run
 from outsize.training.config import RunConfig
 from outsize.training.evaluate import evaluate
@@ -236,14 +237,14 @@ def test_pairs_of_cold_queries_and_in_other_orders_change_nothing(trained, tmp_p
     expected = evaluate(folder, file, quiet=True)
     assert "--exclude" in expected["note"]
     header, *lines = file.read_text().splitlines()
-    monkeypatch.setattr("outsize.data.encoding.sources._BLOCK_BYTES", 64)
+    monkeypatch.setattr("outsize.data.encoding.sources.BLOCK_BYTES", 64)
     file.write_text("\n".join([header, *reversed(lines), *lines[:5]]))
     found = evaluate(folder, file, quiet=True)
     assert found["metrics"] == pytest.approx(expected["metrics"], rel=1e-5)
     model = outsize.load_exported(folder)
     model.searcher.cold = text_keys(pa.array(["u1"]))
     config = json.loads((folder / "config.json").read_text())
-    without = evaluate_pairs(model, file, config["pairs"], quiet=True)
+    without = evaluate_pairs(model, LabelledFile(file, quiet=True), config["pairs"])
     assert without["num_queries"] == found["metrics"]["num_queries"] - 1
 
 

@@ -3,8 +3,12 @@
 import csv
 import gzip
 import json
+import os
+import sys
+from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.csv as pc
 import pyarrow.parquet as pq
 import pytest
@@ -15,6 +19,7 @@ from outsize.cli import main
 from outsize.data.encoding import sources
 from outsize.errors import ConfigError, DataError, WriteError
 from outsize.export.score_files import evaluate_file, score_file
+from outsize.export.score_output import ScoreOutput
 from outsize.training.evaluate import evaluate
 
 
@@ -38,7 +43,7 @@ def read(path):
 def test_a_file_has_the_scores_of_its_rows(
     model, raw_file, tmp_path, out, block_bytes, monkeypatch
 ):
-    monkeypatch.setattr(sources, "_BLOCK_BYTES", block_bytes)  # many chunks, one result
+    monkeypatch.setattr(sources, "BLOCK_BYTES", block_bytes)  # many chunks, one result
     found = score_file(model, raw_file, tmp_path / out, keep=["city"], quiet=True)
     scores = read(tmp_path / out)
     expected = model.predict(as_columns(TEST_ROWS))
@@ -208,3 +213,12 @@ def test_text_without_a_header_may_lack_its_label(tmp_path):
         scores = read(tmp_path / "scores.csv")
         assert scores["row"] == list(range(20))
         assert scores["probability"] == pytest.approx(expected, abs=1e-12)
+
+
+def test_scores_that_nobody_reads_end_in_a_broken_pipe(monkeypatch):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "wb", buffering=0) as closed:
+        monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=closed))
+        with pytest.raises(BrokenPipeError), ScoreOutput(None) as output:
+            output.write(pa.table({"row": np.arange(5000)}), {"probability": np.zeros(5000)})

@@ -73,7 +73,8 @@ def test_a_query_is_answered_and_nothing_is_wider_than_the_window(open_page, por
 
 def test_a_link_brings_the_same_answers_and_keys_are_enough(open_page, port):
     page = open_page(f"http://127.0.0.1:{port}/", 390)
-    page.keyboard.type(QUERY)  # the field has the focus
+    page.wait_for_function("document.activeElement.id === 'query'")  # it gets the focus by itself
+    page.keyboard.type(QUERY)
     page.keyboard.press("Enter")
     page.get_by_text("10 answers").wait_for()
     shown = page.locator("#answers").inner_text()

@@ -86,11 +86,11 @@ def test_health_is_told(server):
     [
         ("rows", 422, "expected a list of objects, or an object of lists"),
         ([1], 422, "expected a list of objects"),
-        ({"city": "a"}, 422, "column 'city' is no list"),
+        ({"city": "a"}, 422, "column 'city' is not a list"),
         ({"city": ["a"], "age": []}, 422, "differ in length"),
         ([{"city": "city 1"}], 422, "the rows have no column 'price'"),
         ([{**ROWS[0], "age": "old"}], 422, "rows 0 (counted from 0) cannot be scored"),
-        ([{**ROWS[0], "city": ["a"]}], 422, "'city' is no text, number or null"),
+        ([{**ROWS[0], "city": ["a"]}], 422, "'city' is not text, a number or null"),
         ([{**ROWS[0], "price": 1e300}], 422, "rows 0 (counted from 0) cannot be scored"),
         (ROWS * 2, 413, "300 rows, but at most 200 per request"),
     ],
@@ -106,7 +106,7 @@ def test_rows_that_cannot_be_scored_are_refused_in_one_line(server, content, sta
 def test_what_is_no_json_is_a_bad_request(server, body):
     status, answer = ask(server, "POST", "/predict", body=body)
     assert status == 400
-    assert answer["error"].startswith("the body is no JSON")
+    assert answer["error"].startswith("the body is not JSON")
 
 
 def test_other_routes_and_methods_are_refused(server):

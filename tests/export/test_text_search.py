@@ -236,7 +236,7 @@ def test_other_numbers_and_bodies_are_refused():
     for k in (True, "0", "-1", "²", "9" * 30, 1.5, None):
         with pytest.raises(RequestError, match="k must be"):
             checked(["a"], k, 1)
-    with pytest.raises(RequestError, match="is no JSON"):
+    with pytest.raises(RequestError, match="is not JSON"):
         parse_queries(b"{", 1)
 
 

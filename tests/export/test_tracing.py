@@ -11,7 +11,7 @@ from outsize.errors import ConfigError, ExportError
 from outsize.export import trace, write_exported
 from outsize.models import CLICK_MODELS
 
-pytestmark = pytest.mark.usefixtures("unchecked_shapes")  # sizes of a trace are no integers
+pytestmark = pytest.mark.usefixtures("unchecked_shapes")  # sizes of a trace are not integers
 PACKED = {"all-packed": 1000, "some-packed": 40}  # slots of packed pointers
 FURTHER = ["quantized", "int8", *PACKED]
 ROWS = {name: 40 + 7 * place for place, name in enumerate([*outsize.TABLES, *FURTHER])}
@@ -142,7 +142,7 @@ def test_what_cannot_be_traced_is_refused_in_words():
         trace(CLICK_MODELS["dcn"]().build(0, store, seed=0))
     with pytest.raises(ConfigError, match="no feature 'ful'; there are full"):
         trace(make_model(["full"])[1], bags=["ful"])
-    with pytest.raises(ConfigError, match="a Linear is no click model"):
+    with pytest.raises(ConfigError, match="a Linear is not a click model"):
         trace(torch.nn.Linear(2, 1))
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import functools
 import json
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -95,8 +96,13 @@ def main(arguments: list[str] | None = None) -> None:
             traceback.print_exc()
             leave(1)
         _fail(_with_way_out(error.format_message(), words), as_json)  # type: ignore[attr-defined]
-    if as_json and isinstance(result, dict) and is_first_rank():
-        print(json.dumps(result))
+    try:
+        if as_json and isinstance(result, dict) and is_first_rank():
+            print(json.dumps(result))
+        sys.stdout.flush()
+    except BrokenPipeError:  # nobody reads on, as after `| head`; Click ends so too
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        leave(1)
     leave(result if isinstance(result, int) else 0)
 
 
@@ -116,7 +122,7 @@ def _with_way_out(message: str, words: list[str]) -> str:
 
 
 class _Interrupted(Exception):
-    """Ctrl-C or SIGTERM, past typer, which would turn it into a bare exit code."""
+    """Ctrl-C or SIGTERM. Typer would turn `KeyboardInterrupt` into a bare exit code."""
 
 
 def _interruptible(
@@ -181,7 +187,7 @@ def _fail(message: str, as_json: bool, is_own: bool = False) -> NoReturn:
     Args:
         message: The line.
         as_json: Whether standard output gets it too.
-        is_own: Whether it is about this rank alone, and told besides what another tells.
+        is_own: Whether it is about this rank alone, and printed besides the lines of other ranks.
     """
     line = " ".join(message.split())
     if not is_own:

@@ -27,7 +27,7 @@ def export(
         typer.Option(metavar="int8|pq", help="Quantize the tables, and measure what it costs."),
     ] = None,
     columns: Annotated[
-        int | None, typer.Option(help="pq: columns per vector. Default: one for 2 numbers.")
+        int | None, typer.Option(help="pq: columns per vector. Default: one per 2 numbers.")
     ] = None,
     codes: Annotated[int | None, typer.Option(help="pq: codes per column. Default: 256.")] = None,
     max_bytes: Annotated[
@@ -234,12 +234,12 @@ def serve(
     max_bytes: Annotated[int, typer.Option(help="Bytes per request.")] = 10_000_000,
     index: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Search an item index in this folder, as it is written."),
+        typer.Option(metavar="DIR", help="Search an item index in this folder, read as it grows."),
     ] = None,
     imports: Imports = [],  # noqa: B006
     as_json: AsJson = False,
 ) -> dict[str, Any]:
-    """Serve an exported model by HTTP: rows of a click model, or a search page of a text model."""
+    """Serve an exported model over HTTP: rows of a click model, or search of a text model."""
     from outsize.export.serving import serve as serve_model
 
     import_modules(imports)

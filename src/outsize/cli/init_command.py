@@ -26,20 +26,22 @@ def init(
     ] = None,
     positive: Annotated[
         str | None,
-        typer.Option(metavar="VALUE", help="The label that is 1; of numbers, the least that is."),
+        typer.Option(
+            metavar="VALUE", help="The value that counts as 1; of numbers, the smallest one."
+        ),
     ] = None,
     drop: _Columns = [],  # noqa: B006  typer copies it
     keep: Annotated[
         list[str],
         typer.Option(
-            metavar="COLUMN", help="Use a column that would be left out as too good. Repeatable."
+            metavar="COLUMN", help="Use a column that would be left out as a leak. Repeatable."
         ),
     ] = [],  # noqa: B006
     time: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="Hold out the latest rows by this column.")
     ] = None,
     task: Annotated[
-        str, typer.Option(help="click, retrieval, or auto: by the names of columns.")
+        str, typer.Option(help="click, retrieval, or auto, which goes by the names of columns.")
     ] = "auto",
     query: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="Retrieval: the column of queries.")

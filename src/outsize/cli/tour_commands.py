@@ -30,9 +30,13 @@ def bench(
         typer.Option(help="Also write the results to this folder; of calibrate, the file."),
     ] = None,
     quick: Annotated[bool, typer.Option(help="Small sizes, to try the command.")] = False,
+    device: Annotated[
+        str | None,
+        typer.Option(help="cpu or cuda, for a benchmark that runs on either."),
+    ] = None,
     as_json: AsJson = False,
 ) -> dict[str, Any]:
     """Run a benchmark on this machine, with its peers in the same process."""
     from outsize.bench import run_benchmark
 
-    return run_benchmark(name, out, quick=quick, quiet=as_json)
+    return run_benchmark(name, out, quick=quick, quiet=as_json, device=device)

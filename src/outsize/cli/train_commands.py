@@ -47,15 +47,18 @@ def compare(
     ],
     tables: Annotated[
         list[str],
-        typer.Option(help="Table methods, with commas. Default: all. Full tables always run."),
+        typer.Option(
+            help="Table methods, separated by commas. Default: all. Full tables always run."
+        ),
     ] = [],  # noqa: B006
     budgets: Annotated[
         list[str],
         typer.Option(
-            help="Caps on each table, with commas. Default: 1/1000, 1/100 and 1/10 of the largest."
+            help="Caps per table, separated by commas. "
+            "Default: 1/1000, 1/100 and 1/10 of the largest."
         ),
     ] = [],  # noqa: B006
-    seeds: Annotated[int, typer.Option(help="Runs of each method and budget.")] = 3,
+    seeds: Annotated[int, typer.Option(help="Runs per method and budget.")] = 3,
     unit: Annotated[str, typer.Option(help="Unit of budgets: parameters or bytes.")] = "parameters",
     settings: Settings = [],  # noqa: B006
     out: Annotated[
@@ -63,7 +66,10 @@ def compare(
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(help="Cells at once; 0: in this process. Default: one for two cores, or GPU."),
+        typer.Option(
+            help="Cells in parallel; 0 trains them in this process. "
+            "Default: one per two cores, or GPU."
+        ),
     ] = None,
     imports: Imports = [],  # noqa: B006
     as_json: AsJson = False,

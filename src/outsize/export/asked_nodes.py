@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from outsize.errors import DataError
 from outsize.export.graph_columns import GraphColumns
 from outsize.export.graph_encoder import Lists, NewNodes
+from outsize.export.left_out import LeftOut, shown_value
 from outsize.suggestions import few
 
 if TYPE_CHECKING:
@@ -43,31 +43,9 @@ class AskedNodes:
         return AskedNodes(is_good, self.nodes[mask], self.new.take(mask[self.nodes < 0]))
 
 
-class UnknownNeighbors:
-    """Counts neighbours of new nodes that the graph does not have."""
-
-    def __init__(self) -> None:
-        self.count, self.example = 0, ""
-
-    def add(self, values: Any) -> None:
-        """Count values, a pyarrow array."""
-        self.count += len(values)
-        if len(values) and not self.example:
-            self.example = shown_value(values[0])
-
-    def note(self) -> str:
-        """One line on them; empty where there are none."""
-        if not self.count:
-            return ""
-        return (
-            f"{self.count:,} of the neighbours are of no node of the graph, such as "
-            f"{self.example}; they were left out"
-        )
-
-    def warn(self, stacklevel: int) -> None:
-        """Warn of them, if there are any."""
-        if self.count:
-            warnings.warn(self.note(), stacklevel=stacklevel + 1)
+def unknown_neighbors() -> LeftOut:
+    """Neighbours of new nodes that the graph does not have."""
+    return LeftOut("of the neighbours are of no node of the graph")
 
 
 class NodeReader:
@@ -93,9 +71,7 @@ class NodeReader:
             self._ids[node_type] = RawIds(nodes.names, nodes.num_nodes)
         return self._ids[node_type]
 
-    def read(
-        self, chunk: Chunk, path: Path | None, bad: BadRows, unknown: UnknownNeighbors
-    ) -> AskedNodes:
+    def read(self, chunk: Chunk, path: Path | None, bad: BadRows, unknown: LeftOut) -> AskedNodes:
         """The nodes that the rows of a chunk ask for; rows that ask for none are bad."""
         bad.num_rows += chunk.num_rows
         numbers, missing = self.look_up(chunk, path, self.columns.id, self.node_type)
@@ -119,7 +95,7 @@ class NodeReader:
         return _numbers(self.ids_of(node_type), chunk.columns[name], path, name)
 
     def _new_nodes(
-        self, chunk: Chunk, path: Path | None, is_new: NDArray[np.bool_], unknown: UnknownNeighbors
+        self, chunk: Chunk, path: Path | None, is_new: NDArray[np.bool_], unknown: LeftOut
     ) -> NewNodes:
         count = int(is_new.sum())
         if not count:
@@ -165,14 +141,6 @@ class NodeReader:
         wanted = [*self.columns.neighbors.values(), *self.columns.attributes.values()]
         where = f" (they would be in {few(wanted)})" if wanted else ""
         return f"an id that the graph does not have, without known neighbours{where}"
-
-
-def shown_value(value: Any) -> str:
-    """A value of a pyarrow array, for a message."""
-    plain = value.as_py()
-    if isinstance(plain, bytes):
-        plain = plain.decode(errors="replace")
-    return f"{plain!r:.60}"
 
 
 def _numbers(

@@ -77,38 +77,38 @@ class BatchingScorer:
             first = held or self._waiting.get()
             if first is None:
                 return
-            together, held, is_last = self._gather(first)
-            self._answer(together)
+            batch, held, is_last = self._gather(first)
+            self._answer(batch)
             if is_last:
                 return
 
     def _gather(self, first: _Waiting) -> tuple[list[_Waiting], _Waiting | None, bool]:
         """Requests that wait, up to `max_rows`; one that did not fit; whether they are the last."""
-        together, num_rows = [first], len(first.rows)
+        batch, num_rows = [first], len(first.rows)
         while True:
             try:
                 following = self._waiting.get_nowait()
             except queue.Empty:
-                return together, None, False
+                return batch, None, False
             if following is None:
-                return together, None, True
+                return batch, None, True
             num_rows += len(following.rows)
             if num_rows > self._max_rows or following.kinds != first.kinds:
-                return together, following, False
-            together.append(following)
+                return batch, following, False
+            batch.append(following)
 
-    def _answer(self, together: Sequence[_Waiting]) -> None:
+    def _answer(self, batch: Sequence[_Waiting]) -> None:
         try:
-            scores = self._score([row for waiting in together for row in waiting.rows])
+            scores = self._score([row for waiting in batch for row in waiting.rows])
         except Exception as error:
-            if len(together) == 1:
-                together[0].scores.set_exception(error)
+            if len(batch) == 1:
+                batch[0].scores.set_exception(error)
             else:  # one request's mistake is not another's
-                for waiting in together:
+                for waiting in batch:
                     self._answer([waiting])
             return
         first = 0
-        for waiting in together:
+        for waiting in batch:
             waiting.scores.set_result(scores[first : first + len(waiting.rows)])
             first += len(waiting.rows)
 

@@ -39,6 +39,24 @@ class FileScores:
     note: str = ""
 
 
+@dataclass(frozen=True)
+class LabelledFile:
+    """A file that a model is measured on.
+
+    Attributes:
+        path: A CSV, TSV or Parquet file with the columns and the label of the training data.
+        exclude: Files of pairs, whose items are left out of rankings.
+        max_bad_rows: The largest share of malformed rows that is skipped; by default as in
+            training, and none for a graph.
+        quiet: Show no progress.
+    """
+
+    path: Path
+    exclude: Sequence[Path] = ()
+    max_bad_rows: float | None = None
+    quiet: bool = False
+
+
 class FileReading:
     """A file that is read in chunks.
 

@@ -90,14 +90,14 @@ class GraphPurpose:
         return {"targets": self.target_type, **({} if same else {"sources": self.node_type})}
 
     def facts(self) -> dict[str, Any]:
-        """What `config.json` says of it."""
+        """The purpose as `config.json` has it."""
         own = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         classes = None if self.classes is None else list(self.classes)
         return {**own, "classes": classes, "columns": self.columns.facts()}
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> GraphPurpose:
-        """The one that `config.json` describes; raises a `SchemaError` for others."""
+        """The purpose that `config.json` describes; raises a `SchemaError` for others."""
         check(facts, _SCHEMA)
         own: dict[str, Any] = {f.name: facts.get(f.name) for f in dataclasses.fields(cls)}
         classes = None if own["classes"] is None else tuple(own["classes"])

@@ -67,13 +67,13 @@ class GraphColumns:
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> GraphColumns:
-        """Those that `config.json` describes; raises a `SchemaError` for others."""
+        """The columns that `config.json` describes; raises a `SchemaError` for others."""
         check(facts, _SCHEMA)
         own = {name: facts[name] for name in _SCHEMA}
         return cls(**{**own, "columns": tuple(own["columns"])})
 
     def facts(self) -> dict[str, Any]:
-        """What `config.json` says of them."""
+        """The columns as `config.json` has them."""
         return {**asdict(self), "columns": list(self.columns)}
 
     def wanted(self, present: Collection[str], *others: str | None) -> tuple[str, ...]:

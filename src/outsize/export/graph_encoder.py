@@ -71,7 +71,7 @@ class NewNodes:
     attributes: Mapping[str, Lists] = field(default_factory=dict)
 
     def take(self, mask: NDArray[np.bool_]) -> NewNodes:
-        """Some of them."""
+        """The new nodes selected by a mask."""
         return NewNodes(
             int(mask.sum()),
             {name: lists.take(mask) for name, lists in self.neighbors.items()},
@@ -138,28 +138,28 @@ class GraphEncoder:
             self.model.train(was_training)
 
     def _encode_new(self, kind: str, new: NewNodes) -> Float[Tensor, "n dim"]:
-        around = self._around(new)
-        hood = self._hood(kind, new, around)
+        neighbors = self._neighbors_of(new)
+        neighborhood = self._neighborhood(kind, new, neighbors)
         model, own = self.model, self._inputs(kind, new)
-        for number, vectors in enumerate(self._layers(around)):
+        for number, vectors in enumerate(self._layers(neighbors)):
             own = torch.cat((own.to(vectors[kind].dtype), vectors[kind]))
-            own = model.apply_layer(number, {**vectors, kind: own}, hood, 0)[kind]
+            own = model.apply_layer(number, {**vectors, kind: own}, neighborhood, 0)[kind]
         return model.finish(own)
 
     def _layers(
-        self, around: Mapping[str, NDArray[np.int64]]
+        self, neighbors: Mapping[str, NDArray[np.int64]]
     ) -> Iterator[dict[str, Float[Tensor, "_ _"]]]:
         """The vectors of nodes of the graph before each layer of the model, by type."""
         model = self.model
         read = {}
         for kind in model.types_by_layer[0]:
-            hood = self._alone.sample(around[kind], kind)
-            read[kind] = model.read(hood.to(self._device))[kind]
+            neighborhood = self._alone.sample(neighbors[kind], kind)
+            read[kind] = model.read(neighborhood.to(self._device))[kind]
         yield read
-        for layer in encode_layers(model, self._hop, around, _MAX_EDGES, model.num_layers - 1):
-            yield {kind: layer.of(kind, around[kind]) for kind in layer.vectors}
+        for layer in encode_layers(model, self._hop, neighbors, _MAX_EDGES, model.num_layers - 1):
+            yield {kind: layer.of(kind, neighbors[kind]) for kind in layer.vectors}
 
-    def _around(self, new: NewNodes) -> dict[str, NDArray[np.int64]]:
+    def _neighbors_of(self, new: NewNodes) -> dict[str, NDArray[np.int64]]:
         """The distinct neighbours, ascending, by type."""
         found: dict[str, list[NDArray[np.int64]]] = {name: [] for name in self.graph.nodes}
         for name, lists in new.neighbors.items():
@@ -167,12 +167,12 @@ class GraphEncoder:
         none = np.zeros(0, np.int64)
         return {name: np.unique(np.concatenate([none, *parts])) for name, parts in found.items()}
 
-    def _hood(
-        self, kind: str, new: NewNodes, around: Mapping[str, NDArray[np.int64]]
+    def _neighborhood(
+        self, kind: str, new: NewNodes, neighbors: Mapping[str, NDArray[np.int64]]
     ) -> Neighborhood:
         """New nodes as seeds, with their neighbours after them."""
         nodes, within, edges = {}, {}, {}
-        for name, ids in around.items():
+        for name, ids in neighbors.items():
             first = new.count if name == kind else 0
             nodes[name] = torch.from_numpy(np.concatenate((np.zeros(first, np.int64), ids)))
             within[name] = (first, first + len(ids))
@@ -183,11 +183,11 @@ class GraphEncoder:
             if len(lists.starts) != num_targets + 1:
                 lists = Lists(np.zeros(num_targets + 1, np.int64), none.values)
             first = new.count if relation.source == kind else 0
-            places = first + np.searchsorted(around[relation.source], lists.values)
+            places = first + np.searchsorted(neighbors[relation.source], lists.values)
             starts, sources = torch.from_numpy(lists.starts), torch.from_numpy(places)
             edges[name] = Edges(starts, sources, (num_targets,), (len(places),))
-        hood = Neighborhood(nodes, within, edges, kind, torch.arange(new.count))
-        return hood.to(self._device)
+        neighborhood = Neighborhood(nodes, within, edges, kind, torch.arange(new.count))
+        return neighborhood.to(self._device)
 
     def _inputs(self, kind: str, new: NewNodes) -> Float[Tensor, "n width"]:
         """The inputs of new nodes: what stands for the row of an id, and pooled attributes."""

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outsize.errors import ConfigError
-from outsize.export.asked_nodes import AskedNodes, NodeReader, UnknownNeighbors, shown_value
+from outsize.export.asked_nodes import AskedNodes, NodeReader, unknown_neighbors
 from outsize.export.graph_columns import GraphColumns
 from outsize.export.graph_encoder import GraphEncoder
+from outsize.export.left_out import shown_value
 from outsize.export.predicting import cannot_score_rows
 from outsize.export.retrieval import FoundItems, best_items, find_items
 from outsize.kernels.ragged import Ragged
@@ -196,7 +197,7 @@ def frames_of(
     from outsize.data.encoding.bad_rows import BadRows
     from outsize.data.encoding.frames import frame_chunks, frame_columns
 
-    unknown = UnknownNeighbors()
+    unknown = unknown_neighbors()
     for chunk in frame_chunks(rows, reader.columns.wanted(frame_columns(rows), *others)):
         bad = BadRows()
         asked = reader.read(chunk, None, bad, unknown)

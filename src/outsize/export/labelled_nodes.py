@@ -10,34 +10,29 @@ import torch
 from numpy.typing import NDArray
 
 from outsize.errors import DataError
+from outsize.export.file_reading import LabelledFile
 from outsize.export.graph_files import NodeFileReading
 from outsize.export.graph_predictors import NodePredictor
+from outsize.export.left_out import LeftOut
 from outsize.metrics import ClassMetrics
+from outsize.suggestions import few
 
 
-def evaluate_nodes(
-    predictor: NodePredictor,
-    path: str | Path,
-    *,
-    max_bad_rows: float | None = None,
-    quiet: bool = False,
-) -> dict[str, Any]:
+def evaluate_nodes(predictor: NodePredictor, file: LabelledFile) -> dict[str, Any]:
     """The metrics of the classes of the nodes of a file, with the number of rows.
 
     As in training, rows without a class, or of a class that the model does not know, are left out.
 
     Args:
         predictor: Of an exported model, or of a run.
-        path: A CSV, TSV or Parquet file with the columns of ids and of classes.
-        max_bad_rows: The largest share of malformed rows that is skipped; by default none.
-        quiet: Show no progress.
+        file: A file with the columns of ids and of classes.
     """
     label = predictor.reader.columns.label
     assert label is not None
-    reading = NodeFileReading(predictor.reader, path, max_bad_rows or 0.0, (label,))
+    reading = NodeFileReading(predictor.reader, file.path, file.max_bad_rows or 0.0, (label,))
     labels = _Labels(predictor)
     metrics = ClassMetrics(len(predictor.classes), multi_label=predictor.multi_label)
-    with reading.progress("evaluate", quiet):
+    with reading.progress("evaluate", file.quiet):
         for chunk, asked in reading.asked():
             reading.require_good()
             wanted, is_labelled = labels.read(chunk.columns[label], reading.path, label)
@@ -49,14 +44,15 @@ def evaluate_nodes(
     reading.finish(reading.bad.num_rows)
     if not metrics.num_examples:
         raise DataError(
-            f"{path}: no row has a class that the model knows in column {label!r}"
-            + (f", such as {labels.example!r:.60}" if labels.example else "")
+            f"{file.path}: no row has a class that the model knows in column {label!r}"
+            + (f", which has {labels.unknown.example}" if labels.unknown.count else "")
+            + f"; it knows {few(predictor.classes)}"
         )
     return {
         **metrics.result(),
         "num_rows": metrics.num_examples,
         "num_bad": reading.bad.total,
-        "note": "; ".join(filter(None, (reading.unknown.note(), labels.note()))),
+        "note": "; ".join(filter(None, (reading.unknown.note(), labels.unknown.note()))),
     }
 
 
@@ -71,7 +67,7 @@ class _Labels:
         self._number_of = {name: number for number, name in enumerate(predictor.classes)}
         self._multi_label = predictor.multi_label
         self._separator = predictor.reader.columns.label_separator
-        self.num_unknown, self.example = 0, ""
+        self.unknown = LeftOut("classes are none that the model knows")
 
     def read(self, column: Any, path: Path, name: str) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """The class of each row, or a row of 0 and 1, and a mask of the rows that have any."""
@@ -92,15 +88,6 @@ class _Labels:
         found[owners, numbers[numbers >= 0]] = 1
         return found, np.asarray(found.any(axis=1))
 
-    def note(self) -> str:
-        """One line on unknown classes; empty where there are none."""
-        if not self.num_unknown:
-            return ""
-        return (
-            f"{self.num_unknown:,} classes are none that the model knows, such as "
-            f"{self.example!r:.60}; they were left out"
-        )
-
     def _numbers(self, column: Any) -> NDArray[np.int64]:
         from outsize.data.encoding.column_values import to_text
 
@@ -108,7 +95,5 @@ class _Labels:
         names = text.values.to_pylist()
         numbers = np.array([*(self._number_of.get(name, -1) for name in names), -1], np.int64)
         unknown = np.flatnonzero((numbers[text.codes] < 0) & (text.codes >= 0))
-        self.num_unknown += len(unknown)
-        if len(unknown) and not self.example:
-            self.example = names[int(text.codes[unknown[0]])]
+        self.unknown.add(text.values.take(text.codes[unknown]))
         return numbers[text.codes]

@@ -73,6 +73,7 @@ def write_onnx(model: ClickModel, path: str | Path, bags: Sequence[str] = ()) ->
         _remove_input(message, "dense")
     _name_batch(message)
     _remove_notes(message)
+    _merge_constants(message.graph)
     try:
         with whole_file(path) as file:
             file.write(message.SerializeToString())
@@ -146,6 +147,30 @@ def _remove_notes(message: Any) -> None:
     for noted in (message, *graphs, *nodes, *values):
         del noted.metadata_props[:]
         noted.doc_string = ""
+
+
+def _merge_constants(graph: Any) -> None:
+    """Store equal constants once: the exporter has a copy for each place that reads one."""
+    names: dict[tuple[Any, ...], str] = {}
+    same = {}
+    for tensor in list(graph.initializer):
+        key = (tensor.data_type, tuple(tensor.dims), tensor.raw_data)
+        if not tensor.raw_data or names.setdefault(key, tensor.name) == tensor.name:
+            continue
+        same[tensor.name] = names[key]
+        graph.initializer.remove(tensor)
+    for node in _all_nodes(graph):
+        for place, name in enumerate(node.input):
+            node.input[place] = same.get(name, name)
+
+
+def _all_nodes(graph: Any) -> Iterator[Any]:
+    """The nodes of a graph, and of the graphs inside them."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for inner in [*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])]:
+                yield from _all_nodes(inner)
 
 
 @contextlib.contextmanager

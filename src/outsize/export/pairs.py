@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from outsize.errors import ConfigError, DataError
+from outsize.export.left_out import LeftOut, excluded_ids
 from outsize.interrupts import check_stop
 from outsize.json_files import Absent, OneOf, check
 from outsize.kernels.ragged import Ragged
@@ -46,14 +47,14 @@ class PairFiles:
 
     @classmethod
     def of(cls, settings: Any) -> PairFiles:
-        """Those of an object that has these attributes."""
+        """The settings of an object that has attributes of these names."""
         return cls(
             **{field.name: getattr(settings, field.name) for field in dataclasses.fields(cls)}
         )
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> PairFiles:
-        """Those that `config.json` describes; raises a `SchemaError` for others."""
+        """The settings that `config.json` describes; raises a `SchemaError` for others."""
         check(facts, _SCHEMA)
         names = {field.name for field in dataclasses.fields(cls)}
         own = {name: value for name, value in facts.items() if name in names}
@@ -119,20 +120,18 @@ class SeenItems:
     Args:
         keys: The key of the query of each pair.
         items: The row of its item.
-        num_unknown: Pairs that were left out because there is no such item.
-        example: The raw id of one of them.
+        unknown: The items of pairs that were left out because there is no such item.
     """
 
     def __init__(
         self,
         keys: NDArray[np.uint64],
         items: NDArray[np.int64],
-        num_unknown: int = 0,
-        example: str = "",
+        unknown: LeftOut | None = None,
     ) -> None:
         order = np.lexsort((items, keys))
         self._keys, self._items = keys[order], items[order]
-        self.num_unknown, self.example = num_unknown, example
+        self._unknown = unknown
 
     def of(self, keys: NDArray[np.uint64]) -> Ragged:
         """The items of each query, ascending."""
@@ -146,15 +145,7 @@ class SeenItems:
 
     def note(self) -> str:
         """One line on unknown items; empty where there are none."""
-        return unknown_items(self.num_unknown, self.example) if self.num_unknown else ""
-
-
-def unknown_items(count: int, example: str) -> str:
-    """The warning for items to exclude that a model does not have."""
-    return (
-        f"{count:,} of the ids to exclude are of no item of this model, such as {example!r:.60}; "
-        "they could not be found anyway"
-    )
+        return "" if self._unknown is None else self._unknown.note()
 
 
 def read_seen(paths: Sequence[Path], files: PairFiles, items: ItemNames) -> SeenItems:
@@ -165,19 +156,17 @@ def read_seen(paths: Sequence[Path], files: PairFiles, items: ItemNames) -> Seen
     from outsize.data.encoding.bad_rows import BadRows
     from outsize.export.file_reading import cannot_score
 
-    keys, rows, num_unknown, example, bad = [], [], 0, "", BadRows()
+    keys, rows, unknown, bad = [], [], excluded_ids(), BadRows()
     for path in paths:
         for part, _ in good_pairs(path, files, files.recipe(None, positives=False), bad):
             found = part.texts[files.item]
             places = items.rows_of(found.values)[found.codes]
             keys.append(query_keys(part, files.query)[places >= 0])
             rows.append(places[places >= 0])
-            if (places < 0).any():
-                num_unknown += int((places < 0).sum())
-                example = example or str(found.values[int(found.codes[places < 0][0])])
+            unknown.add(found.values.take(found.codes[places < 0]))
     if bad.total > files.max_bad_rows * bad.num_rows:
         raise cannot_score(bad)
-    return SeenItems(np.concatenate(keys), np.concatenate(rows), num_unknown, example)
+    return SeenItems(np.concatenate(keys), np.concatenate(rows), unknown)
 
 
 def good_pairs(
@@ -215,7 +204,7 @@ def query_keys(rows: Rows, column: str) -> NDArray[np.uint64]:
     return np.append(text_keys(text.values), np.uint64(0))[text.codes]
 
 
-def listed_items(exclude: Any, items: RowsOf) -> tuple[Ragged, int, str]:
+def listed_items(exclude: Any, items: RowsOf) -> tuple[Ragged, LeftOut]:
     """Lists of raw ids, one per row, as rows of items.
 
     Args:
@@ -223,7 +212,7 @@ def listed_items(exclude: Any, items: RowsOf) -> tuple[Ragged, int, str]:
         items: The items.
 
     Returns:
-        The lists, and the number of unknown ids with an example.
+        The lists, and the unknown ids.
     """
     import pyarrow as pa
 
@@ -237,11 +226,11 @@ def listed_items(exclude: Any, items: RowsOf) -> tuple[Ragged, int, str]:
             "exclude must have a list of item ids for each row, such as [['i3', 'i7'], []]"
         ) from None
     flat = [str(value) for value in chain.from_iterable(lists)]
-    rows = items.rows_of(pa.array(flat, pa.large_string()))
-    unknown = np.flatnonzero(rows < 0)  # as padding they exclude nothing
-    example = flat[int(unknown[0])] if len(unknown) else ""
+    names, unknown = pa.array(flat, pa.large_string()), excluded_ids()
+    rows = items.rows_of(names)
+    unknown.add(names.filter(pa.array(rows < 0)))  # as padding they exclude nothing
     found = Ragged.from_sizes(torch.from_numpy(rows), torch.tensor(sizes, dtype=torch.int64))
-    return found, len(unknown), example
+    return found, unknown
 
 
 def require_pair_files(files: PairFiles | None) -> PairFiles:

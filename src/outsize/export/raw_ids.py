@@ -48,7 +48,7 @@ class RawIds:
         return self.numbers(values)[0]
 
     def _integers_among(self, column: Column) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """The same for a column with ids that are no integers, and so unknown."""
+        """The same for a column with ids that are not integers, and so unknown."""
         text, wrong = to_text(column)
         parsed = [_integer(value) for value in text.values.to_pylist()]
         keys = np.array([0 if key is None else key for key in [*parsed, None]], np.int64)
@@ -76,7 +76,7 @@ def split_lists(column: Column, separator: str) -> tuple[NDArray[np.int64], Colu
         column = pc.split_pattern(texts, separator)
         counts, flat = split_lists(column, separator)
         trimmed = pc.utf8_trim_whitespace(flat)
-        return _kept(counts, trimmed, pc.not_equal(trimmed, ""))
+        return _filtered(counts, trimmed, pc.not_equal(trimmed, ""))
     if pa.types.is_fixed_size_list(kind):
         column = column.cast(pa.list_(kind.value_type))
     if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
@@ -85,10 +85,10 @@ def split_lists(column: Column, separator: str) -> tuple[NDArray[np.int64], Colu
     else:
         lengths, flat = pa.array(np.ones(len(column), np.int64)), column
     counts = np.asarray(lengths.to_numpy(zero_copy_only=False), np.int64)
-    return _kept(counts, flat, flat.is_valid())
+    return _filtered(counts, flat, flat.is_valid())
 
 
-def _kept(
+def _filtered(
     counts: NDArray[np.int64], flat: Column, is_kept: Column
 ) -> tuple[NDArray[np.int64], Column]:
     """Lists without some of their values."""

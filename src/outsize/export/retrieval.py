@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from outsize.errors import ConfigError, DataError
 from outsize.export.format import CONFIG, VOCABULARIES, described, registered, unreadable
-from outsize.export.pairs import ItemNames, PairFiles, RowsOf, listed_items, unknown_items
+from outsize.export.pairs import ItemNames, PairFiles, RowsOf, listed_items
 from outsize.export.weights import all_tensors, opened
 from outsize.export.write import write_model
 from outsize.json_files import SchemaError
@@ -278,9 +277,8 @@ def find_items(
         raise ConfigError(f"k must be >= 1, but got {k}")
     lists = None
     if exclude is not None:
-        lists, num_unknown, example = listed_items(exclude, ids)
-        if num_unknown:
-            warnings.warn(unknown_items(num_unknown, example), stacklevel=4)
+        lists, unknown = listed_items(exclude, ids)
+        unknown.warn(stacklevel=4)
     first, items, scores = 0, [], [np.zeros((0, k), np.float32)]
     for num_rows, best in chunks:
         first, before = first + num_rows, first

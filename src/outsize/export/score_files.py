@@ -107,7 +107,7 @@ class _Pending:
         self._tables.append(table)
 
     def take(self, num_rows: int) -> Any:
-        """Those of the next rows."""
+        """The facts about the next rows."""
         import pyarrow as pa
 
         whole = pa.concat_tables(self._tables)
@@ -118,7 +118,7 @@ class _Pending:
 def _encoded(
     reading: FileReading, scorer: RowScorer, recipe: Recipe, pending: _Pending | None = None
 ) -> Iterator[EncodedRows]:
-    """The good rows of a file in chunks; what is pending is told of them, if no bad one raises."""
+    """The good rows of a file in chunks; they are added to `pending`, unless a bad row raises."""
     from outsize.data.encoding.rows import wanted_columns
 
     recipe = _fitted(reading.path, recipe)

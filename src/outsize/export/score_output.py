@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -80,6 +81,8 @@ class ScoreOutput:
         try:
             yield
         except OSError as error:
+            if self._path is None and error.errno == errno.EPIPE:
+                raise BrokenPipeError(errno.EPIPE, "standard output was closed") from None
             raise WriteError(
                 f"could not write {self._path or 'standard output'}: {reason_of(error)}"
             ) from error

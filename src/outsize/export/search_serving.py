@@ -127,7 +127,7 @@ def parse_queries(body: bytes, max_queries: int) -> tuple[list[str], int]:
     try:
         content = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise RequestError(400, f"the body is no JSON: {str(error)[:200]}") from None
+        raise RequestError(400, f"the body is not JSON: {str(error)[:200]}") from None
     if not isinstance(content, dict) or not isinstance(content.get("queries"), list):
         raise RequestError(422, 'expected {"queries": [text, …], "k": number}')
     return checked(content["queries"], content.get("k", 10), max_queries)

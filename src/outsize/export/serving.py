@@ -2,7 +2,7 @@
 
 Text models are searched: see `outsize.export.search_serving`. For click models,
 `POST /predict` takes a list of objects, or an object of lists, of raw values. `GET /health` tells
-that the model is loaded. Errors are `{"error": …}` with one line: 400 for what is no JSON, 413 for
+that the model is loaded. Errors are `{"error": …}` with one line: 400 for what is not JSON, 413 for
 too many bytes or rows, 422 for rows that cannot be scored, 503 if too many requests wait.
 """
 
@@ -79,7 +79,7 @@ def make_app(
             index=index,
         )
     if index is not None:
-        raise ConfigError(f"an item index is searched with texts, but {folder} is no text model")
+        raise ConfigError(f"an item index is searched with texts, but {folder} is not a text model")
     model = load_exported(folder)
     if not isinstance(model, ClickModel) or not isinstance(model.predictor, RowScorer):
         raise ConfigError(
@@ -119,8 +119,8 @@ def _require_no_index(folder: Path) -> None:
     """Tell the folder of an item index from that of an export."""
     if (folder / MANIFEST).is_file() and not holds_export(folder):
         raise ConfigError(
-            f"{folder} is no export; an item index has vectors, and no model to encode queries: "
-            "serve the export of its model, with --index for the index"
+            f"{folder} is not an export; an item index has vectors, and no model to encode queries"
+            ": serve the export of its model, with --index for the index"
         )
 
 
@@ -190,7 +190,7 @@ def parse_rows(body: bytes, max_rows: int) -> list[Row]:
     try:
         content = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise RequestError(400, f"the body is no JSON: {one_line(error)[:200]}") from None
+        raise RequestError(400, f"the body is not JSON: {one_line(error)[:200]}") from None
     if isinstance(content, dict):
         content = _from_columns(content)
     if not isinstance(content, list) or not all(isinstance(row, dict) for row in content):
@@ -201,7 +201,8 @@ def parse_rows(body: bytes, max_rows: int) -> list[Row]:
         for name, value in row.items():
             if isinstance(value, dict | list):
                 raise RequestError(
-                    422, f"row {number} (counted from 0): {name!r:.80} is no text, number or null"
+                    422,
+                    f"row {number} (counted from 0): {name!r:.80} is not text, a number or null",
                 )
     return content
 
@@ -218,7 +219,7 @@ def _from_columns(content: dict[str, Any]) -> list[Row]:
     lengths = set()
     for name, values in content.items():
         if not isinstance(values, list):
-            raise RequestError(422, f"column {name!r:.80} is no list: give a list of values")
+            raise RequestError(422, f"column {name!r:.80} is not a list: give a list of values")
         lengths.add(len(values))
     if len(lengths) > 1:
         raise RequestError(422, "the columns differ in length")

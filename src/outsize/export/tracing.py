@@ -34,7 +34,7 @@ def trace(model: ClickModel, bags: Sequence[str] = ()) -> torch.export.ExportedP
         returns the same logits; `torch.export.save` writes it.
 
     Raises:
-        ConfigError: It is no click model over tables, a feature is unknown, or torch is too old.
+        ConfigError: It is not a click model over tables, a feature is unknown, or torch is too old.
         ExportError: torch cannot trace the model, such as one of your own.
     """
     _require_traceable(model, bags)
@@ -90,7 +90,7 @@ def _dynamic(given: TracedInput, batch: Any) -> Any:
 def _require_traceable(model: Any, bags: Sequence[str]) -> None:
     if not isinstance(model, ClickModel):
         raise ConfigError(
-            f"a {type(model).__name__} is no click model, and only click models are traced"
+            f"a {type(model).__name__} is not a click model, and only click models are traced"
         )
     if not hasattr(torch.compiler, "is_exporting"):
         raise ConfigError(f"tracing needs torch 2.7 or newer, but this is {torch.__version__}")

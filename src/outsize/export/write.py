@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from outsize.export.card import write_card
 from outsize.export.format import CONFIG, ENCODER, VOCABULARIES, WEIGHTS, format_of, require_free
 from outsize.export.tables import PREFIX, ExportedTable, exported_tables
 from outsize.export.weights import require_finite
-from outsize.files import reason_of, whole_folder, write_json, write_tensors
+from outsize.files import reason_of, sha256_of, whole_folder, write_json, write_tensors
 from outsize.models import (
     CLICK_MODELS,
     ClickModel,
@@ -81,10 +80,8 @@ def _facts_of_folder(folder: Path) -> dict[str, dict[str, Any]]:
     """The size and checksum of each file of a folder, by its path in it."""
     facts = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
         name = path.relative_to(folder).as_posix()
-        facts[name] = {"bytes": path.stat().st_size, "sha256": digest}
+        facts[name] = {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
     return facts
 
 

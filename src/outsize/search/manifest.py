@@ -7,7 +7,6 @@ manifest has the size and SHA-256 of every file, and a checksum of itself.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -16,7 +15,16 @@ from typing import Any
 
 from outsize.errors import ItemIndexError, WriteError
 from outsize.files import flaw_of, reason_of, sync_folder, write_text_atomically
-from outsize.json_files import FILE_FACTS, Each, SchemaError, Whole, Word, check, read_json
+from outsize.json_files import (
+    FILE_FACTS,
+    Each,
+    SchemaError,
+    Whole,
+    Word,
+    check,
+    checksum_of,
+    read_json,
+)
 from outsize.negatives.cache.precision import PRECISIONS
 
 MANIFEST = "manifest.json"
@@ -57,7 +65,7 @@ class Manifest:
     def write(self, folder: Path) -> None:
         """Make this the current state of the index in a folder."""
         content = asdict(self)
-        text = json.dumps({"format": FORMAT, "sha256": _digest(content), "content": content})
+        text = json.dumps({"format": FORMAT, "sha256": checksum_of(content), "content": content})
         write_text_atomically(folder / MANIFEST, f"{text}\n")
         try:
             sync_folder(folder)
@@ -86,7 +94,7 @@ class Manifest:
             raise ItemIndexError(f"{path} cannot be read: {reason_of(error)}") from None
         except SchemaError as error:
             raise damaged(path, str(error)) from None
-        if _digest(content) != found["sha256"]:
+        if checksum_of(content) != found["sha256"]:
             raise damaged(path, "its checksum is not the one written")
         for name in content["files"]:
             if Path(name).name != name:
@@ -125,7 +133,3 @@ class Manifest:
 def damaged(path: Path, fact: str) -> ItemIndexError:
     """The error for a file of an index that is not as it was written."""
     return ItemIndexError(f"{path} is damaged: {fact}; restore it, or make the index again")
-
-
-def _digest(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -66,7 +66,7 @@ def test_more_bad_rows_than_allowed_are_refused_in_one_line(tmp_path, line, kind
 def test_lines_keep_their_numbers_after_skipped_lines_and_across_blocks(
     tmp_path, capsys, monkeypatch
 ):
-    monkeypatch.setattr(sources, "_BLOCK_BYTES", 64)
+    monkeypatch.setattr(sources, "BLOCK_BYTES", 64)
     lines = with_bad(b"7,5,x", at=150)
     lines[3] = lines[40] = b"short"
     data = build(tmp_path, lines)
@@ -102,9 +102,15 @@ def test_a_file_of_bad_rows_only_has_no_row(tmp_path):
 
 
 def test_a_row_longer_than_a_block_is_refused_in_words(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "_BLOCK_BYTES", 64)
+    monkeypatch.setattr(sources, "BLOCK_BYTES", 64)
     with pytest.raises(DataError, match="cannot be read as text columns"):
         build(tmp_path, with_bad(b"1,5," + b"x" * 1000))
+
+
+def test_a_quote_that_is_never_closed_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "BLOCK_BYTES", 64)
+    with pytest.raises(DataError, match=r'after a quote \("\) that is never closed'):
+        build(tmp_path, with_bad(b'1,"5,x'))
 
 
 def test_the_report_comes_again_when_the_encoded_data_is_opened_again(tmp_path, capsys):

@@ -1,4 +1,5 @@
 import gzip
+import re
 
 import damaged_files as files
 import numpy as np
@@ -108,6 +109,15 @@ def test_a_value_with_a_newline_in_quotes_is_one_value(tmp_path):
     data = files.config_of(path).build()
     assert "c\n3" in data.values("city")
     assert data.bad_rows == {}
+
+
+def test_values_with_newlines_may_cross_the_blocks_that_a_file_is_read_in(tmp_path, monkeypatch):
+    path = tmp_path / "clicks.csv"
+    path.write_bytes(re.sub(rb",c(\d+),", rb',"c\n\1\n\n",', files.TEXT["clicks.csv"]))
+    monkeypatch.setattr("outsize.data.encoding.sources.BLOCK_BYTES", 100)
+    data = files.config_of(path).build()
+    assert data.bad_rows == {}
+    assert "c\n3\n\n" in data.values("city")
 
 
 def test_a_folder_or_an_empty_file_is_named(tmp_path):

@@ -11,7 +11,7 @@ from outsize.interrupts import StopRequested, stopping_when
 
 @pytest.fixture(autouse=True)
 def several_blocks_per_file(monkeypatch):
-    monkeypatch.setattr(sources, "_BLOCK_BYTES", 1024)
+    monkeypatch.setattr(sources, "BLOCK_BYTES", 1024)
 
 
 def config_of(path):

@@ -65,7 +65,7 @@ TYPES = {
     "text view": (column(["7", None], pa.string_view()), [7, 0], ["7", None]),
     "binary view": (column([b"7", None], pa.binary_view()), [7, 0], ["7", None]),
     "no UTF-8": (text_that_is_no_utf_8(), None, None),
-    "binary that is no UTF-8": (column([b"\xff", b"\xfe"]), None, None),
+    "binary that is not UTF-8": (column([b"\xff", b"\xfe"]), None, None),
     "null": (pa.nulls(NUM_ROWS), [0, 0], [None, None]),
     "float16": (column([1.5, None], pa.float16()), [1.5, 0], ["1.5", None]),
     "uint64": (

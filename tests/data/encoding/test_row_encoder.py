@@ -12,9 +12,8 @@ from outsize.data.encoding.bad_rows import BadRows
 from outsize.data.encoding.encoder_files import encoder_from_state, encoder_state
 from outsize.data.encoding.row_encoder import regroup
 from outsize.data.encoding.rows import read_rows
-from outsize.data.encoding.sealed import read_sealed, sealed
 from outsize.data.encoding.splits import ColumnSplit
-from outsize.json_files import SchemaError
+from outsize.json_files import SchemaError, read_sealed, sealed
 
 
 def write_log(path, num_rows=400):

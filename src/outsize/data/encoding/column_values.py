@@ -13,10 +13,19 @@ from outsize.data.encoding.unreadable import UNREADABLE
 
 TEXT_TYPES = ("string", "large_string", "string_view", "binary", "large_binary", "binary_view")
 _FEW_VALUES = 64
+_GROUPED = r"^\s*[+-]?[0-9]{1,3}([. ][0-9]{3})+(,[0-9]*)?\s*$"
+"""A number such as 1.234,5, whose thousands are marked."""
 
 
-def to_numbers(column: Column) -> tuple[NDArray[np.float64], NDArray[np.bool_] | None]:
-    """A column as float64, NaN if missing, and a mask of invalid numbers, if there are any."""
+def to_numbers(
+    column: Column, decimal: str = "."
+) -> tuple[NDArray[np.float64], NDArray[np.bool_] | None]:
+    """A column as float64, NaN if missing, and a mask of invalid numbers, if there are any.
+
+    Args:
+        column: Numbers, or texts.
+        decimal: What separates the decimals of a number in a text, "." or ",".
+    """
     import pyarrow as pa
 
     if pa.types.is_dictionary(column.type):
@@ -25,6 +34,8 @@ def to_numbers(column: Column) -> tuple[NDArray[np.float64], NDArray[np.bool_] |
         # Dates become days, times keep the unit they are stored in.
         is_short = pa.types.is_date32(column.type) or pa.types.is_time32(column.type)
         column = column.cast(pa.int32() if is_short else pa.int64())
+    if decimal == "," and str(column.type) in TEXT_TYPES:
+        column = _with_points(column)
     try:
         if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
             column = column.cast(pa.large_string())
@@ -121,6 +132,17 @@ def _without_nulls(lists: Column) -> Column:
         for members in lists.to_pylist()
     ]
     return pa.array(cleaned, lists.type)
+
+
+def _with_points(column: Column) -> Column:
+    """Texts such as 3,14 and 1.234,5 as 3.14 and 1234.5; others are left for a check to refuse."""
+    import pyarrow.compute as pc
+
+    texts = _as_bytes(column)
+    is_grouped = pc.match_substring_regex(texts, _GROUPED)
+    ungrouped = pc.replace_substring_regex(texts, r"[. ]", "")
+    others = pc.replace_substring(texts, ".", "..")  # a decimal point is no part of a number here
+    return pc.replace_substring(pc.if_else(is_grouped, ungrouped, others), ",", ".")
 
 
 def _as_bytes(values: Column) -> Column:

@@ -22,13 +22,13 @@ from outsize.data.encoding.encode import encode
 from outsize.data.encoding.encoding_progress import encoding_progress, say
 from outsize.data.encoding.manifest import MANIFEST, read_manifest
 from outsize.data.encoding.recipe import Recipe
-from outsize.data.encoding.sealed import sealed
 from outsize.data.encoding.sources import find_files, source_facts
 from outsize.data.encoding.verification import EncodedFolder, VerifiedFolder
 from outsize.errors import DataError, WriteError
 from outsize.file_locks import file_lock
 from outsize.files import reason_of, sync_folder, write_text_atomically
 from outsize.interrupts import StopRequested, check_stop
+from outsize.json_files import sealed
 
 CACHE_FOLDER = ".outsize-cache"
 _POLL_S = 0.1

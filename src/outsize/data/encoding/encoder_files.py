@@ -37,6 +37,7 @@ _RECIPE = {
     "derive": str,
     "max_bad_rows": float,
     "missing": Absent([str]),
+    "decimal": Absent(str),
     "label": {
         "column": str,
         "positive_from": OneOf(None, float),
@@ -90,6 +91,7 @@ def encoder_state(encoder: RowEncoder) -> tuple[dict[str, Any], dict[str, Tensor
             "hashed": list(recipe.vocabulary.hashed),
             "num_buckets": recipe.vocabulary.num_buckets,
             **({"missing": list(recipe.missing)} if recipe.missing else {}),
+            **({"decimal": recipe.decimal} if recipe.decimal != "." else {}),
         },
         "moments": {name: list(moments.state()) for name, moments in encoder.moments.items()},
         "num_ids": {feature_name(n): found.num_ids for n, found in encoder.encoders.items()},
@@ -123,6 +125,7 @@ def encoder_from_state(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) 
         ),
         vocabulary=vocabulary,
         missing=tuple(saved.get("missing", ())),
+        decimal=saved.get("decimal", "."),
         **read,
     )
     encoders = make_encoders(recipe)

@@ -14,10 +14,11 @@ _BLOCK_BYTES = 1 << 24
 
 def file_facts(folder: Path) -> dict[str, dict[str, Any]]:
     """The size and SHA-256 of each file of a folder, after syncing it to disk."""
-    return {path.name: _facts_of(path) for path in sorted(folder.iterdir())}
+    return {path.name: facts_of_file(path) for path in sorted(folder.iterdir())}
 
 
-def _facts_of(path: Path) -> dict[str, Any]:
+def facts_of_file(path: Path) -> dict[str, Any]:
+    """The size and SHA-256 of a file, after syncing it to disk."""
     digest = hashlib.sha256()
     with path.open("rb+", buffering=0) as file:
         os.fsync(file.fileno())

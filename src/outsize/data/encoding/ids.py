@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -63,7 +64,18 @@ class IdEncoder(ABC):
         """The id of each value."""
 
 
-class VocabularyIds(IdEncoder):
+class KeyedIds(IdEncoder):
+    """Ids that depend on the 64-bit key of a value alone."""
+
+    def ids_of(self, values: Column) -> NDArray[np.int64]:  # noqa: D102
+        return self.ids_of_keys(text_keys(values))
+
+    @abstractmethod
+    def ids_of_keys(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """The id of each value, given its key."""
+
+
+class VocabularyIds(KeyedIds):
     """Ids by descending frequency: 1 is the most frequent value; ties are ordered by key.
 
     Attributes:
@@ -107,22 +119,11 @@ class VocabularyIds(IdEncoder):
         self._keys, self._ids = keys[order], (order + 1).astype(np.int32)
         self.num_ids = len(keys) + 1
 
-    def ids_of(self, values: Column) -> NDArray[np.int64]:  # noqa: D102
-        return self.ids_of_keys(text_keys(values))
-
-    def ids_of_keys(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The id of each value, given its key."""
-        if not len(self._keys):
-            return np.zeros(len(keys), np.int64)
-        order = np.argsort(keys)  # sequential instead of random access to the vocabulary
-        places = np.searchsorted(self._keys, keys[order]).clip(max=len(self._keys) - 1)
-        found = self._keys[places] == keys[order]
-        ids = np.full(len(keys), UNKNOWN, np.int64)
-        ids[order] = np.where(found, self._ids[places], UNKNOWN)
-        return ids
+    def ids_of_keys(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:  # noqa: D102
+        return values_of_keys(keys, self._keys, self._ids, UNKNOWN)
 
 
-class HashedIds(IdEncoder):
+class HashedIds(KeyedIds):
     """Ids `1 … num_buckets` by a universal hash: no vocabulary, but collisions.
 
     Attributes:
@@ -134,11 +135,7 @@ class HashedIds(IdEncoder):
         self._num_buckets = num_buckets
         self.num_ids = num_buckets + 1
 
-    def ids_of(self, values: Column) -> NDArray[np.int64]:  # noqa: D102
-        return self.ids_of_keys(text_keys(values))
-
-    def ids_of_keys(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """The id of each value, given its key."""
+    def ids_of_keys(self, keys: NDArray[np.uint64]) -> NDArray[np.int64]:  # noqa: D102
         words = torch.from_numpy(keys.view(np.int64))
         buckets: NDArray[np.int64] = hash_ids(words, self.hashes, self._num_buckets)[:, 0].numpy()
         return buckets + 1
@@ -167,6 +164,18 @@ class ModulusIds(IdEncoder):
 _HEX = np.full(256, -1, np.int64)
 for _value, _digit in enumerate("0123456789abcdef"):
     _HEX[ord(_digit)] = _HEX[ord(_digit.upper())] = _value
+
+
+def values_of_keys(
+    keys: NDArray[Any], known: NDArray[Any], values: NDArray[Any], absent: int
+) -> NDArray[np.int64]:
+    """The value of each key by ascending known keys; `absent` for those that are not known."""
+    found = np.full(len(keys), absent, np.int64)
+    if len(known):
+        order = np.argsort(keys)  # sequential instead of random access to what is known
+        places = np.searchsorted(known, keys[order]).clip(max=len(known) - 1)
+        found[order] = np.where(known[places] == keys[order], values[places], absent)
+    return found
 
 
 def row_ids(text: CodedText, ids: NDArray[np.int64]) -> NDArray[np.int64]:

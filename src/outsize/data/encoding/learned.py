@@ -8,7 +8,6 @@ or of another source, both are ignored.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from outsize.data.encoding.manifest import BAD_ROWS
-from outsize.data.encoding.sealed import read_sealed, sealed
-from outsize.files import write_text_atomically
-from outsize.json_files import Whole
+from outsize.files import sha256_of, write_text_atomically
+from outsize.json_files import Whole, read_sealed, sealed
 
 _ARRAYS, _FACTS = "learned.npz", "learned.json"
 FILES = (_ARRAYS, _FACTS)
@@ -37,7 +35,7 @@ def save_learned(
     }
     with (folder / _ARRAYS).open("wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]
-    content = {"sha256": _checksum(folder / _ARRAYS), "source": source, "facts": dict(facts)}
+    content = {"sha256": sha256_of(folder / _ARRAYS), "source": source, "facts": dict(facts)}
     write_text_atomically(folder / _FACTS, sealed(content))
 
 
@@ -50,7 +48,7 @@ def load_learned(
     """
     try:
         content = read_sealed(folder / _FACTS, _SCHEMA)
-        if content["source"] != source or content["sha256"] != _checksum(folder / _ARRAYS):
+        if content["source"] != source or content["sha256"] != sha256_of(folder / _ARRAYS):
             return None
         with np.load(folder / _ARRAYS, allow_pickle=False) as arrays:
             learned = [(*key.rpartition("/")[::2], arrays[key]) for key in arrays]
@@ -62,8 +60,3 @@ def load_learned(
         setattr(parts[part], name, value if value.ndim else value.item())
     facts: dict[str, Any] = content["facts"]
     return facts
-
-
-def _checksum(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -10,9 +10,8 @@ import numpy as np
 
 from outsize.data.click_data import SPLITS
 from outsize.data.encoding.recipe import Recipe, feature_name
-from outsize.data.encoding.sealed import read_sealed
 from outsize.errors import DataError
-from outsize.json_files import FILE_FACTS, Absent, Each, SchemaError, Whole
+from outsize.json_files import FILE_FACTS, Absent, Each, SchemaError, Whole, read_sealed
 
 MANIFEST = "manifest.json"
 BAD_ROWS = {"num_rows": Whole(), "counts": Each(Whole()), "first": Each(str)}

@@ -93,6 +93,7 @@ class Recipe:
     separator: str = "|"
     max_length: int = 0
     missing: tuple[str, ...] = ()
+    decimal: str = "."
     vocabulary: VocabularyConfig = field(default_factory=VocabularyConfig)
     modulus: tuple[int, ...] = ()
     split: SplitConfig = field(default_factory=HashSplit)
@@ -139,6 +140,8 @@ class Recipe:
                 "delimiter must be one character other than a line end or a quote, but got "
                 f"{self.delimiter!r}"
             )
+        if self.decimal not in (".", ","):
+            raise ConfigError(f'decimal must be "." or ",", but got {self.decimal!r}')
         if self.max_length < 0:
             raise ConfigError(f"max_length must be >= 0, but got {self.max_length}")
         if self.multi_valued and not self.separator:
@@ -168,8 +171,9 @@ class Recipe:
         """A hash of the recipe without `max_bad_rows`, which does not change the result."""
         tree = {**asdict(self), "split_kind": type(self.split).__name__, "format": FORMAT}
         del tree["max_bad_rows"]
-        for section, key in ((tree, "missing"), (tree["split"], "format")):
-            if not section.get(key):  # as in recipes from before there was such a key
+        unset = ((tree, "missing", ()), (tree, "decimal", "."), (tree["split"], "format", ""))
+        for section, key, value in unset:
+            if section.get(key) == value:  # as in recipes from before there was such a key
                 section.pop(key, None)
         return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
 

@@ -21,6 +21,7 @@ from outsize.data.encoding.ids import (
     Bags,
     HashedIds,
     IdEncoder,
+    KeyedIds,
     ModulusIds,
     VocabularyIds,
     row_ids,
@@ -143,8 +144,7 @@ class RowEncoder:
         """The keys of all columns that have any, in one call: for few rows, calls are the cost."""
         import pyarrow as pa
 
-        keyed = (VocabularyIds, HashedIds)
-        names = [n for n in self.recipe.categorical if isinstance(self.encoders[n], keyed)]
+        names = [n for n in self.recipe.categorical if isinstance(self.encoders[n], KeyedIds)]
         if not names:
             return {}
         columns = [rows.texts[name].values for name in names]
@@ -160,7 +160,7 @@ class RowEncoder:
         keys: NDArray[np.uint64] | None = None,
     ) -> NDArray[np.int64]:
         encoder = self.encoders[name]
-        if keys is not None and isinstance(encoder, VocabularyIds | HashedIds):
+        if keys is not None and isinstance(encoder, KeyedIds):
             ids = encoder.ids_of_keys(keys)
         else:
             ids = encoder.ids_of(values)

@@ -73,7 +73,7 @@ def check_rows(
         chunk = replace(
             chunk, columns={n: _blank(c, recipe.missing) for n, c in chunk.columns.items()}
         )
-    checked = _Checked(chunk, path, bad)
+    checked = _Checked(chunk, path, bad, recipe.decimal)
     labels = checked.labels(recipe)
     numbers = {name: checked.number(name) for name in recipe.dense_columns}
     for name in numeric:
@@ -97,10 +97,11 @@ def check_rows(
 class _Checked:
     """The checks of one chunk; `is_good` is a mask of the rows that passed all of them so far."""
 
-    def __init__(self, chunk: Chunk, path: Path | None, bad: BadRows) -> None:
+    def __init__(self, chunk: Chunk, path: Path | None, bad: BadRows, decimal: str) -> None:
         self._chunk = chunk
         self._path = path
         self._bad = bad
+        self._decimal = decimal
         self.is_good: NDArray[np.bool_] = np.ones(chunk.num_rows, bool)
 
     @property
@@ -132,7 +133,7 @@ class _Checked:
     ) -> NDArray[np.float64]:
         column = self._chunk.columns[name]
         with self._naming(name, column):
-            numbers, wrong = to_numbers(column)
+            numbers, wrong = to_numbers(column, self._decimal)
             if time_format is not None and wrong is not None and wrong.any():
                 numbers, wrong = to_times(column, time_format)
         if wrong is not None:

@@ -26,7 +26,7 @@ from outsize.errors import DataError, one_line
 from outsize.suggestions import few
 
 # Small, because the allocator retains many times the size of a block.
-_BLOCK_BYTES = 1 << 22
+BLOCK_BYTES = 1 << 22
 _PARQUET_ROWS = 1 << 15
 _HEAD_BYTES = 1 << 20
 _DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": "\t", ".dat": "\t", "": "\t"}
@@ -156,7 +156,18 @@ def read_chunks(
             flaw = "cannot be read as text columns"
             if is_parquet:
                 flaw = "is not a readable Parquet file" + _damaged_column(path, wanted, damaged)
-            raise DataError(f"{path} {flaw}: {one_line(error, 200)}") from None
+            raise DataError(f"{path} {flaw}: {reason_not_read(error)}") from None
+
+
+def reason_not_read(error: BaseException) -> str:
+    """Why a file cannot be read, in one line."""
+    reason = one_line(error, 200)
+    if "straddling" not in reason:
+        return reason
+    return (
+        f'a row has more than {BLOCK_BYTES >> 20} MiB, as after a quote (") that is never closed: '
+        "close it, or write quotes within a value twice"
+    )
 
 
 def _read_parquet(number: int, path: Path, wanted: tuple[str, ...]) -> Iterator[Chunk]:
@@ -216,13 +227,14 @@ def _read_text(
             # One thread is faster for many columns, and keeps line numbers known.
             read_options=pc.ReadOptions(
                 use_threads=False,
-                block_size=_BLOCK_BYTES,
+                block_size=BLOCK_BYTES,
                 column_names=names,
                 skip_rows=num_before,
             ),
             parse_options=pc.ParseOptions(
                 delimiter=delimiter,
                 quote_char='"' if form.quoted else False,
+                newlines_in_values=form.quoted,
                 invalid_row_handler=malformed.skip,
             ),
             convert_options=pc.ConvertOptions(
@@ -272,8 +284,8 @@ def read_header(path: Path, delimiter: str, quoted: bool, skip: int = 0) -> list
     """The values of the first line of a text file, after some that are skipped."""
     with _opened(path) as file:
         for _ in range(skip):
-            file.readline(_BLOCK_BYTES)
-        line = file.readline(_BLOCK_BYTES).rstrip("\r\n")
+            file.readline(BLOCK_BYTES)
+        line = file.readline(BLOCK_BYTES).rstrip("\r\n")
     if not quoted:
         return str(line).split(delimiter)
     return next(csv.reader([line], delimiter=delimiter), [])

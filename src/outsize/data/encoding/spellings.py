@@ -1,4 +1,4 @@
-"""How values that are no text were written in the training data.
+"""How values that are not text were written in the training data.
 
 A vocabulary knows texts. The same value may be read as text by one reader and as a number or a
 truth value by another: "5.0" of a CSV file is 5.0 in a frame, and "True" is true. Of the ways to

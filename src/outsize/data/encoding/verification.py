@@ -24,11 +24,10 @@ from outsize.data.encoding.manifest import (
     values_file,
 )
 from outsize.data.encoding.recipe import Recipe
-from outsize.data.encoding.sealed import read_sealed
 from outsize.errors import WriteError
 from outsize.files import reason_of, write_text_atomically
 from outsize.interrupts import check_stop
-from outsize.json_files import Each, SchemaError, read_json
+from outsize.json_files import Each, SchemaError, read_json, read_sealed
 
 _BLOCK_BYTES = 1 << 20
 _SCHEMA = Each({"sha256": str, "stat": [int]})

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from outsize.data.encoding.file_facts import facts_of_file
 from outsize.data.encoding.text_keys import Column
 
 _BUFFER_BYTES = 1 << 20
@@ -111,7 +112,4 @@ class ValueNames:
         """Sync the file, and return its size and checksum."""
         self._writer.close()
         self._file.close()
-        with self._path.open("rb+") as file:
-            os.fsync(file.fileno())
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return {"bytes": self._path.stat().st_size, "sha256": digest}
+        return facts_of_file(self._path)

@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 
@@ -238,6 +239,20 @@ def test_bench_writes_its_results(capfd, tmp_path):
     (page,) = tmp_path.glob("dlrm-*.md")
     assert "Examples per second" in page.read_text()
     assert json.loads(page.with_suffix(".json").read_text()) == result
+
+
+@pytest.mark.parametrize("words", [("init", "clicks.csv", "--json"), ("--help",)])
+def test_output_that_nobody_reads_ends_a_command_in_silence(tmp_path, words):
+    rows = [f"{i % 2},{i % 7}" for i in range(60)]
+    (tmp_path / "clicks.csv").write_text("\n".join(["label,city", *rows]) + "\n")
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "outsize", *words]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    os.close(writer)
+    assert done.returncode == 1
+    assert "pipe" not in done.stderr.lower()
+    assert "Traceback" not in done.stderr
 
 
 def test_importing_alone_loads_the_standard_library_only():
