@@ -148,3 +148,13 @@ def test_impossible_sizes_are_refused():
         SyntheticInteractionsConfig(num_items=5, items_per_query=9)
     with pytest.raises(ConfigError, match="temperature must be above 0"):
         SyntheticInteractionsConfig(temperature=0.0)
+
+
+def test_the_first_lists_are_those_of_queries_with_items():
+    lists = ItemLists(torch.tensor([1, 1, 3, 4]), torch.tensor([7, 5, 2, 9]), 6)
+    first = lists.first(2)
+    assert first.num_queries == 6
+    assert first.values.tolist() == [5, 7, 2]
+    assert first.counts().tolist() == [0, 2, 0, 1, 0, 0]
+    assert lists.first(9).values.tolist() == lists.values.tolist()
+    assert ItemLists(torch.tensor([0]), torch.tensor([1]), 1).first(0).values.tolist() == []

@@ -55,6 +55,23 @@ class ItemLists:
         place = torch.searchsorted(self._pairs, asked).clamp_(max=self._pairs.shape[0] - 1)
         return torch.eq(self._pairs[place], asked)
 
+    def first(self, most: int) -> ItemLists:
+        """The lists of the first queries that have items, `most` of them; the others are empty."""
+        asked = self.counts().nonzero().flatten()[:most]
+        known = self._pairs[: int(self.offsets[asked[-1] + 1]) if len(asked) else 0]
+        return ItemLists(known >> _ITEM_BITS, known & ((1 << _ITEM_BITS) - 1), self.num_queries)
+
+    def spread(self, most: int) -> ItemLists:
+        """The lists of `most` of the queries that have items, equally spaced; others are empty."""
+        asked = self.counts().nonzero().flatten()
+        if asked.numel() <= most:
+            return self
+        is_taken = torch.zeros(self.num_queries, dtype=torch.bool, device=asked.device)
+        is_taken[asked[torch.arange(most, device=asked.device) * asked.numel() // most]] = True
+        queries, items = self.pairs()
+        taken = is_taken[queries]
+        return ItemLists(queries[taken], items[taken], self.num_queries)
+
     def of(self, queries: Int64[Tensor, " batch"], most: int | None = None) -> Ragged:
         """The items of some queries, or only the first `most` items of each."""
         starts = self.offsets[queries]

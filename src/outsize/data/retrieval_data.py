@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from outsize.data.click_data import SPLITS, Split
+from outsize.data.click_data import SPLITS, Split, rank_parts
 from outsize.data.entity_encoder import EntityEncoder
 from outsize.data.item_lists import ItemLists
 from outsize.data.shuffle import BLOCK_ROWS, BlockShuffle
@@ -200,10 +200,8 @@ class RetrievalData:
         As in `ClickData.batches`, the ranks together see the same batches as a single process. The
         last batch may be smaller, and a rank's part of it may be empty.
         """
-        total = self.num_pairs(split)
-        for first in range(start * batch_size, total, batch_size):
-            size = min(batch_size, total - first)
-            low, high = (first + size * r // world_size for r in (rank, rank + 1))
+        parts = rank_parts(self.num_pairs(split), batch_size, start, rank, world_size)
+        for low, high, size in parts:
             yield replace(self.pairs(split, low, high, epoch), num_global=size)
 
     def pairs(self, split: Split, low: int, high: int, epoch: int = 0) -> PairBatch:
@@ -233,6 +231,10 @@ class RetrievalData:
     def grades(self, split: Split) -> Int64[Tensor, " n"] | None:
         """How relevant each item of `relevant(split)` is, by its `values`; `None` if all alike."""
         return None
+
+    def min_grade(self, split: Split) -> int:
+        """The smallest grade of a relevant item; NDCG counts lower ones too."""
+        return 1
 
     def count_ids(self) -> dict[str, Int64[Tensor, " _"]]:
         """How often each id of each feature occurs in training pairs."""

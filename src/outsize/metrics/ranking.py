@@ -11,7 +11,7 @@ With r relevant items and hits h₁ … h_K (1 if the item at that rank is relev
 The gain g_i of NDCG is 1 for a relevant item, or its grade where relevance is graded (as in
 trec_eval), or 2^grade − 1 with `gain="exponential"`. The ideal ranking has all judged items of a
 query in decreasing order of their grades. For every other metric, an item with a grade of at least
-1 is relevant.
+`min_grade` is relevant: 1, or 2 as in TREC Deep Learning, where grade 1 is for related passages.
 
 Recall and MAP divide by all relevant items, as trec_eval and the literature on implicit feedback
 do. If r > k they cannot reach 1; other evaluations divide by min(r, k).
@@ -48,6 +48,7 @@ class RankingMetrics:
         map_at: Cut-offs of MAP@k.
         gain: How NDCG counts a grade: as it is ("linear"), or as 2^grade − 1 ("exponential"). The
             same without grades.
+        min_grade: The smallest grade of a relevant item, for every metric but NDCG.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class RankingMetrics:
         *,
         map_at: Sequence[int] = (),
         gain: str = "linear",
+        min_grade: int = 1,
     ) -> None:
         self._at = {
             "recall": tuple(recall_at),
@@ -70,7 +72,10 @@ class RankingMetrics:
         }
         if gain not in ("linear", "exponential"):
             raise ConfigError(f'gain must be "linear" or "exponential", but got {gain!r}')
+        if min_grade < 1:
+            raise ConfigError(f"min_grade must be >= 1, but got {min_grade}")
         self._gain = gain
+        self.min_grade = min_grade
         cuts = [k for cuts in self._at.values() for k in cuts]
         if not cuts or min(cuts) < 1:
             raise ConfigError(f"cut-offs of rankings must be >= 1, but got {cuts}")
@@ -101,7 +106,8 @@ class RankingMetrics:
                 "rank more items, and pad with -1 if there are no more"
             )
         pairs = _JudgedPairs.of(relevant_values, relevant_offsets, grades)
-        gains, num_relevant = pairs.grades_of(ranked), pairs.num_relevant(len(ranked))
+        gains = pairs.grades_of(ranked)
+        num_relevant = pairs.num_relevant(len(ranked), self.min_grade)
         counted = num_relevant > 0
         ideal = pairs.ideal(len(ranked), self.num_places) if grades is not None else None
         values = self._values(gains, num_relevant.clamp(min=1), ideal)
@@ -126,7 +132,7 @@ class RankingMetrics:
         num_relevant: Int64[Tensor, " batch"],
         ideal_grades: Float[Tensor, "batch most"] | None,
     ) -> Float[Tensor, "batch metrics"]:
-        hits = (grades > 0).double()
+        hits = (grades >= self.min_grade).double()
         places = torch.arange(1, hits.shape[1] + 1, device=hits.device).double()
         discounts = 1.0 / torch.log2(places + 1)
         ideal = discounts.cumsum(0)
@@ -188,10 +194,10 @@ class _JudgedPairs:
         """The query of each pair."""
         return self.pairs >> _ITEM_BITS
 
-    def num_relevant(self, num_queries: int) -> Int64[Tensor, " queries"]:
-        """Relevant items per query."""
+    def num_relevant(self, num_queries: int, min_grade: int) -> Int64[Tensor, " queries"]:
+        """Items of at least this grade per query."""
         counts = torch.zeros(num_queries, dtype=torch.int64, device=self.pairs.device)
-        return counts.index_add_(0, self.queries, (self.grades > 0).long())
+        return counts.index_add_(0, self.queries, (self.grades >= min_grade).long())
 
     def grades_of(self, ranked: Int64[Tensor, "batch places"]) -> Float[Tensor, "batch places"]:
         """The grade of the item at each rank, 0 if it is irrelevant."""

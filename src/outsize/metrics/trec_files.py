@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -111,7 +112,7 @@ def read_qrels(path: Path) -> dict[str, dict[str, int]]:
         try:
             grades[item] = int(grade)
         except ValueError:
-            raise _malformed(path, number, f"the grade {grade!r:.60} is no integer") from None
+            raise _malformed(path, number, f"the grade {grade!r:.60} is not an integer") from None
     return found
 
 
@@ -128,21 +129,17 @@ def measure_run(
         judgements: As `read_qrels` returns them.
         metrics: What to measure, without anything in it yet.
     """
-    asked = set(judgements)
-    chunk: list[tuple[str, Ranking]] = []
-    for query, ranking in rankings:
-        if query in asked:
-            asked.discard(query)
-            chunk.append((query, ranking))
-        if len(chunk) == _QUERIES_PER_CHUNK:
-            _add(chunk, judgements, metrics)
-            chunk = []
-    for query in asked:
-        chunk.append((query, ()))
-        if len(chunk) == _QUERIES_PER_CHUNK:
-            _add(chunk, judgements, metrics)
-            chunk = []
-    if chunk:
+
+    def judged() -> Iterator[tuple[str, Ranking]]:
+        missing = set(judgements)
+        for query, ranking in rankings:
+            if query in missing:
+                missing.discard(query)
+                yield query, ranking
+        yield from ((query, ()) for query in missing)
+
+    pairs = judged()
+    while chunk := list(islice(pairs, _QUERIES_PER_CHUNK)):
         _add(chunk, judgements, metrics)
     return metrics.result()
 
@@ -199,7 +196,7 @@ def _lines(path: Path, num_words: int, form: str) -> Iterator[tuple[int, list[st
                 try:
                     words = line.decode().split()
                 except UnicodeDecodeError:
-                    raise _malformed(path, number, "it is no UTF-8") from None
+                    raise _malformed(path, number, "it is not UTF-8") from None
                 if words and len(words) != num_words:
                     raise _malformed(path, number, f"{len(words)} columns where `{form}` belongs")
                 if words:
@@ -214,7 +211,7 @@ def _number(path: Path, number: int, text: str) -> float:
     except ValueError:
         score = math.nan
     if not math.isfinite(score):
-        raise _malformed(path, number, f"the score {text!r:.60} is no finite number")
+        raise _malformed(path, number, f"the score {text!r:.60} is not a finite number")
     return score
 
 

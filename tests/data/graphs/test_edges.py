@@ -317,7 +317,7 @@ def test_a_graph_is_built_in_memory_where_no_folder_can_be_written(tmp_path, mon
     assert np.array_equal(data.links["test"], stored.links["test"])
 
 
-def test_ids_that_turn_out_to_be_text_are_read_anew(tmp_path):
+def test_ids_that_turn_out_to_be_text_are_read_again(tmp_path):
     nodes = {"a": NodeFile(write(tmp_path / "n.csv", id=[30, 20, 10]))}
     first = write(tmp_path / "first.csv", source=[30, 20], target=[20, 10])
     second = write(tmp_path / "second.csv", source=["x", "10"], target=[20, 30])

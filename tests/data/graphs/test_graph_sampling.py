@@ -8,6 +8,7 @@ import torch
 
 from outsize.data.graphs.graph import Graph, IdBags, NodeType, Relation
 from outsize.data.graphs.sampling import NeighborSampler
+from outsize.data.prefetch import prefetch
 from outsize.errors import ConfigError, DataError
 
 
@@ -150,7 +151,12 @@ def test_neighbourhoods_sampled_ahead_are_those_of_their_numbers_also_after_a_re
     batches = [(number, np.arange(number, 500, 9)) for number in range(6)]
     expected = [(n, contents(sampler.sample(seeds, "paper", n))) for n, seeds in batches]
     for first in (0, 4):
-        ahead = sampler.sample_ahead(iter(batches[first:]), "paper")
+
+        def sampled(batch):
+            number, seeds = batch
+            return number, sampler.sample(seeds, "paper", number)
+
+        ahead = prefetch(iter(batches[first:]), sampled)
         assert [(number, contents(found)) for number, found in ahead] == expected[first:]
 
 

@@ -81,7 +81,7 @@ def test_npz_files_are_read(tmp_path):
     ("changes", "words"),
     [
         ({"links": [{"source": 0, "target": 9}]}, "an edge has the target 9"),
-        ({"links": [{"source": 0}]}, "the target of a link is no node: None"),
+        ({"links": [{"source": 0}]}, "the target of a link is not a node: None"),
         ({"links": [{"source": "a", "target": "z"}]}, "a link has a node that is not among"),
         ({"nodes": [{"val": False}]}, "node 0 has no id"),
         ({"nodes": [{"id": 1}, {"id": "1"}]}, "two nodes have the same id"),

@@ -2,10 +2,17 @@
 
 import gzip
 import json
+from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from outsize.data import BeirConfig, MsMarcoConfig
+from outsize.data.encoding.bad_rows import BadRows
+from outsize.data.texts import judged_files
+from outsize.data.texts.judged_files import JudgedPairs
+from outsize.data.texts.text_pairs import Texts
 from outsize.errors import ConfigError, DataError
 
 CORPUS = [{"_id": f"d{n}", "title": f"Title {n}", "text": f"text {n}"} for n in range(8)]
@@ -75,7 +82,7 @@ def test_titles_may_be_absent_and_texts_empty(tmp_path):
         ({"queries": QUERIES[1:]}, r"a query that has no text \(first: .*'q0'\)"),
         (
             {"qrels": {**QRELS, "test": [*QRELS["test"], (5, 7, "x")]}},
-            "a grade that is no whole number",
+            "a grade that is not a whole number",
         ),
         ({"corpus": [*CORPUS, {"_id": "d9", "text": " "}]}, r"an empty item \(first: .*line 9\)"),
         ({"queries": [*QUERIES, {"_id": "q9", "text": None}]}, "an empty query"),
@@ -143,7 +150,13 @@ def test_ms_marco_is_read_with_the_grades_of_trec(tmp_path):
     assert pairs.grades["test"].tolist() == [3, 1, 2]
     assert pairs.items.texts[3].as_py() == 'passage "3", not quoted'
     strict = MsMarcoConfig(str(folder), **TREC, min_grade=2).read()
-    assert ids_of(strict, "test") == [("107", "8"), ("107", "11")]
+    assert ids_of(strict, "test") == ids_of(pairs, "test")  # NDCG counts every grade
+    assert strict.min_grades == {"test": 2}
+    assert not pairs.min_grades
+    with pytest.raises(DataError, match=r"no relevant passage of a grade of at least 4: lower"):
+        MsMarcoConfig(str(folder), **TREC, min_grade=4).read()
+    without_test = MsMarcoConfig(str(folder), min_grade=2).read()
+    assert not without_test.min_grades  # tested on the validation set
 
 
 def test_pairs_of_triples_are_read_once(tmp_path):
@@ -151,6 +164,31 @@ def test_pairs_of_triples_are_read_once(tmp_path):
     pairs = MsMarcoConfig(str(folder), train="qidpidtriples.tsv").read()
     assert ids_of(pairs, "train") == [(str(100 + n), str(n)) for n in range(6)]
     assert "there is no test set: the validation set is used for both" in pairs.notes
+
+
+def strings(values):
+    return pa.array(values, pa.large_string())
+
+
+def test_repeated_pairs_are_not_held(monkeypatch):
+    monkeypatch.setattr(judged_files, "_MOST_REPEATED", 10)
+    texts = [
+        Texts(strings([f"{side}{i}" for i in range(20)]), strings(["a"] * 20)) for side in "qd"
+    ]
+    judged = JudgedPairs(*texts, BadRows())
+    rows = [(i * i) % 17 for i in range(3000)]
+    for low in range(0, len(rows), 6):
+        some = rows[low : low + 6]
+        columns = {
+            "query": strings([f"q{i}" for i in some]),
+            "item": strings([f"d{i}" for i in some]),
+            "grade": strings(["1" if i else "0" for i in some]),
+        }
+        judged.add("train", Path("triples"), np.arange(6), columns)
+        assert judged.num_held <= 10 + 6 + 8  # the squares modulo 17 but for 0
+    found = judged.assemble("triples", 0.2, 0, 0.0)
+    pairs = [pair for split in ("train", "validation") for pair in found.pairs[split][1].tolist()]
+    assert sorted(pairs) == sorted({i for i in rows if i})
 
 
 def test_files_of_ms_marco_that_are_no_judgements_are_refused(tmp_path):

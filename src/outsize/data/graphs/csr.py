@@ -7,7 +7,7 @@ and a chunk of edges.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -107,6 +107,16 @@ def group_edges(
         raise DataError("the edges changed while they were read: wait until they are complete")
     num_edges = sort_groups(starts, sources, merge=rules.duplicates == "merge")
     return GroupedEdges(starts, sources[:num_edges])
+
+
+def target_blocks(starts: NDArray[np.int64], num_edges: int) -> Iterator[tuple[int, int]]:
+    """Ranges of targets with at most so many edges each, or one target with more."""
+    begin = 0
+    while begin < len(starts) - 1:
+        limit = int(starts[begin]) + num_edges
+        stop = max(begin + 1, int(np.searchsorted(starts, limit, side="right")) - 1)
+        yield begin, stop
+        begin = stop
 
 
 def _count(targets: NDArray[np.int64], counts: NDArray[np.int64]) -> None:

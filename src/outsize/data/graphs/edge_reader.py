@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,35 +27,17 @@ from outsize.data.graphs.relation_file import RelationFile
 from outsize.errors import DataError
 from outsize.interrupts import check_stop
 
+if TYPE_CHECKING:
+    from outsize.data.graphs.edges import EdgesConfig
+
 _MAX_RELATIONS = 1_000
 
 
-@dataclass(frozen=True)
-class EdgeFiles:
-    """The files of a graph.
-
-    Attributes:
-        nodes: Files of nodes, by type.
-        relations: Files of edges, by relation.
-        relation_column: Column whose values divide the edges into relations; "" for none.
-        skips_unknown: Whether an edge whose node is not in the file of its type is skipped.
-        split: How labelled nodes are divided.
-        max_bad_rows: The largest share of malformed rows that is skipped.
-    """
-
-    nodes: Mapping[str, NodeFile]
-    relations: Mapping[str, RelationFile]
-    relation_column: str
-    skips_unknown: bool
-    split: SplitConfig
-    max_bad_rows: float
-
-
-def read_edges(listed: EdgeFiles, arrays: ArrayFiles) -> RawGraph:
-    """Read a graph; ids of a node type are text if one of them is no integer."""
+def read_edges(config: EdgesConfig, arrays: ArrayFiles) -> RawGraph:
+    """Read a graph; ids of a node type are text if one of them is not an integer."""
     as_text: set[str] = set()
     while True:
-        reader = _Reader(listed, arrays, as_text)
+        reader = _Reader(config, arrays, as_text)
         try:
             return reader.read()
         except _TextIdsError as error:
@@ -72,11 +54,11 @@ class _TextIdsError(Exception):
 class _Reader:
     """Reads files, with the ids of some node types as text."""
 
-    def __init__(self, listed: EdgeFiles, arrays: ArrayFiles, as_text: set[str]) -> None:
-        self._listed = listed
+    def __init__(self, config: EdgesConfig, arrays: ArrayFiles, as_text: set[str]) -> None:
+        self._config = config
         self._arrays = arrays
         self._as_text = as_text
-        self._files, self._relations = listed.nodes, listed.relations
+        self._files, self._relations = config.node_files(), config.relation_files()
 
     def read(self) -> RawGraph:
         tables = {name: self._read_nodes(name, file) for name, file in self._files.items()}
@@ -98,7 +80,7 @@ class _Reader:
                 )
         for name, listed in self._files.items():
             if listed.label:
-                labels, labelled = _labels(name, listed, tables[name], self._listed.split)
+                labels, labelled = _labels(name, listed, tables[name], self._config.split)
                 return RawGraph(nodes, relations, labels, labelled)
         return RawGraph(nodes, relations)
 
@@ -107,10 +89,10 @@ class _Reader:
         return list(dict.fromkeys(name for pair in ends for name in pair))
 
     def _read_nodes(self, name: str, file: NodeFile) -> NodeTable:
-        split = self._listed.split if file.label else None
+        split = self._config.split if file.label else None
         as_text = name in self._as_text
         try:
-            most = self._listed.max_bad_rows
+            most = self._config.max_bad_rows
             return read_nodes(file, split, as_text=as_text, max_bad_rows=most)
         except NotIntegersError:
             raise _TextIdsError(name) from None
@@ -139,7 +121,7 @@ class _Reader:
         self, name: str, file: RelationFile, ids: Mapping[str, NodeIds], number: int
     ) -> dict[str, PairFile]:
         """The edges of a file with their nodes as numbers, by relation."""
-        by_value = self._listed.relation_column
+        by_value = self._config.relation if self._config.path else ""
         wanted = (*file.ends, by_value) if by_value else file.ends
         largest = max(ids[kind].num_nodes for kind in (file.source, file.target))
         found: dict[str, PairFile] = {}
@@ -170,7 +152,7 @@ class _Reader:
                         )
                     found[value] = self._arrays.pairs(f"{number}-{len(found)}", largest)
                 found[value].append(sources[mine], targets[mine])
-        bad.require_share(self._listed.max_bad_rows)
+        bad.require_share(self._config.max_bad_rows)
         if bad.total:
             say(f"skipped malformed rows: {bad.describe()}")
         if num_unknown:
@@ -218,7 +200,7 @@ class _Reader:
         good: NDArray[np.bool_],
     ) -> None:
         """Raise a `DataError` for an edge to an unknown node, unless such edges are skipped."""
-        if self._listed.skips_unknown:
+        if self._config.unknown == "skip":
             return
         row = int(np.flatnonzero(good & ((sources < 0) | (targets < 0)))[0])
         kind, column = (file.source, file.ends[0]) if sources[row] < 0 else (

@@ -13,7 +13,7 @@ from outsize.data.encoding.sources import find_files
 from outsize.data.encoding.splits import ColumnSplit, HashSplit, SplitConfig, TimeSplit
 from outsize.data.graphs.arrays import ArrayFiles
 from outsize.data.graphs.assemble import RawGraph
-from outsize.data.graphs.edge_reader import EdgeFiles, read_edges
+from outsize.data.graphs.edge_reader import read_edges
 from outsize.data.graphs.graph_files import GraphFilesConfig
 from outsize.data.graphs.node_files import NodeFile
 from outsize.data.graphs.relation_file import RelationFile
@@ -92,31 +92,30 @@ class EdgesConfig(GraphFilesConfig):
                     f"{name!r:.80} cannot name a relation or node type: use letters, digits, '_' "
                     "and, after the first, '-'"
                 )
-        types = {end for file in self._relations().values() for end in (file.source, file.target)}
+        types = {
+            end for file in self.relation_files().values() for end in (file.source, file.target)
+        }
         for name in self.node_types:
             if name not in types:
                 raise ConfigError(
                     f"no relation has nodes of type {name!r}; they have {few(sorted(types), name)}"
                 )
-        labelled = [name for name, file in self._node_files().items() if file.label]
+        labelled = [name for name, file in self.node_files().items() if file.label]
         if len(labelled) > 1:
             raise ConfigError(
                 f"only one node type can have a label, but {labelled[0]!r} and {labelled[1]!r} do"
             )
 
     def files(self) -> list[Path]:  # noqa: D102
-        paths = [file.path for file in self._relations().values()]
-        paths += [file.path for file in self._node_files().values()]
+        paths = [file.path for file in self.relation_files().values()]
+        paths += [file.path for file in self.node_files().values()]
         return [path for each in paths for path in find_files(each)]
 
     def read(self, arrays: ArrayFiles) -> RawGraph:  # noqa: D102
-        listed = EdgeFiles(
-            self._node_files(), self._relations(), self.relation if self.path else "",
-            self.unknown == "skip", self.split, self.max_bad_rows,
-        )  # fmt: skip
-        return read_edges(listed, arrays)
+        return read_edges(self, arrays)
 
-    def _relations(self) -> Mapping[str, RelationFile]:
+    def relation_files(self) -> Mapping[str, RelationFile]:
+        """The files of each relation."""
         if self.relations:
             return self.relations
         return {
@@ -126,5 +125,6 @@ class EdgesConfig(GraphFilesConfig):
             )
         }  # fmt: skip
 
-    def _node_files(self) -> Mapping[str, NodeFile]:
+    def node_files(self) -> Mapping[str, NodeFile]:
+        """The file of the nodes of each type, for those that have one."""
         return self.node_types if self.nodes is None else {_NODE: self.nodes}

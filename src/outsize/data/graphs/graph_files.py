@@ -20,7 +20,6 @@ from outsize.data.encoding.encoded_folder import CACHE_FOLDER, ensure_folder, re
 from outsize.data.encoding.encoding_progress import say
 from outsize.data.encoding.file_facts import file_facts
 from outsize.data.encoding.manifest import MANIFEST
-from outsize.data.encoding.sealed import sealed
 from outsize.data.encoding.sources import source_facts
 from outsize.data.encoding.verification import SealedFolder
 from outsize.data.graphs import stored
@@ -31,7 +30,7 @@ from outsize.data.graphs.graph import GraphData, GraphDataConfig
 from outsize.data.graphs.links import LinkSplit
 from outsize.errors import ConfigError, DataError
 from outsize.files import make_partial, sync_folder, write_text_atomically
-from outsize.json_files import FILE_FACTS, Each, SchemaError, Whole
+from outsize.json_files import FILE_FACTS, Each, SchemaError, Whole, sealed
 
 _FORMAT = 1  # of the folder; part of its name
 _SCHEMA = {
@@ -49,7 +48,8 @@ class GraphFilesConfig(GraphDataConfig):
 
     Attributes:
         directed: Whether edges lead from their source to their target only. By default they lead
-            both ways; between two node types, the way back is a relation of its own, `rev_…`.
+            in both directions; between two node types, the way back is a relation of its own,
+            `rev_…`.
         duplicates: "merge" keeps one of several edges with the same source and target; "keep"
             keeps all.
         self_loops: "drop" leaves out edges from a node to itself; "keep" keeps them.

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from outsize.data.click_data import Split
 from outsize.data.encoding.splits.base import TRAIN, cut, require_shares
-from outsize.data.graphs.csr import GroupedEdges, NewArray, Pairs
+from outsize.data.graphs.csr import GroupedEdges, NewArray, Pairs, target_blocks
 from outsize.errors import DataError
 from outsize.hashing import derive_seed, mix_bits, uniform_at
 
@@ -112,7 +112,7 @@ class HeldOutLinks:
         self, edges: GroupedEdges, new_array: NewArray = np.empty
     ) -> NDArray[np.int64]:
         """`(2, n)` distinct edges of the graph; undirected ones have one random direction."""
-        blocks = list(_blocks(edges.starts))
+        blocks = list(target_blocks(edges.starts, _EDGES_PER_BLOCK))
         counts = [self._block(edges, *block).shape[1] for block in blocks]
         if not sum(counts):
             raise DataError("no edge is in the train split of links: the relation has too few")
@@ -142,16 +142,6 @@ class HeldOutLinks:
         if not self._undirected:
             return pairs
         return np.where(self._split.is_turned(*pairs), pairs[::-1], pairs)
-
-
-def _blocks(starts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Ranges of targets with about a million edges each."""
-    begin = 0
-    while begin < len(starts) - 1:
-        limit = int(starts[begin]) + _EDGES_PER_BLOCK
-        stop = max(begin + 1, int(np.searchsorted(starts, limit, side="right")) - 1)
-        yield begin, stop
-        begin = stop
 
 
 def _distinct(pairs: NDArray[np.int64]) -> NDArray[np.int64]:

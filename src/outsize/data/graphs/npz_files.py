@@ -22,7 +22,7 @@ class NpzFile:
     """A `.npz` file of numpy.
 
     Args:
-        path: The file. It is an error if it is no such file, or is cut off.
+        path: The file. It is an error if it is not such a file, or is cut off.
     """
 
     def __init__(self, path: Path) -> None:

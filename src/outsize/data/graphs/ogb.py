@@ -91,7 +91,7 @@ class OgbConfig(GraphFilesConfig):
         folder = Path(self.path)
         raw = folder / "raw"
         if not raw.is_dir():
-            raise DataError(f"{folder} has no folder raw: it is no data set of OGB")
+            raise DataError(f"{folder} has no folder raw: it is not a data set of OGB")
         if (raw / "relations").is_dir():
             return _several_types(folder, self.split)
         if not (raw / "edge.csv.gz").is_file() and (raw / "data.npz").is_file():

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outsize.data.encoding.column_values import to_text
+from outsize.data.encoding.ids import values_of_keys
 from outsize.data.encoding.text_keys import Column, text_keys
 from outsize.errors import DataError
 
@@ -141,14 +142,7 @@ class NodeIds:
         if self._table is not None:
             inside = (keys >= 0) & (keys < len(self._table))
             return np.where(inside, self._table[np.where(inside, keys, 0)], -1)
-        if not self.num_nodes:
-            return np.full(len(keys), -1)
-        order = np.argsort(keys)  # sequential instead of random access
-        places = np.searchsorted(self._keys, keys[order]).clip(max=self.num_nodes - 1)
-        found = np.where(self._keys[places] == keys[order], self._order[places], -1)
-        numbers = np.empty(len(keys), np.int64)
-        numbers[order] = found
-        return numbers
+        return values_of_keys(keys, self._keys, self._order, -1)
 
 
 class IdScan:

@@ -190,5 +190,5 @@ class _JsonGraph:
         if isinstance(found, str):
             return -1 - self._texts.setdefault(found, len(self._texts))
         if type(found) is not int or not 0 <= found < 1 << 40:
-            raise DataError(f"{self._path}: the {end} of a link is no node: {found!r:.60}")
+            raise DataError(f"{self._path}: the {end} of a link is not a node: {found!r:.60}")
         return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from outsize.contracts.bags import Bag
 from outsize.contracts.neighborhood import Edges, Neighborhood
 from outsize.data.graphs.graph import Graph, IdBags
-from outsize.data.prefetch import prefetch
 from outsize.errors import ConfigError, DataError
 from outsize.hashing import derive_seed
 from outsize.kernels.neighbors.draws import ALL, draw_kernels, draw_neighbors
@@ -21,9 +20,10 @@ from outsize.kernels.neighbors.found import found_nodes
 class NeighborSampler:
     """Samples neighbourhoods of a graph.
 
-    A node's neighbours are drawn uniformly and without replacement, anew for every `number`. Draws
-    depend on the seed, the number, the relation and the node alone: ranks that sample parts of one
-    batch draw what one process draws for all of it, if all hops have the same fan-out.
+    A node's neighbours are drawn uniformly and without replacement, independently for every
+    `number`. Draws depend on the seed, the number, the relation and the node alone: ranks that
+    sample parts of one batch draw what one process draws for all of it, if all hops have the same
+    fan-out.
 
     Args:
         graph: The graph.
@@ -91,32 +91,6 @@ class NeighborSampler:
             },
             number,
         )
-
-    def sample_ahead(
-        self,
-        batches: Iterable[tuple[int, NDArray[np.int64]]],
-        node_type: str,
-        *,
-        device: torch.device | str = "cpu",
-        depth: int = 2,
-    ) -> Iterator[tuple[int, Neighborhood]]:
-        """Yield the number and the neighbourhood of each batch, sampled ahead in a thread.
-
-        The same neighbourhoods as by `sample`: a run that resumes at some number continues with
-        what it would have sampled.
-
-        Args:
-            batches: Number of the draw and seeds of each batch, read in the thread.
-            node_type: The type of the seeds.
-            device: Where to move neighbourhoods to, in the thread.
-            depth: Maximum number of neighbourhoods that wait.
-        """
-
-        def prepare(batch: tuple[int, NDArray[np.int64]]) -> tuple[int, Neighborhood]:
-            number, seeds = batch
-            return number, self.sample(seeds, node_type, number).to(device)
-
-        return prefetch(iter(batches), prepare, depth)
 
     def _require_nodes(self, seeds: NDArray[np.int64], node_type: str) -> None:
         num_nodes = self.graph.nodes[node_type].num_nodes

@@ -62,7 +62,7 @@ def assemble(
         seed: Seed of the hash.
         notes: What is already known to be left out.
     """
-    judged = _distinct(judged.take((judged.grades > 0) & (judged.splits >= 0)))
+    judged = distinct_pairs(judged.take((judged.grades > 0) & (judged.splits >= 0)))
     if not (judged.splits == TRAIN).any():
         raise DataError(f"{source}: there is no training pair, so there is nothing to learn from")
     if not (judged.splits == VALIDATION).any():
@@ -83,7 +83,7 @@ def assemble(
     return TextPairs(_taken(queries, asked), items, pairs, grades, notes)
 
 
-def _distinct(judged: Judgements) -> Judgements:
+def distinct_pairs(judged: Judgements) -> Judgements:
     """Each pair once per split, in the order of their first occurrence."""
     pairs = (judged.queries << 32) | judged.items  # fits: queries are below 2²⁹, items below 2³¹
     keys = pairs * len(SPLITS) + judged.splits if len(pairs) else pairs

@@ -13,11 +13,10 @@ from typing import Any
 from outsize.data.encoding.encoded_folder import ensure_folder
 from outsize.data.encoding.file_facts import file_facts
 from outsize.data.encoding.manifest import MANIFEST
-from outsize.data.encoding.sealed import sealed
 from outsize.data.encoding.verification import SealedFolder
 from outsize.errors import DataError
 from outsize.files import whole_folder, write_text_atomically
-from outsize.json_files import FILE_FACTS, SchemaError, Whole
+from outsize.json_files import FILE_FACTS, SchemaError, Whole, sealed
 
 _FUNCTIONS = "functions.arrow"
 _SCHEMA = {

@@ -28,7 +28,7 @@ def read_json_lines(
 ) -> Iterator[Chunk]:
     """Stream members of the objects of a file as columns of strings.
 
-    A line that is no JSON object in UTF-8 is counted as bad and left out.
+    A line that is not a JSON object in UTF-8 is counted as bad and left out.
 
     Args:
         path: The file.

@@ -13,18 +13,20 @@ from outsize.data.click_data import SPLITS, Split
 from outsize.data.encoding.bad_rows import BadRows
 from outsize.data.encoding.sources import Chunk
 from outsize.data.encoding.text_keys import Column
-from outsize.data.texts.assembling import Judgements, assemble
+from outsize.data.texts.assembling import Judgements, assemble, distinct_pairs
 from outsize.data.texts.text_column import (
+    KnownIds,
     as_strings,
     distinct_texts,
     good_rows,
     joined,
-    rows_of,
 )
 from outsize.data.texts.text_pairs import TextPairs, Texts
 from outsize.errors import DataError
 from outsize.interrupts import check_stop
 from outsize.suggestions import shortened
+
+_MOST_REPEATED = 1 << 22  # judgements that may be repetitions, before these are left out
 
 
 @dataclass(frozen=True)
@@ -77,16 +79,22 @@ def _titled(titles: Column, texts: Column) -> Column:
 class JudgedPairs:
     """Collects judgements of pairs by the ids of both, split by split.
 
+    Each pair is held once, however often it occurs: files of triples repeat a pair for each of its
+    negatives.
+
     Args:
         queries: The queries.
         items: The corpus.
-        bad: Counts judgements of queries or items that are not there, and grades that are no whole
+        bad: Counts judgements of queries or items that are not there, and grades that are not whole
             numbers.
     """
 
     def __init__(self, queries: Texts, items: Texts, bad: BadRows) -> None:
         self._queries, self._items, self._bad = queries, items, bad
+        self._known = {"query": KnownIds(queries), "item": KnownIds(items)}
         self._found: list[Judgements] = []
+        self._num_distinct = 0
+        self._num_added = 0
 
     def add(
         self,
@@ -97,12 +105,11 @@ class JudgedPairs:
     ) -> None:
         """Add the judgements of a chunk: columns "query", "item" and "grade", strings."""
         self._bad.num_rows += len(numbers)
-        sides = (("query", self._queries), ("item", self._items))
-        rows = {name: rows_of(_without_nulls(columns[name]), known) for name, known in sides}
+        rows = {n: known.rows(_without_nulls(columns[n])) for n, known in self._known.items()}
         grades, is_number = _whole_numbers(columns["grade"])
         good = np.ones(len(numbers), bool)
         for kind, is_bad in (
-            ("a grade that is no whole number", ~is_number),
+            ("a grade that is not a whole number", ~is_number),
             ("an item that is not in the corpus", rows["item"] < 0),
             ("a query that has no text", rows["query"] < 0),
         ):
@@ -115,6 +122,7 @@ class JudgedPairs:
                 where = f"{path} line {int(numbers[place]):,}: {name} {value!r}"
                 self._bad.add(kind, int(found.sum()), where)
             good &= ~is_bad
+        good &= grades > 0
         number = SPLITS.index(split)
         self._found.append(
             Judgements(
@@ -123,6 +131,21 @@ class JudgedPairs:
                 grades[good],
                 np.full(int(good.sum()), number, np.int8),
             )
+        )
+        self._num_added += int(good.sum())
+        if self._num_added > max(_MOST_REPEATED, self._num_distinct):
+            self._found = [self._distinct()]
+            self._num_distinct, self._num_added = self.num_held, 0
+
+    @property
+    def num_held(self) -> int:
+        """How many judgements are held."""
+        return sum(len(judged.queries) for judged in self._found)
+
+    def _distinct(self) -> Judgements:
+        parts = [(j.queries, j.items, j.grades, j.splits) for j in self._found]
+        return distinct_pairs(
+            Judgements(*(np.concatenate(values) for values in zip(*parts, strict=True)))
         )
 
     def assemble(
@@ -149,8 +172,7 @@ class JudgedPairs:
                 notes.append(bad.describe())
         if not self._found:
             raise DataError(f"{source}: there are no judgements of pairs")
-        parts = [(j.queries, j.items, j.grades, j.splits) for j in self._found]
-        judged = Judgements(*(np.concatenate(values) for values in zip(*parts, strict=True)))
+        judged = self._distinct()
         return assemble(self._queries, self._items, judged, source, validation, seed, tuple(notes))
 
 

@@ -8,7 +8,7 @@ in `msmarco-test2019-queries.tsv` and `2019qrels-pass.txt`. Each may be compress
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from outsize.bounds import require_text
@@ -48,8 +48,8 @@ class MsMarcoConfig(TextDataConfig):
             2019 are graded.
         validation_share: Share of the training queries used for validation without `validation`,
             chosen by a hash of their ids.
-        min_grade: The smallest grade of a relevant passage in the test set; TREC DL takes 2 for
-            metrics without grades.
+        min_grade: The smallest grade of a relevant passage in the test set; TREC DL takes 2. NDCG
+            counts every grade.
         max_bad_rows: The largest share of texts, or of judgements, that is left out; more is an
             error.
         shuffle: Whether training pairs come in a different order each epoch.
@@ -93,20 +93,24 @@ class MsMarcoConfig(TextDataConfig):
         queries = read_texts(_text_chunks(asked, bad[1]), ("id", "text"), "query", bad[1])
         judged = JudgedPairs(queries, items, bad[2])
         for split, path in files.items():
-            least = self.min_grade if split == "test" else 1
-            for chunk, columns in _judgements(path, bad[2], least):
+            for chunk, columns in _judgements(path, bad[2]):
                 judged.add(split, path, chunk.numbers, columns)
-        return judged.assemble(
+        found = judged.assemble(
             str(folder), self.validation_share, self.seed, self.max_bad_rows, others=bad[:2]
         )
+        if self.min_grade == 1 or found.pairs["test"] is found.pairs["validation"]:
+            return found
+        if not (found.grades["test"] >= self.min_grade).any():
+            raise DataError(
+                f"{files['test']} has no relevant passage of a grade of at least {self.min_grade}: "
+                "lower min_grade"
+            )
+        return replace(found, min_grades={"test": self.min_grade})
 
 
-def _judgements(
-    path: Path, bad: BadRows, min_grade: int
-) -> Iterator[tuple[Chunk, dict[str, Column]]]:
+def _judgements(path: Path, bad: BadRows) -> Iterator[tuple[Chunk, dict[str, Column]]]:
     """Chunks of a file, with the columns of query, item and grade."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     delimiter, width = _form_of(path)
     names = _QRELS if width == len(_QRELS) else _TRIPLE
@@ -114,10 +118,6 @@ def _judgements(
         found = {name: as_strings(chunk.columns[name]) for name in names}
         if "grade" not in found:
             found["grade"] = pa.array(["1"] * chunk.num_rows, pa.large_string())
-        elif min_grade > 1:
-            low = pa.array([str(grade) for grade in range(1, min_grade)], pa.large_string())
-            is_low = pc.is_in(found["grade"], low)
-            found["grade"] = pc.if_else(is_low, pa.scalar("0", pa.large_string()), found["grade"])
         yield chunk, found
 
 
@@ -129,7 +129,7 @@ def _form_of(path: Path) -> tuple[str, int]:
         return delimiter, widths[delimiter]
     raise DataError(
         f"{path} has neither four columns (query, 0, passage, grade) nor three (query, passage, "
-        "negative) in its first line"
+        "negative) in its first line, with one tab or one space between them"
     )
 
 

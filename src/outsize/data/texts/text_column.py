@@ -125,12 +125,22 @@ def _require_same_texts(ids: Column, texts: Column, first: NDArray[np.int64], wh
         )
 
 
-def rows_of(ids: Column, known: Texts) -> NDArray[np.int64]:
-    """The row of each id among known texts; −1 where there is none."""
-    keys, asked = text_keys(known.ids), text_keys(ids)
-    if not len(keys):
-        return np.full(len(asked), -1)
-    order = np.argsort(keys)
-    place = np.searchsorted(keys, asked, sorter=order).clip(max=len(keys) - 1)
-    rows = order[place]
-    return np.where(keys[rows] == asked, rows, -1)
+class KnownIds:
+    """Finds the rows of known texts by their ids, which are sorted once.
+
+    Args:
+        known: The texts.
+    """
+
+    def __init__(self, known: Texts) -> None:
+        keys = text_keys(known.ids)
+        self._order = np.argsort(keys)
+        self._sorted = keys[self._order]
+
+    def rows(self, ids: Column) -> NDArray[np.int64]:
+        """The row of each id; −1 where there is none."""
+        asked = text_keys(ids)
+        if not len(self._sorted):
+            return np.full(len(asked), -1)
+        place = np.searchsorted(self._sorted, asked).clip(max=len(self._sorted) - 1)
+        return np.where(self._sorted[place] == asked, self._order[place], -1)

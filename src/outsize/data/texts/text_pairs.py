@@ -42,6 +42,8 @@ class TextPairs:
         grades: For each split, how relevant the item of each pair is, from 1 on; 1 throughout where
             the source has no grades.
         notes: What was left out, in words, a line each.
+        min_grades: The smallest grade of a relevant item in a split, where it is not 1. Pairs of
+            lower grades count for NDCG only.
     """
 
     queries: Texts
@@ -49,6 +51,7 @@ class TextPairs:
     pairs: Mapping[Split, Pairs]
     grades: Mapping[Split, Int64[Tensor, " _"]]
     notes: tuple[str, ...] = ()
+    min_grades: Mapping[Split, int] = field(default_factory=dict)
 
     @property
     def is_graded(self) -> bool:

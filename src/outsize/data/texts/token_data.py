@@ -118,6 +118,10 @@ class TokenData(RetrievalData):
         grades: Tensor = self.texts.grades[split].to(order.device)[is_listed][order]
         return grades
 
+    def min_grade(self, split: Split) -> int:
+        """The smallest grade of a relevant item; NDCG counts lower ones too."""
+        return self.texts.min_grades.get(split, 1)
+
 
 def _pair_keys(queries: Tensor, items: Tensor) -> Tensor:
     """Numbers that are ordered as the pairs of `ItemLists` are."""
