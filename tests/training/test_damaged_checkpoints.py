@@ -6,6 +6,7 @@ import copy
 import hashlib
 import json
 import random
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -18,12 +19,7 @@ from retrieval_runs import BASE as RETRIEVAL
 from torch import Tensor
 
 import outsize
-from outsize.checkpoint import (
-    list_checkpoints,
-    load_checkpoint,
-    read_manifest,
-    save_checkpoint,
-)
+from outsize.checkpoint import list_checkpoints, load_checkpoint, save_checkpoint
 from outsize.errors import CheckpointError, DataError, OutsizeError
 from outsize.training import export_run
 from outsize.training.build import build_optimizer
@@ -32,6 +28,7 @@ from outsize.training.loop import Loop
 from outsize.training.run_folder import RunFolder
 from outsize.training.strict_toml import decode, override
 from outsize.training.tasks import TASKS
+from outsize.verified_folders import read_manifest
 
 CLICK = {
     "data": {"num_train": 600, "num_validation": 100, "num_test": 100, "largest_vocabulary": 50,
@@ -60,6 +57,11 @@ CASES = [(run, name) for run, names in FILES.items() for name in names]
 PER_FILE = 60  # of state.json, and half as many of others
 FREE_NAMES = (("loop", "best"), ("loop", "test"), ("loop", "sums"))
 """Objects of `state.json` whose names depend on the task: one that lacks a name is a good one."""
+LATER_NAMES = (("counters", "num_pushed"),)
+"""What the first versions did not write: a file without one is a good one."""
+SEED = ("counters", "seed")  # may be any whole number
+UNDEFINED = ("auc",)
+"""Null where all examples are of one class, as other metrics then are: a null is a good one."""
 
 
 @dataclass
@@ -192,10 +194,17 @@ def mutated(tree: Any, place: tuple[Any, ...], draw: random.Random) -> Any:
     for key in place[:-1]:
         parent = parent[key]
     key = place[-1]
-    is_free = place[:-1] in FREE_NAMES or isinstance(parent, list)
+    is_free = place[:-1] in FREE_NAMES or place in LATER_NAMES or isinstance(parent, list)
     kind = draw.choice(["change", "change", "change", "delete", "rename"])
     if kind == "change" or (is_free and isinstance(parent, dict)):
-        parent[key] = draw.choice(changes(parent[key]))
+        found = changes(parent[key])
+        if place[:-1] in FREE_NAMES and key in UNDEFINED:
+            found.remove(None)
+        if place == ("loop", "sums") and {} in found:
+            found.remove({})  # lacks all names
+        if place == SEED:
+            found = [other for other in found if type(other) is not int or abs(other) >= 1 << 63]
+        parent[key] = draw.choice(found)
     elif kind == "delete" or isinstance(parent, list):
         del parent[key]
     else:
@@ -251,6 +260,67 @@ def test_no_shape_of_json_is_anything_but_refused_in_one_line_or_harmless(
         shutil.rmtree(damaged)
     assert wrong == []
     assert num_refused > count // 2
+
+
+CHANGES = {
+    "click best": ("click", lambda state: state["loop"].update(best={}), "loop.best is empty"),
+    "tables best": ("tables", lambda state: state["loop"].update(best={}), "loop.best is empty"),
+    "best loss": (
+        "click", lambda state: state["loop"]["best"].update(bayes_loss=None), "loop.best.bayes_loss"
+    ),
+    "best AUC": (
+        "click", lambda state: state["loop"]["test"].update(bayes_auc=None), "loop.test.bayes_auc"
+    ),
+    "calibration": (
+        "click", lambda state: state["loop"]["test"].update(calibration=None), "loop.test.calib"
+    ),
+    "counts": ("sharded", lambda state: state["loop"].update(row_counts={}), "loop.row_counts"),
+    "setting": (
+        "sharded", lambda state: state["optimizers"][0]["param_groups"][0].update(dampening=0.5),
+        "param_groups.dampening is 0.5 there and 0 here",
+    ),
+    "decay": (
+        "click", lambda state: state["optimizers"][0]["param_groups"][0].update(weight_decay=9.0),
+        "param_groups.weight_decay is 9.0 there and ",
+    ),
+    "row setting": (
+        "click", lambda state: state["optimizers"][1]["param_groups"][0].update(eps=1.0),
+        "param_groups.eps is 1.0 there and ",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("run", "change", "fact"), CHANGES.values(), ids=CHANGES)
+def test_a_state_that_no_run_writes_is_refused(saved, run, change, fact, tmp_path):
+    found = saved(run)
+    damaged = Path(shutil.copytree(found.checkpoint, tmp_path / found.checkpoint.name))
+    state = read(damaged / "state.json")
+    change(state)
+    write(damaged / "state.json", json.dumps(state))
+    with pytest.raises(CheckpointError, match=re.escape(fact)):
+        loaded(found.config, damaged)
+
+
+@pytest.mark.parametrize("run", ["click", "sharded"])
+@pytest.mark.parametrize("choice", ["foreach", "fused", "capturable"])
+def test_the_kernels_of_a_saved_optimizer_are_not_taken_over(saved, run, choice, tmp_path):
+    found = saved(run)
+    other = Path(shutil.copytree(found.checkpoint, tmp_path / found.checkpoint.name))
+    state = read(other / "state.json")
+    state["optimizers"][0]["param_groups"][0][choice] = True
+    write(other / "state.json", json.dumps(state))
+    assert same(loaded(found.config, other), found.original)
+
+
+def test_undefined_metrics_of_one_class_are_taken(saved, tmp_path):
+    found = saved("click")
+    other = Path(shutil.copytree(found.checkpoint, tmp_path / found.checkpoint.name))
+    state = read(other / "state.json")
+    undefined = dict.fromkeys(("auc", "bayes_auc", "normalized_entropy", "calibration"))
+    state["loop"]["test"].update(undefined)
+    write(other / "state.json", json.dumps(state))
+    taken = loaded(found.config, other)
+    assert taken[0]["test"] == {**found.original[0]["test"], **undefined}
 
 
 def test_a_checkpoint_of_an_older_version_is_taken_without_a_record_of_the_log(saved, tmp_path):

@@ -181,7 +181,7 @@ def test_a_killed_rank_is_replaced_and_the_run_ends_as_if_it_had_lived(tmp_path)
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_a_restart_before_the_first_checkpoint_begins_anew(run_file, tmp_path, monkeypatch, begun):
+def test_a_restart_before_the_first_checkpoint_begins_again(run_file, tmp_path, monkeypatch, begun):
     out = tmp_path / "run"
     out.mkdir()
     (out / "config.toml.partial").write_text("cut sho")

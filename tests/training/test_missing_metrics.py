@@ -72,7 +72,7 @@ def test_json_has_null_for_a_metric_that_does_not_exist(run_file, tmp_path, capf
         main(["train", str(run_file), "--out", str(tmp_path / "out"), "--json"])
 
     def refuse(name: str) -> None:
-        raise AssertionError(f"{name} is no JSON")
+        raise AssertionError(f"{name} is not JSON")
 
     result = json.loads(capfd.readouterr().out, parse_constant=refuse)
     assert result["validation"]["auc"] is None

@@ -1,4 +1,4 @@
-"""What is no retrieval run, said in words."""
+"""What is not a retrieval run, said in words."""
 
 import pytest
 from retrieval_runs import BASE, make_config

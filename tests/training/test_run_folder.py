@@ -184,7 +184,7 @@ def test_a_metric_that_is_no_number_is_null(folder, value):
     text = folder.metrics_file.read_text()
 
     def refuse(name: str) -> Any:
-        raise AssertionError(f"{name} is no JSON")
+        raise AssertionError(f"{name} is not JSON")
 
     assert json.loads(text, parse_constant=refuse) == {"step": 1, "split": "test", "auc": None}
     assert folder.metrics() == [{"step": 1, "split": "test", "auc": None}]
@@ -332,7 +332,7 @@ def test_a_log_without_lines_may_be_missing(folder):
     assert folder.metrics() == []
 
 
-def test_a_run_that_begins_anew_needs_no_log_that_can_be_read(folder):
+def test_a_run_that_begins_again_needs_no_log_that_can_be_read(folder):
     folder.metrics_file.write_bytes(b"\xff\n")
 
     folder.restart(RunConfig(seed=3))

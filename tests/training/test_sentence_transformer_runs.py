@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from importlib.util import find_spec
 
 import pytest
@@ -27,8 +28,8 @@ IS_INSTALLED = find_spec("sentence_transformers") is not None
 needs_library = pytest.mark.skipif(not IS_INSTALLED, reason="sentence-transformers is not there")
 
 
-@pytest.mark.skipif(IS_INSTALLED, reason="sentence-transformers is there")
-def test_without_the_library_one_line_says_what_to_install(tmp_path):
+def test_without_the_library_one_line_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)  # as if it was not installed
     with pytest.raises(ConfigError, match=r"needs sentence-transformers: pip install 'outsize"):
         SentenceTransformerConfig(str(tmp_path)).build_tokenizer(list)
 

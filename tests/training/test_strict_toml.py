@@ -300,6 +300,11 @@ def test_override_does_not_change_its_input(tree, keys):
     assert node == 99999
 
 
+def test_a_setting_that_is_no_text_is_refused():
+    with pytest.raises(ConfigError, match=r"--set 'data.path=caf\\udce9' is no UTF-8: rename"):
+        override({}, ["data.path=caf\udce9"])
+
+
 @pytest.mark.parametrize("setting", ["", "a", "a.b", "=3", "a.=3", ".b=3", "a..b=3", " =3"])
 def test_a_malformed_setting_is_quoted_with_the_right_form(setting):
     with pytest.raises(ConfigError) as caught:

@@ -8,6 +8,9 @@ runs the suites over `TABLES`, `STORES` and `ROW_OPTIMIZERS`. Run them over your
     @pytest.mark.parametrize("check", TABLE_CHECKS)
     def test_my_table_keeps_the_contract(check):
         check(lambda spec, seed=0: MyTable(spec, seed=seed))
+
+A factory makes a table of `(spec, seed=0)`, a store of `(specs)` or a row optimizer of
+`(store, learning_rate=…)`; a class that takes these is a factory itself.
 """
 
 from outsize.testing.optimizers import OPTIMIZER_CHECKS

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, Adagrad, AdamW, Optimizer
 
 from outsize.collection import EmbeddingCollection
-from outsize.contracts import EmbeddingTable, RowStore
+from outsize.contracts import EmbeddingTable
 from outsize.data import (
     ClickData,
     ClickDataConfig,
@@ -30,12 +30,12 @@ from outsize.models import (
     RetrievalModelConfig,
 )
 from outsize.models.text import NoEmbeddings
-from outsize.optimizers import RowOptimizer
 from outsize.ranks.collectives import first_rank_first, local_rank, mean_over_ranks_, world_size
 from outsize.spec import FeatureSpec, Init, TableSpec
 from outsize.suggestions import few
 from outsize.training.build_texts import build_text_data
 from outsize.training.config import OptimizerConfig, RunConfig
+from outsize.training.device_optimizers import DeviceAdagrad, DeviceAdamW, DeviceSGD
 from outsize.training.memory_needs import (
     EmbeddingShapes,
     click_model_needs,
@@ -53,7 +53,7 @@ def data_parallel(config: RunConfig, model: nn.Module) -> nn.Module:
     Without weights there is nothing to average, and DDP would refuse. DDP ignores all buffers: rows
     belong to a store, and the rest are constants.
 
-    DDP lays gradients out anew after its first step. Of three ranks and more, gloo would then add
+    DDP lays gradients out again after its first step. Of three ranks and more, gloo would then add
     them in another order, and a resumed run would not be the same run.
     """
     if world_size() == 1 or config.is_asynchronous:
@@ -92,7 +92,7 @@ def build_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise ConfigError(f"train.device = {name!r} is no device; try 'auto' or 'cpu'") from None
+        raise ConfigError(f"train.device = {name!r} is not a device; try 'auto' or 'cpu'") from None
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"train.device = {name!r}, but this machine has no usable CUDA device")
     return device
@@ -206,11 +206,13 @@ def build_dense_optimizer(
             {"params": list(own.values()), "lr": table_rate},
         ]
         weights = [group for group in groups if group["params"]] or weights
+    on_cuda = {weight.device.type for weight in model.parameters()} == {"cuda"}
     if config.kind == "adamw":
-        return AdamW(weights, lr=rate, weight_decay=decay)
+        return (DeviceAdamW if on_cuda else AdamW)(weights, lr=rate, weight_decay=decay)
     if config.kind == "adagrad":
-        return Adagrad(weights, lr=rate, weight_decay=decay)
-    return SGD(weights, lr=rate, weight_decay=decay, momentum=config.momentum)
+        return (DeviceAdagrad if on_cuda else Adagrad)(weights, lr=rate, weight_decay=decay)
+    momentum = config.momentum
+    return (DeviceSGD if on_cuda else SGD)(weights, lr=rate, weight_decay=decay, momentum=momentum)
 
 
 def build_optimizer(config: RunConfig, model: nn.Module) -> Optimizer:
@@ -219,8 +221,3 @@ def build_optimizer(config: RunConfig, model: nn.Module) -> Optimizer:
         wanted = config.optimizer
         return ServedWeights(list(model.parameters()), wanted.kind, wanted.learning_rate)
     return build_dense_optimizer(config.optimizer, model, config.embeddings.table_rate)
-
-
-def build_row_optimizer(config: RunConfig, store: RowStore | None) -> RowOptimizer | None:
-    """The optimizer of the rows, where they live in a store."""
-    return config.embeddings.build_row_optimizer(store)

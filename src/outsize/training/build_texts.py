@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from itertools import chain
 
 from jaxtyping import Int32
-from rich.console import Console
 from torch import Tensor
 
 from outsize.data import TextDataConfig, TextPairs, TokenData
@@ -16,10 +14,8 @@ from outsize.data.texts.token_data import TokenFeature, text_batches, training_q
 from outsize.interrupts import check_stop
 from outsize.models import TextModelConfig
 from outsize.models.text import ITEM_TOKENS, QUERY_TOKENS, Tokenizer, encode_all
-from outsize.reporting.progress import ProgressBar
+from outsize.reporting.progress import counting
 from outsize.training.config import RunConfig
-
-_Advance = Callable[[int], None]
 
 
 def build_text_data(config: RunConfig) -> TokenData:
@@ -31,7 +27,7 @@ def build_text_data(config: RunConfig) -> TokenData:
     assert isinstance(config.model, TextModelConfig)  # as `RunConfig` has made sure
     texts = config.data.read()
     rows = training_queries(texts)
-    with _progress("learn words", len(rows) + len(texts.items)) as advance:
+    with counting("learn words", len(rows) + len(texts.items)) as advance:
 
         def learned_from() -> Iterator[str]:
             parts = (text_batches(texts.queries.texts, rows), text_batches(texts.items.texts))
@@ -69,7 +65,7 @@ def _tokenized(config: RunConfig, texts: TextPairs, tokenizer: Tokenizer) -> Tok
 def _token_ids(
     tokenizer: Tokenizer, texts: Column, what: str
 ) -> tuple[Int32[Tensor, "n longest"], int]:
-    with _progress(f"tokenize {what}", len(texts)) as advance:
+    with counting(f"tokenize {what}", len(texts)) as advance:
 
         def batches() -> Iterator[list[str]]:
             for batch in text_batches(texts):
@@ -78,16 +74,3 @@ def _token_ids(
 
         found = encode_all(tokenizer, batches(), what == "queries", advance)
     return found.ids, found.num_cut
-
-
-@contextmanager
-def _progress(name: str, total: int) -> Iterator[_Advance]:
-    done = 0
-    with ProgressBar(name, total, 0, Console(stderr=True)) as bar:
-
-        def advance(count: int) -> None:
-            nonlocal done
-            done += count
-            bar.advance(done)
-
-        yield advance

@@ -10,6 +10,7 @@ from typing import Any
 from outsize.data import RetrievalData
 from outsize.errors import ConfigError
 from outsize.export import load_exported
+from outsize.export.file_reading import LabelledFile
 from outsize.export.format import holds_export, read_config
 from outsize.export.pairs import PairFiles, SeenItems
 from outsize.export.predicting import RowScorer
@@ -17,7 +18,7 @@ from outsize.export.retrieval import ItemSearcher
 from outsize.export.score_files import evaluate_file
 from outsize.models import ClickModel, ClickModelConfig, RetrievalModel
 from outsize.training.config import RunConfig
-from outsize.training.evaluate_graph import evaluate_graph_file, evaluate_graph_run
+from outsize.training.evaluate_graph import evaluate_graph_run, measure_graph_file
 from outsize.training.evaluate_pairs import cold_keys, evaluate_pairs, pair_facts, seen_in_run
 from outsize.training.evaluate_texts import evaluate_text_run
 from outsize.training.retrieval_evaluation import encode_items
@@ -93,39 +94,43 @@ def evaluate(
         return evaluate_text_run(run, step, run_file)
     if file is None:
         raise ConfigError(f"{model} is measured on a labelled file: name it after the folder")
+    labelled = LabelledFile(Path(file), [Path(path) for path in exclude], max_bad_rows, quiet)
     if is_graph:
         _refuse_step(run, step)
-        return evaluate_graph_file(
-            run.path, Path(file), step, exclude=[Path(path) for path in exclude],
-            max_bad_rows=max_bad_rows, quiet=quiet,
-        )  # fmt: skip
-    loaded = _load(Path(model), step)
-    notes = [loaded.note]
-    if isinstance(loaded.model, RetrievalModel):
-        metrics = evaluate_pairs(
-            loaded.model, file, loaded.pairs, seen=loaded.seen,
-            exclude=[Path(path) for path in exclude], max_bad_rows=max_bad_rows,
-            run_file=run_file, quiet=quiet,
-        )  # fmt: skip
-        notes.append(metrics.pop("note"))
-        if not exclude and loaded.seen is None:
-            notes.append("an export has no pairs that queries know already: name files of them "
-                         "with --exclude to leave these out of rankings")  # fmt: skip
+        metrics, step, notes = measure_graph_file(run, labelled, step)
     else:
-        if exclude:
-            raise ConfigError("--exclude is for two-tower models: leave it out")
-        if run_file is not None:
-            raise _no_rankings(model)
-        metrics = evaluate_file(loaded.model, file, max_bad_rows=max_bad_rows, quiet=quiet)
+        metrics, step, notes = _measure(run, labelled, step, run_file)
     counts = {name: metrics.pop(name) for name in ("num_rows", "num_bad")}
     return {
         "model": str(model),
         "file": str(file),
-        "step": loaded.step,
+        "step": step,
         "metrics": finite(metrics),
         **counts,
         "note": "; ".join(note for note in notes if note),
     }
+
+
+def _measure(
+    run: RunFolder, file: LabelledFile, step: int | None, run_file: RunFile | None
+) -> tuple[dict[str, Any], int | None, list[str]]:
+    """As `measure_graph_file`, for the other models."""
+    loaded = _load(run.path, step)
+    if not isinstance(loaded.model, RetrievalModel):
+        if file.exclude:
+            raise ConfigError("--exclude is for two-tower models: leave it out")
+        if run_file is not None:
+            raise _no_rankings(run.path)
+        metrics = evaluate_file(
+            loaded.model, file.path, max_bad_rows=file.max_bad_rows, quiet=file.quiet
+        )
+        return metrics, loaded.step, [loaded.note]
+    metrics = evaluate_pairs(loaded.model, file, loaded.pairs, loaded.seen, run_file)
+    notes = [loaded.note, metrics.pop("note")]
+    if not file.exclude and loaded.seen is None:
+        notes.append("an export has no pairs that queries know already: name files of them with "
+                     "--exclude to leave these out of rankings")  # fmt: skip
+    return metrics, loaded.step, notes
 
 
 def _holds_texts(run: RunFolder) -> bool:
@@ -173,12 +178,12 @@ def _load(folder: Path, step: int | None) -> _Loaded:
 
 
 def _load_click(run: RunFolder, config: RunConfig, step: int | None) -> _Loaded:
-    found = load_click_model(run, step)
-    encoder = found.data.row_encoder()
+    model, data, chosen = load_click_model(run, config, step)
+    encoder = data.row_encoder()
     if encoder is None:
         raise _no_raw_values(run)
-    found.model.predictor = RowScorer(lambda: encoder, config.train.eval_batch_size)
-    return _Loaded(found.model, found.chosen.step, found.chosen.note)
+    model.predictor = RowScorer(lambda: encoder, config.train.eval_batch_size)
+    return _Loaded(model, chosen.step, chosen.note)
 
 
 def _load_retrieval(run: RunFolder, config: RunConfig, step: int | None) -> _Loaded:

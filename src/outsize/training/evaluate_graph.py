@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from outsize.data.click_data import SPLITS
 from outsize.errors import ConfigError
 from outsize.export import load_exported
+from outsize.export.file_reading import LabelledFile
 from outsize.export.format import read_config
-from outsize.export.graph_predictors import LinkPredictor, NodePredictor
+from outsize.export.graph_predictors import LinkPredictor
 from outsize.export.labelled_nodes import evaluate_nodes
-from outsize.export.pairs import SeenItems
 from outsize.training.evaluate_links import evaluate_links, known_links
 from outsize.training.export_graph import load_graph_run
 from outsize.training.run_folder import RunFolder
@@ -35,20 +33,20 @@ def evaluate_graph_run(run: RunFolder, step: int | None = None) -> dict[str, Any
     return measured_on_splits(run, loaded.chosen, found)
 
 
-def evaluate_graph_file(
-    folder: Path,
-    file: Path,
-    step: int | None = None,
-    *,
-    exclude: Sequence[Path] = (),
-    max_bad_rows: float | None = None,
-    quiet: bool = False,
-) -> dict[str, Any]:
+def measure_graph_file(
+    run: RunFolder, file: LabelledFile, step: int | None = None
+) -> tuple[dict[str, Any], int | None, list[str]]:
     """The metrics of a graph model on a file of labelled nodes, or of links.
 
-    Arguments and result as of `outsize.training.evaluate.evaluate`.
+    Args:
+        run: The folder of a run, or of an export.
+        file: The file.
+        step: For a run, take the checkpoint of this step.
+
+    Returns:
+        The metrics with the numbers of rows, the step of the weights, and notes on them.
     """
-    run, seen, note = RunFolder(folder), None, ""
+    seen, note = None, ""
     predictor: Any
     if run.holds_run():
         loaded = load_graph_run(run, step)
@@ -56,39 +54,17 @@ def evaluate_graph_file(
         step, note = loaded.chosen.step, loaded.chosen.note
         seen = known_links(loaded.task.data) if isinstance(loaded.task, LinkTask) else None
     else:
-        config = read_config(folder)
-        predictor, ranking = load_exported(folder).predictor, config["graph"].get("ranking")
+        config = read_config(run.path)
+        predictor, ranking = load_exported(run.path).predictor, config["graph"].get("ranking")
         step = config.get("training", {}).get("step")
-    metrics = _measure(predictor, file, ranking, seen, exclude, max_bad_rows, quiet)
+    if not isinstance(predictor, LinkPredictor):
+        if file.exclude:
+            raise ConfigError("--exclude is for links and two-tower models: leave it out")
+        metrics = evaluate_nodes(predictor, file)
+        return metrics, step, [note, metrics.pop("note")]
+    metrics = evaluate_links(predictor, file, ranking, seen)
     notes = [note, metrics.pop("note")]
-    if isinstance(predictor, LinkPredictor) and not exclude and seen is None:
+    if not file.exclude and seen is None:
         notes.append("an export has no links that sources know already: name files of them with "
                      "--exclude to leave these out of rankings")  # fmt: skip
-    counts = {name: metrics.pop(name) for name in ("num_rows", "num_bad")}
-    return {
-        "model": str(folder),
-        "file": str(file),
-        "step": step,
-        "metrics": finite(metrics),
-        **counts,
-        "note": "; ".join(note for note in notes if note),
-    }
-
-
-def _measure(
-    predictor: NodePredictor | LinkPredictor,
-    file: Path,
-    ranking: Any,
-    seen: SeenItems | None,
-    exclude: Sequence[Path],
-    max_bad_rows: float | None,
-    quiet: bool,
-) -> dict[str, Any]:
-    if isinstance(predictor, LinkPredictor):
-        return evaluate_links(
-            predictor, file, ranking, seen=seen, exclude=exclude, max_bad_rows=max_bad_rows,
-            quiet=quiet,
-        )  # fmt: skip
-    if exclude:
-        raise ConfigError("--exclude is for links and two-tower models: leave it out")
-    return evaluate_nodes(predictor, file, max_bad_rows=max_bad_rows, quiet=quiet)
+    return metrics, step, notes

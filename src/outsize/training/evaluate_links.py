@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import torch
 
 from outsize.data import RetrievalData
 from outsize.errors import ConfigError, DataError
+from outsize.export.file_reading import LabelledFile
 from outsize.export.graph_files import NodeFileReading, read_known_links
 from outsize.export.graph_predictors import LinkPredictor
 from outsize.export.pairs import SeenItems
@@ -27,13 +27,9 @@ def known_links(data: RetrievalData) -> SeenItems:
 
 def evaluate_links(
     predictor: LinkPredictor,
-    file: str | Path,
+    file: LabelledFile,
     ranking: Mapping[str, Any] | None,
-    *,
     seen: SeenItems | None = None,
-    exclude: Sequence[Path] = (),
-    max_bad_rows: float | None = None,
-    quiet: bool = False,
 ) -> dict[str, Any]:
     """The ranking metrics of a model on a file of links, as in the evaluation of a run.
 
@@ -43,23 +39,20 @@ def evaluate_links(
 
     Args:
         predictor: Of an exported model, or of a run.
-        file: A CSV, TSV or Parquet file with the columns of sources and targets.
+        file: A file with the columns of sources and targets.
         ranking: Cut-offs and inverse temperature, as in `GraphPurpose`.
-        seen: The known links.
-        exclude: Files of known links, instead of `seen`.
-        max_bad_rows: The largest share of malformed rows that is skipped; by default none.
-        quiet: Show no progress.
+        seen: The known links, where the file names no files of them.
     """
     if ranking is None:
         raise ConfigError("this model does not know what to measure: export its run again")
-    if exclude:
-        seen = read_known_links(predictor, exclude)
+    if file.exclude:
+        seen = read_known_links(predictor, file.exclude)
     assert predictor.columns.target is not None
     others = (predictor.columns.target,)
-    reading = NodeFileReading(predictor.reader, file, max_bad_rows or 0.0, others)
+    reading = NodeFileReading(predictor.reader, file.path, file.max_bad_rows or 0.0, others)
     none = np.zeros(0, np.int64)
     sources, targets = [none], [none]
-    with reading.progress("read", quiet):
+    with reading.progress("read", file.quiet):
         for chunk, asked in reading.asked():
             pairs, found = predictor.read_targets(chunk, reading.path, asked, reading.bad)
             reading.require_good()

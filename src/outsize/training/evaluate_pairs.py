@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from outsize.data.encoding.text_keys import text_keys
 from outsize.data.interactions import InteractionsConfig
 from outsize.data.item_lists import ItemLists
 from outsize.errors import ConfigError, DataError
-from outsize.export.file_reading import cannot_score, file_progress, file_to_read
+from outsize.export.file_reading import LabelledFile, cannot_score, file_progress, file_to_read
 from outsize.export.labelled_pairs import read_pairs
 from outsize.export.pairs import PairFiles, SeenItems, read_seen, require_pair_files
 from outsize.export.retrieval import ItemSearcher
@@ -57,14 +56,10 @@ def seen_in_run(data: RetrievalData) -> SeenItems:
 
 def evaluate_pairs(
     model: RetrievalModel,
-    file: str | Path,
+    file: LabelledFile,
     facts: Mapping[str, Any] | None,
-    *,
     seen: SeenItems | None = None,
-    exclude: Sequence[Path] = (),
-    max_bad_rows: float | None = None,
     run_file: RunFile | None = None,
-    quiet: bool = False,
 ) -> dict[str, Any]:
     """The ranking metrics of a model on a file of pairs, as in the evaluation of a run.
 
@@ -74,25 +69,21 @@ def evaluate_pairs(
 
     Args:
         model: A model with its items.
-        file: A CSV, TSV or Parquet file with the columns of the query tower and of the item.
+        file: A file with the columns of the query tower and of the item.
         facts: What `pair_facts` returned.
-        seen: The known pairs.
-        exclude: Files of known pairs, instead of `seen`.
-        max_bad_rows: The largest share of malformed rows that is skipped; by default as in
-            training.
+        seen: The known pairs, where the file names no files of them.
         run_file: Also write the rankings to a TREC run file.
-        quiet: Show no progress.
     """
-    searcher, path = model.searcher, file_to_read(Path(file))
+    searcher, path = model.searcher, file_to_read(file.path)
     assert isinstance(searcher, ItemSearcher)
     files = require_pair_files(searcher.pairs)
     if facts is None or "metrics" not in facts or searcher.encoder is None:
         raise ConfigError("this model does not know what to measure: export its run again")
-    if exclude:
-        seen = read_seen(exclude, files, searcher.items)
-    with file_progress(path, "read", quiet) as advance:
+    if file.exclude:
+        seen = read_seen(file.exclude, files, searcher.items)
+    with file_progress(path, "read", file.quiet) as advance:
         pairs = read_pairs(path, files, searcher.encoder, searcher.items, advance)
-    most = files.max_bad_rows if max_bad_rows is None else max_bad_rows
+    most = files.max_bad_rows if file.max_bad_rows is None else file.max_bad_rows
     if pairs.bad.total > most * pairs.bad.num_rows:
         raise cannot_score(pairs.bad)
     is_warm = torch.from_numpy(~np.isin(pairs.keys, searcher.cold))[pairs.queries]

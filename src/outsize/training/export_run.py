@@ -109,26 +109,26 @@ def _export_click(
     quiet: bool,
 ) -> tuple[dict[str, Any], dict[str, Any], str]:
     assert isinstance(config.model, ClickModelConfig)
-    loaded = load_click_model(folder, step)
-    model, training = loaded.model, _training(loaded.chosen)
+    model, data, chosen = load_click_model(folder, config, step)
+    training = _training(chosen)
     if how is not None:
         quantized, changes = quantize_click_model(model, config.model, how)
         before, after = measure_click_models(
-            [model, quantized], loaded.data, config.train.eval_batch_size, quiet
+            [model, quantized], data, config.train.eval_batch_size, quiet
         )
         facts = quantization_facts(how, changes, before)
         model, training = quantized, {**training, "metrics": after, "quantization": facts}
-    sizes = {f"{split}_examples": loaded.data.num_examples(split) for split in SPLITS}
+    sizes = {f"{split}_examples": data.num_examples(split) for split in SPLITS}
     written = write_exported(
         out,
         model,
         config.model,
         training,
-        encoder=loaded.data.row_encoder(),
+        encoder=data.row_encoder(),
         batch_size=config.train.eval_batch_size,
-        data=_data_facts(config, sizes, loaded.data.fingerprint),
+        data=_data_facts(config, sizes, data.fingerprint),
     )
-    return written, training, loaded.chosen.note
+    return written, training, chosen.note
 
 
 def _export_retrieval(

@@ -49,8 +49,14 @@ class RetrievalConfig:
         """The cut-offs of each ranking metric, as plain values."""
         return {name: list(getattr(self, name)) for name in CUTS}
 
-    def metrics(self, device: str = "cpu") -> RankingMetrics:
+    def metrics(self, device: str = "cpu", min_grade: int = 1) -> RankingMetrics:
         """Metrics that have seen nothing yet."""
         return RankingMetrics(
-            self.recall_at, self.ndcg_at, self.mrr_at, self.hit_at, device, map_at=self.map_at
+            self.recall_at,
+            self.ndcg_at,
+            self.mrr_at,
+            self.hit_at,
+            device,
+            map_at=self.map_at,
+            min_grade=min_grade,
         )

@@ -10,7 +10,6 @@ from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
 from outsize.data import RetrievalData
-from outsize.data.click_data import Split
 from outsize.data.item_lists import ItemLists
 from outsize.kernels.softmax.best_items import top_items
 from outsize.kernels.softmax.draws import ScoredItems, draw_from_softmax
@@ -69,38 +68,6 @@ def encode_items(model: RetrievalModel, data: RetrievalData, config: RunConfig) 
     )
 
 
-def evaluate_retrieval(
-    data: RetrievalData,
-    split: Split,
-    encode_queries: Encode,
-    items: Float32[Tensor, "num_items dim"],
-    beta: Float[Tensor, ""],
-    metrics: RankingMetrics,
-    chunk_size: int = QUERIES_PER_CHUNK,
-    record: Record | None = None,
-    depth: int = 0,
-) -> Metrics:
-    """Rank all items for each query of a split that has relevant items; entered by all ranks.
-
-    What is known of a query (see `RetrievalData.known`) is left out of its ranking.
-
-    Args:
-        data: The data.
-        split: Which pairs.
-        encode_queries: Rows of queries → their vectors.
-        items: All items, encoded.
-        beta: Inverse temperature of the softmax.
-        metrics: What to measure, without anything in it yet.
-        chunk_size: Queries at a time.
-        record: As for `rank_relevant`, like `depth`.
-        depth: Items per query to find, if more than the metrics need.
-    """
-    return rank_relevant(
-        data.relevant(split), data.known(split), encode_queries, items, beta, metrics, chunk_size,
-        record, depth, data.grades(split),
-    )  # fmt: skip
-
-
 @torch.no_grad()
 def rank_relevant(
     relevant: ItemLists,
@@ -122,14 +89,15 @@ def rank_relevant(
     Args:
         relevant: The relevant items of each query.
         known: The items to leave out of each query's ranking.
-        encode_queries: As for `evaluate_retrieval`, like the arguments after it.
+        encode_queries: Rows of queries → their vectors.
         items: All items, encoded.
         beta: Inverse temperature of the softmax.
         metrics: What to measure, without anything in it yet.
         chunk_size: Queries at a time.
         record: Told what was found for the queries of this rank.
         depth: Items per query to find, if more than the metrics need.
-        grades: How relevant each item of `relevant.values` is; all alike by default.
+        grades: How relevant each item of `relevant.values` is; all alike by default. Items below
+            the `min_grade` of the metrics count for NDCG only.
     """
     num_places = max(metrics.num_places, depth)
     asked = relevant.counts().nonzero().flatten()
@@ -156,6 +124,8 @@ def rank_relevant(
         others = draw_from_softmax(queries * beta, scored, 0, generator, masked).log_partition
         own = beta * (queries[owner] * items[values]).sum(dim=1)
         losses = F.softplus(others[owner].double() - own.double())
-        loss += torch.stack((losses.sum(), torch.full_like(losses[0], len(values))))
+        if levels is not None:
+            losses = losses[levels >= metrics.min_grade]
+        loss += torch.stack((losses.sum(), loss.new_tensor(len(losses))))
     total, count = sum_over_ranks(loss).tolist()
     return {"loss": total / count, **metrics.gather().result()}

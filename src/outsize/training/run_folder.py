@@ -10,7 +10,7 @@ from typing import Any
 
 from outsize.errors import ConfigError, DataError, WriteError, one_line
 from outsize.file_locks import folder_lock
-from outsize.files import reason_of, write_text_atomically
+from outsize.files import reason_of, require_readable_name, write_text_atomically
 from outsize.json_files import Absent, Each, SchemaError, Whole, read_json
 from outsize.training.config import RunConfig
 from outsize.training.run_log import RunLog
@@ -54,6 +54,7 @@ class RunFolder:
                 f"{self.path} already holds a run: continue it with --resume, "
                 "or choose another folder with --out"
             )
+        require_readable_name(self.path)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:

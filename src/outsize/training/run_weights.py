@@ -20,7 +20,6 @@ from outsize.training.build import (
     build_model,
     build_retrieval_data,
     build_retrieval_model,
-    build_row_optimizer,
 )
 from outsize.training.config import RunConfig
 from outsize.training.loop_state import dense_state, load_dense_state
@@ -170,31 +169,15 @@ def measured_on_splits(
     }
 
 
-@dataclass(frozen=True)
-class RunModel:
-    """The model of a run with the weights of a checkpoint.
-
-    Attributes:
-        model: The model.
-        config: The run.
-        data: Its data.
-        chosen: The checkpoint.
-    """
-
-    model: ClickModel
-    config: RunConfig
-    data: ClickData
-    chosen: ChosenCheckpoint
-
-
-def load_click_model(folder: RunFolder, step: int | None = None) -> RunModel:
-    """The click model of a run with the weights of its best validation, or of a step."""
-    config = folder.config()
+def load_click_model(
+    folder: RunFolder, config: RunConfig, step: int | None = None
+) -> tuple[ClickModel, ClickData, ChosenCheckpoint]:
+    """The click model of a run, its data, and the checkpoint that its weights are from."""
     chosen = choose_checkpoint(folder, step)
     data = build_click_data(config)
     model = build_model(config, data)
     load_weights(folder, config, model, chosen.folder)
-    return RunModel(model, config, data, chosen)
+    return model, data, chosen
 
 
 def load_retrieval_model(
@@ -218,7 +201,7 @@ def load_weights(
 ) -> None:
     """Load the weights and rows of a checkpoint into a model that was built for its run."""
     store = model.embeddings.store
-    build_row_optimizer(config, store)  # its state is saved with the rows
+    config.embeddings.build_row_optimizer(store)  # its state is saved with the rows
     state = load_checkpoint(checkpoint)
     judge = Task.judge if config.retrieval is None else config.retrieval.judge
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from outsize.contracts.messages import BYTE_KINDS, RowCounts
 from outsize.errors import CheckpointError, OutsizeError
 from outsize.json_files import Absent, Each, OneOf, SchemaError, Whole, Word, check
+from outsize.ranks.collectives import world_size
 
 _COUNTED = {f.name for f in fields(RowCounts)} - {
     "sent_bytes",
@@ -40,6 +41,12 @@ _LOOP = {
 _LATER = {"row_counts": Each(float), "sums": Each((float, Whole())), "unfinished": _STAGE}
 """Members of the loop's state that the first versions did not write."""
 
+IMPLEMENTATIONS = frozenset({"foreach", "fused", "capturable"})
+"""Settings by which torch's optimizers choose kernels; they depend on the device."""
+
+_UNDEFINED_WITHOUT_AUC = {"auc", "bayes_auc", "normalized_entropy", "calibration"}
+_CHANGING = {"params", "lr"}  # all other settings of an optimizer are those of the run
+
 _STATE = {
     "num_ranks": Whole(1),
     "batch_size": Whole(1),
@@ -62,13 +69,17 @@ def require_state(state: Mapping[str, Any], judge: str, is_older: bool) -> None:
     check(state, _STATE)
     loop = state["loop"]
     later = {name: Absent(schema) if is_older else schema for name, schema in _LATER.items()}
-    check(loop, later, "loop")
+    check(loop, {**later, "rejected_probe": Absent(Whole())}, "loop")
     if loop.get("row_counts"):
         seconds = {"exchange_s": float, "wait_s": Absent(float)}
         check(loop["row_counts"], _COUNTS | seconds, "loop.row_counts")
     if loop["best"]:
         check(loop["best"], {"step": Whole(), "loss": float, judge: float}, "loop.best")
         check(loop["test"], {judge: _METRIC, "loss": float}, "loop.test")
+        for split in ("best", "test"):
+            _require_metrics(loop[split], f"loop.{split}")
+    elif loop["test"]:
+        raise SchemaError("loop.best is empty, but loop.test, which is of the same step, is not")
 
 
 def require_fit(
@@ -76,6 +87,8 @@ def require_fit(
     num_batches: int,
     weights: Mapping[str, Tensor],
     optimizers: Sequence[Optimizer],
+    *,
+    counts_rows: bool,
 ) -> None:
     """Raise a `SchemaError` if a state belongs to another kind of run.
 
@@ -84,8 +97,11 @@ def require_fit(
         num_batches: Batches in one epoch.
         weights: The weights that are here.
         optimizers: The optimizers that are here.
+        counts_rows: Whether the store counts what it reads and sends.
     """
     loop = state["loop"]
+    if counts_rows and loop.get("row_counts") == {} and state["num_ranks"] == world_size():
+        raise SchemaError("loop.row_counts is empty, but the rows of this run are counted")
     if loop["step"] != loop["epoch"] * num_batches + loop["batch"]:
         raise SchemaError(
             f"loop.step is {loop['step']}, which is not batch {loop['batch']} of epoch "
@@ -125,15 +141,35 @@ def fitting(checkpoint: Path, *also: type[Exception]) -> Iterator[None]:
         ) from error
 
 
+def _require_metrics(metrics: Mapping[str, float | None], where: str) -> None:
+    """Raise a `SchemaError` if a metric is null that its examples or queries define."""
+    undefined: Collection[str] = ()
+    if "num_queries" in metrics:
+        check(metrics, {"num_queries": Whole()}, where)
+        undefined = () if metrics["num_queries"] else metrics.keys()
+    elif metrics.get("auc", 0.0) is None:
+        undefined = _UNDEFINED_WITHOUT_AUC
+    check(metrics, {name: _METRIC if name in undefined else float for name in metrics}, where)
+
+
 def _require_settings(saved: Mapping[str, Any], own: Mapping[str, Any], where: str) -> None:
-    """Settings that both have must be of one kind; a version of torch may lack one of another."""
+    """Settings that both have must agree; a version of torch may lack one of another."""
     for name in sorted(saved.keys() & own.keys() - {"params"}):
-        check(saved[name], _schema_of(own[name]), f"{where}.param_groups.{name}")
+        schema = OneOf(None, bool) if name in IMPLEMENTATIONS else _schema_of(own[name])
+        check(saved[name], schema, f"{where}.param_groups.{name}")
+        if name not in IMPLEMENTATIONS | _CHANGING and not _is_same(saved[name], own[name]):
+            raise SchemaError(
+                f"{where}.param_groups.{name} is {saved[name]} there and {own[name]} here"
+            )
+
+
+def _is_same(saved: Any, own: Any) -> bool:
+    return bool(saved == (list(own) if isinstance(own, tuple) else own))
 
 
 def _schema_of(value: Any) -> Any:
     if value is None:
-        return OneOf(None, bool)  # torch's choices of an implementation
+        return OneOf(None, bool)
     if isinstance(value, list | tuple):
         return tuple(_schema_of(member) for member in value)
     return float if isinstance(value, int | float) and not isinstance(value, bool) else type(value)

@@ -96,6 +96,8 @@ def override(tree: dict[str, Any], settings: Iterable[str]) -> dict[str, Any]:
     """Apply `a.b=value` settings to a copy of a tree; a value that is not TOML is a string."""
     tree = _copy(tree)
     for setting in settings:
+        if any("\ud800" <= character <= "\udfff" for character in setting):
+            raise ConfigError(f"--set {shown(setting)} is no UTF-8: rename the file that it names")
         name, sign, text = setting.partition("=")
         *tables, key = [part.strip() for part in name.split(".")]
         if not sign or not key or not all(tables):

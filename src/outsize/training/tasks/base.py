@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -25,6 +26,7 @@ from outsize.spec import MemoryUse
 from outsize.tables import ProbeBlock
 from outsize.training.build import data_parallel
 from outsize.training.config import RunConfig
+from outsize.training.fused_rows import uses_fused_rows
 from outsize.training.metric_names import Metrics
 from outsize.training.probed_examples import matching_batches
 
@@ -65,6 +67,7 @@ class Task(ABC, Generic[Batch]):
         fingerprint: Changes when the data does; a run resumes on the same data only.
         judge: The metric by which the best validation is chosen.
         higher_is_better: Whether a higher value of it is better.
+        tolerance: Of k-means, where tables are reclustered.
         finds_ids: Whether `probe_batches` leaves out examples without ids of a block.
         validates_loss: Whether the loss of validation is the mean of `loss` over examples.
     """
@@ -77,6 +80,7 @@ class Task(ABC, Generic[Batch]):
     fingerprint: str
     judge: str = "loss"
     higher_is_better: bool = False
+    tolerance: float = 0.0
     finds_ids: bool = False
     validates_loss: bool = False
     _half: bool = False
@@ -87,10 +91,13 @@ class Task(ABC, Generic[Batch]):
     def _train_as(self, config: RunConfig) -> None:
         """Set what all tasks have, once there is a model and what else is trained."""
         self.embeddings = self.model.embeddings  # type: ignore[assignment]
-        self.rows = config.embeddings.build_row_optimizer(self.embeddings.store)
+        store = self.embeddings.store
+        options = {"fused": True} if uses_fused_rows(config, store) else {}
+        self.rows = config.embeddings.build_row_optimizer(store, **options)
         self._forward = data_parallel(config, self.trained)
         self._rank_batch_size = config.train.batch_size
         self._weighted = config.embeddings.weighs_ids
+        self.tolerance = config.embeddings.recluster_tolerance
         self.use_precision(config.train.precision)
 
     @property
@@ -218,7 +225,7 @@ class Task(ABC, Generic[Batch]):
         """
         with failing_together(ReclusterError):
             counts = self.count_seen(step) if rank() == 0 and self._weighted else {}
-        return self.embeddings.recluster(optimizer, counts)
+        return self.embeddings.recluster(optimizer, counts, tolerance=self.tolerance)
 
     def count_seen(self, step: int) -> dict[str, Tensor]:
         """How often training has read each id by a step, for each table."""
@@ -252,7 +259,7 @@ class Task(ABC, Generic[Batch]):
             return
         epoch, num_batches = self.seen(step)
         found = matching_batches(
-            lambda low, high: self._examples(low, high, epoch),
+            lambda low, high: self._examples("train", low, high, epoch),
             lambda batch: self._touching(batch, block),
             min(num_batches * self._batch_size, self.num_train),
             self._batch_size,
@@ -262,8 +269,20 @@ class Task(ABC, Generic[Batch]):
         for batch, rows, num_global in found:
             yield replace(batch.take(rows), num_global=num_global)
 
-    def _examples(self, low: int, high: int, epoch: int) -> Any:
-        """Training examples `low … high − 1` of an epoch as a batch; of tasks that find ids."""
+    def probed_loss(self, block: ProbeBlock) -> float:
+        """The loss of validation while a block is entered, NaN if it is not defined.
+
+        Two of the same block can be compared; called in `frozen()`.
+
+        Args:
+            block: The block.
+        """
+        loss = self.evaluate("validation")["loss"]
+        self.model.eval()  # an evaluation ends in training mode
+        return math.nan if loss is None else loss
+
+    def _examples(self, split: Split, low: int, high: int, epoch: int) -> Any:
+        """Examples `low … high − 1` of an epoch as a batch; of tasks that find ids."""
         raise NotImplementedError
 
     def _touching(self, batch: Any, block: ProbeBlock) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -14,17 +14,17 @@ from torch.optim import Optimizer
 from outsize.contracts import ReclusterReport
 from outsize.data import ClickBatch, ClickData
 from outsize.data.click_data import SPLITS, Split
-from outsize.data.prefetch import prefetch
+from outsize.data.on_device import batches_on
 from outsize.errors import DataError, ReclusterError
 from outsize.metrics import Calibration, ClickMetrics
 from outsize.models import ClickModel
-from outsize.ranks.collectives import check_stop_together, rank, world_size
+from outsize.ranks.collectives import check_stop_together, rank, sum_over_ranks, world_size
 from outsize.ranks.failures import failing_together
 from outsize.tables import ProbeBlock
 from outsize.training.build import build_click_data, build_device, build_model
 from outsize.training.config import RunConfig
 from outsize.training.metric_names import Metrics
-from outsize.training.probed_examples import touching
+from outsize.training.probed_examples import BATCHES_PER_CHUNK, matching_batches, touching
 from outsize.training.tasks.base import RankPart, Task
 
 _BATCHES_PER_LOOK = 16  # evaluated between two looks whether to stop
@@ -72,7 +72,7 @@ class ClickTask(Task[ClickBatch]):
     def recluster(self, step: int, optimizer: Optimizer) -> dict[str, ReclusterReport]:  # noqa: D102
         with failing_together(ReclusterError):
             counts = self._count_by_table(self._num_seen(step))
-        return self.embeddings.recluster(optimizer, counts)
+        return self.embeddings.recluster(optimizer, counts, tolerance=self.tolerance)
 
     def count_seen(self, step: int) -> dict[str, Tensor]:  # noqa: D102
         return self._count_first(self._num_seen(step))
@@ -92,8 +92,29 @@ class ClickTask(Task[ClickBatch]):
             counts[feature.table] = counted if before is None else before + counted
         return counts
 
-    def _examples(self, low: int, high: int, epoch: int) -> ClickBatch:
-        return self.data.examples("train", low, high, epoch).to(self.device)
+    @torch.no_grad()
+    def probed_loss(self, block: ProbeBlock) -> float:
+        """As of every task, up to a constant: the sum over the examples that have ids of the block.
+
+        Whatever its rows are, the loss of all others is the same.
+        """
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        found = matching_batches(
+            lambda low, high: self._examples("validation", low, high),
+            lambda batch: self._touching(batch, block),
+            self.data.num_examples("validation"),
+            max(1, self._eval_batch_size // BATCHES_PER_CHUNK),  # no more at a time than evaluated
+            1.0,
+            self.device,
+        )
+        for batch, rows, num_global in found:
+            part = replace(batch.take(rows), num_global=num_global)
+            total += self.loss(part).double() * num_global
+        self.raise_if_flawed()
+        return float(sum_over_ranks(total)) / world_size()
+
+    def _examples(self, split: Split, low: int, high: int, epoch: int = 0) -> ClickBatch:
+        return self.data.examples(split, low, high, epoch).to(self.device)
 
     def _touching(self, batch: ClickBatch, block: ProbeBlock) -> Tensor:
         features = self.embeddings.features
@@ -149,4 +170,11 @@ class ClickTask(Task[ClickBatch]):
         )
         if self.device.type == "cpu":
             return batches
-        return prefetch(batches, lambda batch: batch.to(self.device))
+        if split != "train":
+            return batches_on(batches, self.device)
+        return batches_on(batches, self.device, _without_probability)
+
+
+def _without_probability(batch: ClickBatch) -> ClickBatch:
+    """A batch as training reads it; one that is packed already stays as it is."""
+    return batch if batch.buffer is not None else replace(batch, probability=None)

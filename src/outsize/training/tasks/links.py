@@ -43,9 +43,9 @@ class LinkBatch(PairBatch):
 class LinkTask(RetrievalTask):
     """A graph model with its graph and the links to predict.
 
-    A node is encoded from a sampled neighbourhood: one that is drawn anew in each step, without the
-    links that the step predicts. Where items are encoded without gradients, to be cached, it is
-    always the same one.
+    A node is encoded from a sampled neighbourhood, a new one in each step, without the links that
+    the step predicts. Where items are encoded without gradients, to be cached, it is always the
+    same one.
 
     Attributes:
         graph_data: The graph.
@@ -136,7 +136,7 @@ class LinkTask(RetrievalTask):
     def _encode_nodes(self, nodes: Int64[Tensor, " n"], kind: str) -> Float[Tensor, "n dim"]:
         batch = self._batch if torch.is_grad_enabled() else None
         number = 0 if batch is None else batch.number
-        hood = self._sampler.sample(nodes.cpu().numpy(), kind, number)
+        neighborhood = self._sampler.sample(nodes.cpu().numpy(), kind, number)
         if batch is not None and self._excludes:
             sources, targets = batch.links
             excluded = {self._relation: [(sources, targets)]}
@@ -146,8 +146,8 @@ class LinkTask(RetrievalTask):
                 name: (torch.cat([s for s, _ in pairs]), torch.cat([t for _, t in pairs]))
                 for name, pairs in excluded.items()
             }
-            hood = without_edges(hood, self._graph, joined)
-        found: Tensor = self.model(hood.to(self.device))
+            neighborhood = without_edges(neighborhood, self._graph, joined)
+        found: Tensor = self.model(neighborhood.to(self.device))
         return found
 
     @torch.no_grad()

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outsize.contracts.neighborhood import Neighborhood
-from outsize.data.click_data import SPLITS, Split
+from outsize.data.click_data import SPLITS, Split, rank_parts
 from outsize.data.graphs.sampling import NeighborSampler
 from outsize.data.prefetch import prefetch
 from outsize.data.shuffle import BLOCK_ROWS, BlockShuffle
@@ -89,7 +89,8 @@ class NodeTask(Task[NodeBatch]):
     ) -> Iterator[NodeBatch]:
         """Batches with sampled neighbours, made ahead in a thread."""
         part = part or RankPart.own()
-        places = self._places(start, part)
+        batch_size = self._rank_batch_size * part.num_ranks
+        places = rank_parts(self.num_train, batch_size, start, part.rank, part.num_ranks)
         first = epoch * self.num_batches(part.num_ranks) + start
 
         def make(numbered: tuple[int, tuple[int, int, int]]) -> NodeBatch:
@@ -137,25 +138,14 @@ class NodeTask(Task[NodeBatch]):
         return found
 
     def _batch(self, nodes: NDArray[np.int64], size: int, number: int) -> NodeBatch:
-        hood = self._sampler.sample(nodes, self.labels.node_type, number)
-        hood = replace(hood, number=number)
-        return NodeBatch(hood, self._labels_at(nodes), size).to(self.device)
+        neighborhood = self._sampler.sample(nodes, self.labels.node_type, number)
+        neighborhood = replace(neighborhood, number=number)
+        return NodeBatch(neighborhood, self._labels_at(nodes), size).to(self.device)
 
     def _labels_at(self, nodes: NDArray[np.int64]) -> Tensor:
         found = np.asarray(self.labels.classes[nodes])
         kind = np.float32 if self.labels.is_multi_label else np.int64
         return torch.from_numpy(found.astype(kind))
-
-    def _places(self, start: int, part: RankPart) -> Iterator[tuple[int, int, int]]:
-        """Where a rank's part of each training batch is, from `start` on, and how large it is.
-
-        As in `ClickData.batches`, the ranks together see the batches of a single process.
-        """
-        total, batch_size = self.num_train, self._rank_batch_size * part.num_ranks
-        for first in range(start * batch_size, total, batch_size):
-            size = min(batch_size, total - first)
-            low, high = (first + size * r // part.num_ranks for r in (part.rank, part.rank + 1))
-            yield low, high, size
 
     def _labelled(self, split: Split) -> NDArray[np.int64]:
         nodes: Any = np.asarray(self.data.labelled.get(split, ()), np.int64)

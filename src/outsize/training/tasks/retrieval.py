@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from outsize.checkpoint import read_manifest
 from outsize.data import PairBatch, RetrievalData
 from outsize.data.click_data import SPLITS, Split
 from outsize.data.encoding.encoding_progress import say
+from outsize.data.item_lists import ItemLists
 from outsize.errors import CheckpointError, ConfigError, DataError
 from outsize.hashing import derive_seed
 from outsize.models import RetrievalModel
@@ -27,7 +28,6 @@ from outsize.negatives import (
     load_cache,
     write_cache,
 )
-from outsize.negatives.cache.cache_state import CacheState
 from outsize.negatives.evaluation_mode import evaluation_mode
 from outsize.rank_files import rank_file, read_tensors, verified_rank_file, write_rank_file
 from outsize.ranks.collectives import gather_values, rank, world_size
@@ -43,11 +43,14 @@ from outsize.training.retrieval_evaluation import (
     QUERIES_PER_CHUNK,
     Encode,
     encode_corpus,
-    evaluate_retrieval,
     items_at_once,
+    rank_relevant,
 )
 from outsize.training.saved_state import fitting, require_weights
 from outsize.training.tasks.base import RankPart, Task
+from outsize.verified_folders import read_manifest
+
+_PROBED_QUERIES = 1_000
 
 
 class RetrievalTask(Task[PairBatch]):
@@ -167,25 +170,49 @@ class RetrievalTask(Task[PairBatch]):
         found = {name: [metrics[name] for metrics in known if name in metrics] for name in names}
         return {name: sum(values) / len(values) for name, values in found.items()}
 
-    def evaluate(self, split: Split) -> Metrics:
+    def evaluate(self, split: Split, most_queries: int | None = None) -> Metrics:
         """Rankings of all items for every query of a split, and the loss over all items.
 
         If a stop is requested, it raises `StopRequested` between chunks.
+
+        Args:
+            split: The part of the data.
+            most_queries: Take the first queries alone; by default all.
         """
+        relevant = self.data.relevant(split)
+        if most_queries is not None:
+            relevant = relevant.first(most_queries)
+        return self._evaluate(split, relevant, self.data.grades(split))
+
+    def probe_batches(self, step: int, block: ProbeBlock, share: float) -> Iterator[PairBatch]:
+        """As of every task; negatives are drawn for each batch, though no step is committed."""
+        for batch in super().probe_batches(step, block, share):
+            yield batch
+            self.negatives.draw_anew()
+
+    def probed_loss(self, block: ProbeBlock) -> float:
+        """As of every task, over at most 1,000 queries, equally spaced: each reads all items."""
+        relevant = self.data.relevant("validation").spread(_PROBED_QUERIES)
+        loss = self._evaluate("validation", relevant, None)["loss"]
+        self.model.eval()  # an evaluation ends in training mode
+        return math.nan if loss is None else loss
+
+    def _evaluate(self, split: Split, relevant: ItemLists, grades: Tensor | None) -> Metrics:
         self.model.eval()
         encode, items = self._evaluated(split)
         with torch.no_grad():
             beta = self.negatives.temperature()
-        metrics = self._wanted.metrics(str(self.device))
-        found = evaluate_retrieval(
-            self.data, split, encode, items, beta, metrics, self._eval_queries
-        )
+        metrics = self._wanted.metrics(str(self.device), self.data.min_grade(split))
+        found = rank_relevant(
+            relevant, self.data.known(split), encode, items, beta, metrics,
+            self._eval_queries, grades=grades,
+        )  # fmt: skip
         self.model.train()
         self.raise_if_flawed()
         return found
 
-    def _examples(self, low: int, high: int, epoch: int) -> PairBatch:
-        return self.data.pairs("train", low, high, epoch)
+    def _examples(self, split: Split, low: int, high: int, epoch: int) -> PairBatch:
+        return self.data.pairs(split, low, high, epoch)
 
     def _touching(self, batch: PairBatch, block: ProbeBlock) -> Tensor:
         """The pairs with an id of the block, of the query or of the item."""
@@ -195,17 +222,19 @@ class RetrievalTask(Task[PairBatch]):
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """As for every task; draws from a negative cache are not counted either."""
+        """As for every task; draws of negatives are not counted either."""
         before = (self._report, dict(self._sums), dict(self._counts))
-        caches = [part for part in self.negatives.modules() if isinstance(part, CacheState)]
-        counters = [cache.counters() for cache in caches]
+        plain = nn.Module.get_extra_state
+        parts = self.negatives.modules()
+        counting = [part for part in parts if type(part).get_extra_state is not plain]
+        counters = [part.get_extra_state() for part in counting]
         try:
             with super().frozen():
                 yield
         finally:
             self._report, self._sums, self._counts = before
-            for cache, counts in zip(caches, counters, strict=True):
-                cache.set_extra_state(torch.tensor(counts))
+            for part, counts in zip(counting, counters, strict=True):
+                part.set_extra_state(counts)
 
     def count_ids(self) -> dict[str, Tensor]:
         """How often each id of each table occurs in training."""

@@ -172,13 +172,13 @@ def test_training_lines_tell_how_stale_the_cache_is():
 
 
 def test_the_cache_counts_as_memory(no_reports):
-    beside = {
+    further = {
         kind: outsize.train(without_strays(f"negatives.kind={kind}"), quiet=True).memory
         for kind in ("cache", "exact")
     }
     cache = RetrievalTask(make_config()).negatives.cache
-    assert beside["exact"].bytes_of("cache") == 0
-    assert beside["cache"].bytes_of("cache") == cache.memory_use().total_bytes > 0
+    assert further["exact"].bytes_of("cache") == 0
+    assert further["cache"].bytes_of("cache") == cache.memory_use().total_bytes > 0
 
 
 def test_items_in_chunks_train_the_same():
@@ -227,7 +227,7 @@ def test_compressed_items_are_reclustered_with_their_cache():
 def test_the_report_shows_rankings_and_negatives(tmp_path):
     outsize.train(make_config("train.steps=15"), tmp_path / "run", quiet=True)
     page = (tmp_path / "run" / "report.html").read_text()
-    for word in ("<h2>NDCG@10</h2>", "<h2>recall@20</h2>", "test MRR@10", "<h2>staleness</h2>",
+    for word in ("<h2>NDCG@10</h2>", "<h2>Recall@20</h2>", "test MRR@10", "<h2>staleness</h2>",
                  "<h2>Throughout the run</h2>", "kind = &quot;cache&quot;"):  # fmt: skip
         assert word in page
     assert "AUC" not in page
