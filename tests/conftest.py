@@ -17,6 +17,9 @@ if importlib.util.find_spec("beartype"):  # else tests run without these checks
 
 # Tests work on tiny tensors, for which a second thread only costs; subprocesses inherit this.
 os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
+# No test asks a hub for a model; libraries of texts read this once, when they are imported.
+os.environ["HF_HUB_OFFLINE"] = os.environ["HF_DATASETS_OFFLINE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 import torch
 

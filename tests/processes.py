@@ -8,6 +8,7 @@ and gloo between ranks. Only who starts it differs; tests of torchrun itself use
 import contextlib
 import multiprocessing
 import os
+import re
 import runpy
 import shutil
 import signal
@@ -24,7 +25,7 @@ import torch.distributed as dist
 
 _FORKED = multiprocessing.get_context("forkserver")
 _FORKED.set_forkserver_preload(
-    ["numba", "torch._dynamo", "torch.nn.parallel", "pyarrow.parquet", "matplotlib.pyplot",
+    ["numba", "torch._dynamo", "torch.nn.parallel", "pyarrow.parquet",
      "outsize.cli", "outsize.compare", "outsize.training.run", "outsize.training.tasks.retrieval"]
 )  # fmt: skip
 _POLL_S, _GRACE_S = 0.02, 30
@@ -75,6 +76,18 @@ class Started:
     def kill(self):
         self.send_signal(signal.SIGKILL)
 
+    def printed(self, pattern, timeout=120):
+        """The first group of a pattern, once it stands in what was printed to standard error."""
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            errors = Path(self._folder, "err")
+            text = errors.read_text() if errors.exists() else ""
+            if found := re.search(pattern, text):
+                return found[1]
+            assert self.returncode is None, text
+            time.sleep(_POLL_S)
+        raise subprocess.TimeoutExpired("python", timeout)
+
     def communicate(self, timeout=None):
         """What it printed, once it has ended: standard output and standard error."""
         try:
@@ -89,7 +102,7 @@ class Started:
 class Ranks:
     """The ranks of one run; if one fails, the others are ended, as torchrun does."""
 
-    def __init__(self, num_ranks, words, env=None):
+    def __init__(self, num_ranks, words, env=None, cwd=None):
         names = dict(os.environ if env is None else env)
         # Ports are chosen by who listens, so that no two runs can choose the same.
         self._meeting = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -97,7 +110,7 @@ class Ranks:
                   "TORCHELASTIC_USE_AGENT_STORE": "True", "WORLD_SIZE": str(num_ranks),
                   "LOCAL_WORLD_SIZE": str(num_ranks)}  # fmt: skip
         self.ranks = [
-            Started(words, names | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
+            Started(words, names | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, cwd)
             for rank in range(num_ranks)
         ]
 

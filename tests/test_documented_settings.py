@@ -20,7 +20,7 @@ REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 
 
 def test_the_page_of_commands_is_what_the_command_line_says():
-    """Write it anew with `python -m outsize.cli.command_page > docs/reference/commands.md`."""
+    """Write it again with `python -m outsize.cli.command_page > docs/reference/commands.md`."""
     assert (REFERENCE / "commands.md").read_text() == command_page()
 
 

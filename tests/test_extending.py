@@ -70,6 +70,94 @@ def test_every_rank_imports_the_module(folder):
     assert done.returncode == 0, done.stderr
 
 
+OWN_PARTS = """
+import dataclasses
+
+import outsize
+from outsize.data import SyntheticInteractionsConfig
+from outsize.data.graphs.synthetic import SyntheticGraphConfig
+from outsize.models import GraphSAGEConfig, TwoTowerConfig
+from outsize.stores import wire
+
+
+def told(name):
+    with open("used", "a") as file:
+        file.write(name + "\\n")
+
+
+class MyStore(outsize.LocalStore):
+    def exchange(self, *args, **settings):
+        told("store")
+        return super().exchange(*args, **settings)
+
+
+class MyRows(outsize.RowSGD):
+    def __init__(self, store, **settings):
+        told("row optimizer")
+        super().__init__(store, **settings)
+
+
+class MyWire(wire.BFloat16Wire):
+    def encode(self, vectors):
+        told("wire")
+        return super().encode(vectors)
+
+
+def telling(kind, name):
+    @dataclasses.dataclass(frozen=True)
+    class Own(kind):
+        def build(self, *args, **settings):
+            told(name)
+            return super().build(*args, **settings)
+
+    return Own
+
+
+outsize.STORES["mine"], outsize.ROW_OPTIMIZERS["mine"] = MyStore, MyRows
+outsize.WIRES["mine"] = MyWire()
+outsize.RETRIEVAL_DATA["mine"] = telling(SyntheticInteractionsConfig, "retrieval data")
+outsize.RETRIEVAL_MODELS["my-towers"] = telling(TwoTowerConfig, "retrieval model")
+outsize.GRAPH_DATA["my-graph"] = telling(SyntheticGraphConfig, "graph data")
+outsize.GRAPH_MODELS["my-layers"] = telling(GraphSAGEConfig, "graph model")
+"""
+RUN_OF_OWN_PARTS = """
+[data]
+kind = "{data}"
+[model]
+kind = "{model}"
+hidden = {hidden}
+[embeddings]
+dim = 4
+store = "{store}"
+{settings}
+[train]
+batch_size = 64
+steps = 3
+"""
+
+
+@pytest.mark.parametrize(
+    ("parts", "settings", "ranks", "used"),
+    [
+        ({"store": "mine"}, '[embeddings.optimizer]\nkind = "mine"', 1, {"store", "row optimizer"}),
+        ({"store": "sharded"}, 'wire = "mine"', 2, {"wire"}),
+        ({"data": "mine", "model": "my-towers", "hidden": "[8]"}, "", 1,
+         {"retrieval data", "retrieval model"}),
+        ({"data": "my-graph", "model": "my-layers", "hidden": "8"}, "", 1,
+         {"graph data", "graph model"}),
+    ],
+)  # fmt: skip
+def test_what_a_module_enters_in_a_registry_trains_in_runs(tmp_path, parts, settings, ranks, used):
+    clicks = {"data": "synthetic", "model": "deepfm", "hidden": "[8]", "store": "local"}
+    (tmp_path / "own_parts.py").write_text(OWN_PARTS)
+    run = RUN_OF_OWN_PARTS.format(**{**clicks, **parts}, settings=settings)
+    (tmp_path / "run.toml").write_text(run)
+    sizes = ("--set", "data.num_train=500") if "data" not in parts else ()
+    done = call(tmp_path, "train", "run.toml", "--import", "own_parts", *sizes, ranks=ranks)
+    assert done.returncode == 0, done.stderr
+    assert set((tmp_path / "used").read_text().split("\n")) == {*used, ""}
+
+
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [

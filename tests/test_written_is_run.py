@@ -2,13 +2,11 @@
 
 import json
 import re
-import shlex
-import shutil
-import subprocess
 from pathlib import Path
 
 import processes
 import pytest
+from written_commands import copy_examples, small
 
 import outsize
 from outsize.training import load_config
@@ -19,26 +17,8 @@ REPOSITORY = Path(__file__).parent.parent
 PAGES = ["README.md", *(str(p.relative_to(REPOSITORY)) for p in REPOSITORY.glob("docs/*.md"))]
 WITH_A_MODULE = ("docs/extending.md",)  # its files belong together: see test_extending.py
 NEEDS_A_MODEL = ("docs/text.md",)  # run on a small one: see test_sentence_transformers_trainer.py
-GOES_ON = {  # page → a language whose blocks go on from the ones before
-    "docs/predict.md": "python",
-    "docs/tutorial-compress.md": "bash",
-}
+GOES_ON = {"docs/predict.md": "python"}  # page → a language whose blocks go on from the first
 RUN_FILES = [*REPOSITORY.glob("examples/*.toml"), *REPOSITORY.glob("src/outsize/**/*.toml")]
-SMALL = {
-    "synthetic": ["data.num_train=600", "data.num_validation=200", "data.num_test=200",
-                  "data.largest_vocabulary=100", "train.batch_size=256", "train.epochs=1"],
-    "synthetic-interactions": ["data.num_queries=100", "data.num_items=60",
-                               "data.items_per_query=8", "train.batch_size=256",
-                               "train.epochs=1"],
-    "pydocs": ['data.packages=["logging", "tarfile"]', "data.max_functions=200", "data.test=0.2",
-               "train.batch_size=64", "train.epochs=1"],
-    "synthetic-graph": ["data.num_nodes=900", "train.epochs=1"],
-}  # fmt: skip
-
-
-def small(path):
-    """Settings that make a run small, whichever data it is on."""
-    return SMALL[read_toml(path).get("data", {}).get("kind", "synthetic")]
 
 
 def blocks(language):
@@ -61,7 +41,7 @@ def blocks(language):
 @pytest.fixture
 def clone(tmp_path):
     """A folder where README's relative paths exist, and nothing of ours is overwritten."""
-    shutil.copytree(REPOSITORY / "examples", tmp_path / "examples")
+    copy_examples(tmp_path)
     return tmp_path
 
 
@@ -69,25 +49,6 @@ def clone(tmp_path):
 def test_every_python_block_runs(code, clone):
     done = processes.run("-W", "error", "-c", code, cwd=clone)
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize("script", blocks("bash"))
-def test_every_command_is_one_that_exists(script, clone):
-    (clone / "run.toml").write_text("seed = 1\n")
-    for line in script.strip().splitlines():
-        words = shlex.split(line, comments=True)
-        if words[0] == "make":
-            done = subprocess.run(
-                ["make", "--dry-run", *words[1:]], cwd=REPOSITORY, capture_output=True, text=True
-            )
-        else:
-            assert words[0] == "outsize", f"an unknown command: {line}"
-            files = [clone / word for word in words if word.endswith(".toml")]
-            less = [word for path in files for s in small(path) for word in ("--set", s)]
-            grid = [*less, "--seeds=1"] if files else []  # else it compares finished runs
-            extra = {"train": less, "compare": grid, "bench": ["--quick"]}.get(words[1], [])
-            done = processes.run("-m", *words, *extra, cwd=clone)
-        assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("block", blocks("toml"))

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks.figures import figure_and_axes, svg_of
 from outsize.files import write_text_atomically
-from outsize.reporting.page import figure_and_axes, svg_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 import outsize
 from benchmarks.het.plain_graphsage import PlainSettings, train_plain
 from benchmarks.het.real_graphs import GRAPHS, graph_section
+from benchmarks.runner import benchmark_parser
 from outsize.bench import Benchmark, measure
 from outsize.data import GraphData, GraphDataConfig
 from outsize.files import write_text_atomically
@@ -207,10 +208,9 @@ def _saved(work: Path, cell: tuple[str, str, int]) -> Path:
 
 
 def _parsed(words: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog=BENCHMARK.command, description=BENCHMARK.about)
+    parser = benchmark_parser(BENCHMARK, has_quick=False)
     parser.add_argument("--data", required=True, help="the folder of the graphs")
     parser.add_argument("--work", type=Path, required=True, help="folder that keeps finished cells")
-    parser.add_argument("--out", type=Path, help="also write the results to this folder")
     parser.add_argument("--only", action="append", default=[], metavar="GRAPH[/METHOD[/SEED]]")
     parser.add_argument("--epochs", type=int, help="fewer epochs, to try the command")
     return parser.parse_args(words)

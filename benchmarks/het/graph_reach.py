@@ -19,6 +19,7 @@ from typing import Any
 
 from benchmarks.het.graph_quality import SETTINGS, propagations, run_cell, run_file
 from benchmarks.het.plain_graphsage import PlainSettings
+from benchmarks.runner import benchmark_parser
 from outsize.bench import Benchmark, measure
 from outsize.data import GraphDataConfig
 from outsize.files import write_text_atomically
@@ -88,11 +89,9 @@ def _mean(rows: Sequence[Mapping[str, Any]], split: str) -> str:
 
 
 def _parsed(words: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog=BENCHMARK.command, description=BENCHMARK.about)
+    parser = benchmark_parser(BENCHMARK)
     parser.add_argument("--data", required=True, help="the folder of the graphs")
     parser.add_argument("--work", type=Path, required=True, help="folder that keeps finished cells")
-    parser.add_argument("--quick", action="store_true", help="small sizes, to try the command")
-    parser.add_argument("--out", type=Path, help="also write the results to this folder")
     return parser.parse_args(words)
 
 

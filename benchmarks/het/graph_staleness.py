@@ -22,6 +22,7 @@ from typing import Any
 
 from benchmarks.het.graph_quality import SETTINGS, run_file
 from benchmarks.het.staleness_runs import MODES, cache_of, launch, steady_step_s, train_cells
+from benchmarks.runner import benchmark_parser
 from outsize.bench import Benchmark, measure
 from outsize.data import SyntheticGraphConfig
 from outsize.models import GraphSAGEConfig
@@ -319,9 +320,7 @@ def _sent(row: Mapping[str, Any]) -> float:
 
 
 def _parsed(words: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog=BENCHMARK.command, description=ABOUT)
-    parser.add_argument("--quick", action="store_true", help="small sizes, to try the command")
-    parser.add_argument("--out", type=Path, help="also write the results to this folder")
+    parser = benchmark_parser(BENCHMARK)
     parser.add_argument("--data", type=Path, help="folder of real graphs")
     parser.add_argument("--work", type=Path, help="folder that keeps finished cells")
     parser.add_argument("--jobs", type=int, help="cells at a time")

@@ -13,7 +13,17 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-CLICKS = """
+_TRAIN = """[train]
+batch_size = 16
+epochs = 1
+validate_every = 10
+log_every = 5
+early_stop = false
+device = "cpu"
+[checkpoint]
+every = 8
+"""
+CLICKS = f"""
 [data]
 num_train = 3_000
 num_validation = 200
@@ -28,17 +38,8 @@ top = [8]
 dim = 4
 [optimizer]
 kind = "adagrad"
-[train]
-batch_size = 16
-epochs = 1
-validate_every = 10
-log_every = 5
-early_stop = false
-device = "cpu"
-[checkpoint]
-every = 8
-"""
-RETRIEVAL = """
+{_TRAIN}"""
+RETRIEVAL = f"""
 [data]
 kind = "synthetic-interactions"
 num_queries = 150
@@ -56,16 +57,7 @@ num_negatives = 4
 refresh = 0.1
 [embeddings]
 dim = 4
-[train]
-batch_size = 16
-epochs = 1
-validate_every = 10
-log_every = 5
-early_stop = false
-device = "cpu"
-[checkpoint]
-every = 8
-"""
+{_TRAIN}"""
 SHARDED = ("embeddings.store=sharded",)
 KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "replicated": (CLICKS, ()),

@@ -14,7 +14,6 @@ import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ import outsize
 from benchmarks.het.graph_quality import run_file
 from benchmarks.het.plain_graphsage import PlainSettings
 from benchmarks.het.real_graphs import graph_section
+from benchmarks.runner import benchmark_parser
 from outsize.bench import Benchmark, measure
 from outsize.data import DATA, GraphData, SyntheticGraphConfig
 from outsize.data.click_data import Split
@@ -222,9 +222,8 @@ def compare(say: Callable[[str], None], given: argparse.Namespace) -> dict[str, 
 
 
 def _parsed(words: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog=BENCHMARK.command, description=BENCHMARK.about)
+    parser = benchmark_parser(BENCHMARK, has_quick=False)
     parser.add_argument("--data", required=True, help="the folder of the graphs")
-    parser.add_argument("--out", type=Path, help="also write the results to this folder")
     parser.add_argument("--only", action="append", default=[], metavar="GRAPH")
     parser.add_argument("--epochs", type=int, help="fewer epochs, to try the command")
     return parser.parse_args(words)

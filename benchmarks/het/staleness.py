@@ -26,6 +26,7 @@ from benchmarks.het.staleness_runs import (
     describe,
     train_cells,
 )
+from benchmarks.runner import benchmark_parser
 from outsize.bench import Benchmark, measure
 
 ABOUT = "bytes, AUC and time of training with bounded staleness, against synchronous training"
@@ -143,9 +144,7 @@ def _total(row: Mapping[str, Any]) -> float:
 
 
 def _parsed(words: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog=BENCHMARK.command, description=ABOUT)
-    parser.add_argument("--quick", action="store_true", help="small sizes, to try the command")
-    parser.add_argument("--out", type=Path, help="also write the results to this folder")
+    parser = benchmark_parser(BENCHMARK)
     parser.add_argument("--data", type=Path, help="folder of the real data sets")
     parser.add_argument("--work", type=Path, help="folder that keeps finished cells")
     parser.add_argument("--seeds", type=int, default=3)

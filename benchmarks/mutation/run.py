@@ -46,7 +46,7 @@ TARGETS = (
 )
 TESTS = (
     "tests/stores", "tests/negatives", "tests/tables", "tests/training", "tests/contracts",
-    "tests/ranks", "tests/test_collection.py", "tests/test_checkpoint.py",
+    "tests/testing", "tests/ranks", "tests/test_collection.py", "tests/test_checkpoint.py",
     "tests/test_optimizers.py", "tests/benchmarks/het", "tests/benchmarks/negatives",
 )  # fmt: skip
 _COPIED = ("src", "tests", "benchmarks", "examples", "docs", "pyproject.toml", "README.md")

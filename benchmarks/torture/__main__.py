@@ -26,7 +26,7 @@ STEM = "torture-cpu"  # every trial runs on the CPU
 
 
 _PRELOADED = ("torch._dynamo", "torch.nn.parallel", "pyarrow.csv", "pyarrow.parquet",
-              "matplotlib.pyplot", "outsize.cli", "outsize.compare", "outsize.training.run",
+              "outsize.cli", "outsize.compare", "outsize.training.run",
               "outsize.training.tasks.retrieval")  # fmt: skip
 
 
@@ -85,6 +85,10 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help=f"folder for {STEM}.md and .json")
     parser.add_argument("--keep", type=Path, help="empty folder in which to keep what failed")
     given = parser.parse_args(words)
+    if given.keep is not None:
+        given.keep.mkdir(parents=True, exist_ok=True)
+        if any(given.keep.iterdir()):
+            parser.error(f"--keep {given.keep} is not empty: name another folder")
     _warm_up()
     kinds = given.only or list(KINDS)
     numbers = in_turns(kinds, given.trials)

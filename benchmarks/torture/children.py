@@ -21,6 +21,9 @@ from benchmarks.torture.trial import TrialFailed
 
 HANG_S = 60.0
 """A process that has not ended after so long, or so long after a kill, hangs."""
+INTERRUPTED = 130
+"""The exit code of a command that an interrupt ended."""
+_COMPUTES_S = 0.5  # of processor time, which nothing takes that waits
 _POLL_S = 0.005
 _SIGNS_OF_A_CRASH = ("Traceback (most recent call last)", "terminate called", "Fatal Python error")
 
@@ -171,9 +174,19 @@ class Child:
             time.sleep(_POLL_S)
         return True
 
-    def done(self, seconds: float = HANG_S) -> Done:
-        """How it ended; one that does not end is killed, and fails the trial."""
-        if not self.ends_within(seconds):
+    def done(self, seconds: float = HANG_S, *, may_take_long: bool = False) -> Done:
+        """How it ended; one that does not end is killed, and fails the trial.
+
+        Args:
+            seconds: How long it may take.
+            may_take_long: One that still computes then does not hang: it is interrupted, and must
+                end in order.
+        """
+        has_ended = self.ends_within(seconds)
+        if not has_ended and may_take_long and self._computes_within(HANG_S):
+            self.kill(signal.SIGINT)
+            has_ended = self.ends_within(HANG_S)
+        if not has_ended:
             self.kill()
             self.ends_within(HANG_S)
             said = self._said(1)[-600:]
@@ -183,6 +196,15 @@ class Child:
         for path in self._printed:
             path.unlink(missing_ok=True)
         return found
+
+    def _computes_within(self, seconds: float) -> bool:
+        """Whether the command takes processor time, or ends, within so many seconds."""
+        known, deadline = _processor_s(self.pid), time.monotonic() + seconds
+        while self.poll() is None and _processor_s(self.pid) < known + _COMPUTES_S:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL_S)
+        return True
 
     def _said(self, stream: int) -> str:
         path = self._printed[stream]
@@ -246,6 +268,12 @@ class Ranks:
 def call(folder: Path, *words: object, limits: Limits | None = None) -> Done:
     """Run a command in one process to its end."""
     return Child(words, folder, limits=limits).done()
+
+
+def _processor_s(pid: int) -> float:
+    """The processor time that a process has taken."""
+    numbers = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(numbers[11]) + int(numbers[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _host_meeting() -> tuple[int, int]:

@@ -90,6 +90,22 @@ def test_a_helper_that_starts_at_residuals_loses_less():
     assert lost[ResidualHelperTable] < 0.95 * lost[CCETable]
 
 
+@pytest.mark.parametrize("kind", [ResidualHelperTable, ResidualQuantizedTable])
+def test_variants_take_what_probed_rows_say(kind):
+    """Rows that are moved far from where they start are what is clustered."""
+    table, optimizer = trained(kind)
+    probe = Probe({"ad": table}, {"ad": torch.arange(300)}, blocks=2)  # id 0 never occurs
+    wanted = torch.cos(IDS.unsqueeze(1) / 30) + torch.zeros(8)
+    for number in range(2):
+        with probe.block(number) as block:
+            rows = block.rows["ad"]
+            rows.rows.data[:] = wanted[rows.ids]
+    probe.apply(optimizer)
+    error = (table(IDS) - wanted)[1:].square().mean()
+    assert error < 0.1 * wanted.var()
+    assert table.weight not in optimizer.state
+
+
 @pytest.mark.parametrize("keep_codes", [True, False])
 def test_seeding_takes_pointers_from_given_rows(keep_codes):
     rows = torch.sin(IDS.unsqueeze(1) / 50 + torch.arange(8))

@@ -33,8 +33,46 @@ def lose(trial, describe):
     require(False, "it was lost")
 
 KINDS["broken"] = lose
-sys.exit(main(["--only", "broken", "--trial", "3", "--seed", "5", "--out", sys.argv[1]]))
+given = ["--only", "broken", "--trial", "3", "--seed", "5", "--out", sys.argv[1]]
+sys.exit(main([*given, "--keep", sys.argv[1] + "/kept/here"]))
 """
+
+
+LONG = """
+import sys, time
+from pathlib import Path
+from benchmarks.torture import children
+from benchmarks.torture.trial import TrialFailed
+
+folder = Path(sys.argv[1])
+
+def train():
+    (folder / "begun").touch()
+    try:
+        while True:
+            sum(range(1000))
+    except KeyboardInterrupt:
+        raise SystemExit(children.INTERRUPTED)
+
+def hang():
+    time.sleep(3600)
+
+child = children.Child(["train"], folder, work=train)
+while not (folder / "begun").exists():
+    time.sleep(0.01)
+done = child.done(0.0, may_take_long=True)
+assert done.code == children.INTERRUPTED, done
+children.HANG_S = 0.1
+try:
+    children.Child(["train"], folder, work=hang).done(0.0, may_take_long=True)
+except TrialFailed as reason:
+    print(reason)
+"""
+
+
+def test_a_long_run_is_interrupted_and_one_that_waits_hangs(tmp_path):
+    done = processes.run("-c", LONG, tmp_path, cwd=REPOSITORY)
+    assert done.stdout.startswith("train: hung for 0 s"), done.stderr
 
 
 def test_one_trial_of_each_kind_does_not_fail(tmp_path):
@@ -54,6 +92,10 @@ def test_a_trial_that_fails_is_an_exit_code_and_a_command_that_repeats_it(tmp_pa
     assert "failed: broken 3 (something): it was lost" in done.stderr
     (_, last) = json.loads((tmp_path / "torture-cpu.json").read_text())["rows"][-2:]
     assert last["failed"] == last["tried"] == 1
+    assert (tmp_path / "kept/here/broken-0003").is_dir()
+    again = processes.run("-c", BROKEN, tmp_path, cwd=REPOSITORY)
+    assert again.returncode == 2
+    assert again.stderr.endswith("here is not empty: name another folder\n")
 
 
 def test_a_traceback_a_signal_or_two_lines_fail_a_trial():
