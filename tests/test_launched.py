@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from outsize.launched import reason_of_failure
+
 RANKS = Path(__file__).parent / "ranks"
 
 
@@ -62,3 +64,20 @@ def test_what_all_ranks_came_to_is_one_object(tmp_path):
 
     assert code == 0, err
     assert json.loads(out)["steps"] == 1
+
+
+REPORT = "Root Cause (first observed failure):\n  rank      : 2\n  exitcode  : -6 (pid: 7)\n====\n"
+
+
+@pytest.mark.parametrize(
+    ("output", "reason"),
+    [
+        (f"outsize: compiling kernels\nValueError: b\noutsize: no disk\n{REPORT}", "no disk"),
+        (f"outsize: compiling kernels\nOSError: gone\nKeyError: c\n{REPORT}", "OSError: gone"),
+        (f"outsize: compiling kernels\nAborted\n{REPORT}", "exitcode  : -6 (pid: 7)"),
+        ("Killed\n\n", "Killed"),
+        ("", "there was no output"),
+    ],
+)  # fmt: skip
+def test_why_ranks_failed_is_found_in_what_they_printed(output, reason):
+    assert reason_of_failure(output) == reason

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -79,3 +80,17 @@ def leave(code: int) -> NoReturn:
         sys.stderr.flush()
         os._exit(code)
     sys.exit(code)
+
+
+def reason_of_failure(output: str) -> str:
+    """The line that says why ranks failed, in what they and torchrun have printed.
+
+    The first of our messages, but that of compiling, which is no error; else the first error of any
+    kind; else how a rank ended, as torchrun reports it.
+    """
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    for pattern in (r"outsize: (?!compiling)(.*)", r"(.*Error: .*)", r"(exitcode *: .*)"):
+        for line in lines:
+            if match := re.match(pattern, line):
+                return match[1]
+    return lines[-1] if lines else "there was no output"

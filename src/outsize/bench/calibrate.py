@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from outsize.errors import OutsizeError
+from outsize.launched import reason_of_failure
 from outsize.plan.calibration import (
     NUMBERS,
     Calibration,
@@ -160,14 +161,20 @@ def _ranks_at_once(num_ranks: int) -> Mapping[str, float]:
             sys.executable, "-m", "torch.distributed.run", "--standalone",
             f"--nproc-per-node={num_ranks}", "-m", "outsize.bench.exchange_rank", str(path),
         ]  # fmt: skip
-        done = subprocess.run(
-            words, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
-            check=False, timeout=_TIMEOUT_S,
-        )  # fmt: skip
-        if done.returncode or not path.exists():
-            lines = done.stderr.strip().splitlines() or ["no message"]
+        try:
+            done = subprocess.run(
+                words, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
+                check=False, timeout=_TIMEOUT_S,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as error:
             raise OutsizeError(
-                f"processes of this machine could not exchange messages by torchrun: {lines[-1]}"
+                f"{num_ranks} processes of this machine took more than {_TIMEOUT_S} s to exchange "
+                "messages: calibrate when it is less busy"
+            ) from error
+        if done.returncode or not path.exists():
+            raise OutsizeError(
+                f"{num_ranks} processes of this machine could not exchange messages by torchrun: "
+                f"{reason_of_failure(done.stderr)}"
             )
         found: dict[str, float] = json.loads(path.read_text())
         return found

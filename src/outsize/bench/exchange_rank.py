@@ -19,6 +19,7 @@ from pathlib import Path
 
 import torch
 
+from outsize.launched import leave
 from outsize.plan.reference import dense_reference, rows_reference, step_clock
 from outsize.ranks.collectives import ProcessRanks, barrier, mean_over_ranks_, process_group
 
@@ -134,3 +135,4 @@ def main(path: str) -> None:
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    leave(0)

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from outsize.demo.shown import (
 )
 from outsize.errors import LostRanksError
 from outsize.files import write_text_atomically
+from outsize.launched import reason_of_failure
 from outsize.reporting.bars import bars
 from outsize.reporting.colors import SENT
 from outsize.reporting.page import card, html_table, page
@@ -104,7 +105,7 @@ def train_on_ranks(run: Path, settings: Sequence[str], out: Path) -> Iterator[in
             yield max((line["step"] for line in RunFolder(out).metrics()), default=0)
     if launcher.returncode:
         raise LostRanksError(
-            f"the run in {out} failed: {_reason(log.read_text(errors='replace'))}; "
+            f"the run in {out} failed: {reason_of_failure(log.read_text(errors='replace'))}; "
             f"the output of its processes is in {log}"
         )
     log.unlink()
@@ -177,17 +178,3 @@ def _ending(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes
         if process.poll() is None:
             process.terminate()
         process.wait()
-
-
-def _reason(text: str) -> str:
-    """The line that says why: ours where there is one, or the last error of any kind."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    is_why: tuple[Callable[[str], bool], ...] = (
-        lambda line: line.startswith("outsize: "),
-        lambda line: "Error: " in line,
-    )
-    for matches in is_why:
-        for line in lines:
-            if matches(line):
-                return line.removeprefix("outsize: ")
-    return lines[-1] if lines else "there was no output"
