@@ -7,6 +7,8 @@ import pytest
 from benchmarks.cce.figures import (
     FOLDER,
     PAGE,
+    Curve,
+    Figure,
     all_figures,
     comparison_figures,
     drawn_from,
@@ -79,3 +81,11 @@ def test_variants_are_curves_over_budgets():
     ]
     (curve,) = variant_figures("x", rows)["x-auc"].curves
     assert [point[:2] for point in curve.points] == [(32, 0.5), (64, 0.6)]
+
+
+def test_a_figure_is_of_the_same_numbers_on_every_processor():
+    def of(y):
+        return drawn_from(Figure([Curve("a", [(0, y, y, y)])], "x", "y"))
+
+    assert of(0.1 + 0.2) == of(0.3)
+    assert of(0.30001) != of(0.3)
