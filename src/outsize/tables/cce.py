@@ -35,6 +35,7 @@ from outsize.tables.pointers import (
     pointer_type,
     unpack,
 )
+from outsize.tables.shared_lines import SharedLines
 from outsize.tables.sizing import Cost, hash_bytes, largest_size
 
 POINTERS = ("plain", "packed")
@@ -150,11 +151,7 @@ class CCETable(ClusteredTable):
         return self.pointers
 
     def _stored(
-        self,
-        pointers: Integer[Tensor, "num_rows columns"],
-        codes: Float[Tensor, "groups codes width"],
-        hashes: Int64[Tensor, "columns 9"],
-        counts: Int64[Tensor, " num_rows"] | None,
+        self, pointers: Integer[Tensor, "num_rows columns"], lines: SharedLines | None
     ) -> dict[str, Tensor]:
         return {"pointers": pointers}
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float, Int64, Integer
@@ -33,6 +34,7 @@ from outsize.tables.reclustering import (
     report_ids,
     squared_errors,
 )
+from outsize.tables.shared_lines import LinePoints, SharedLines
 
 
 class ClusteredTable(ComposedTable):
@@ -47,25 +49,23 @@ class ClusteredTable(ComposedTable):
         """Bits of a stored pointer."""
 
     @abstractmethod
-    def _blank_pointers(self) -> Integer[Tensor, "num_rows columns"]:
-        """A tensor of the shape, type and device of the pointers of all ids."""
+    def _blank_pointers(self) -> Integer[Tensor, "lines columns"]:
+        """A tensor of the shape, type and device of all pointers."""
 
     @abstractmethod
     def _stored(
-        self,
-        pointers: Integer[Tensor, "num_rows columns"],
-        codes: Float[Tensor, "groups codes width"],
-        hashes: Int64[Tensor, "columns 9"],
-        counts: Int64[Tensor, " num_rows"] | None,
+        self, pointers: Integer[Tensor, "lines columns"], lines: SharedLines | None
     ) -> dict[str, Tensor]:
-        """The buffers that store new pointers of all ids.
+        """The buffers that store new pointers.
 
         Args:
             pointers: The new pointers.
-            codes: The new codes.
-            hashes: The new hashes of the helper.
-            counts: How often each id occurs, if known.
+            lines: Which ids read which of them; `None` if each has its own.
         """
+
+    def _lines_after(self, counts: Int64[Tensor, " num_rows"] | None) -> SharedLines | None:
+        """Which line of pointers ids read after the next clustering; `None` for one each."""
+        return None
 
     @abstractmethod
     def _pointers_in(
@@ -177,6 +177,7 @@ class ClusteredTable(ComposedTable):
             seed=self._clustering_seed(),
             points_per_id=self._pool,
             tolerance=tolerance,
+            lines=self._lines_after(counts),
         )
 
     def plan_blocks(
@@ -187,7 +188,7 @@ class ClusteredTable(ComposedTable):
 
         def rewrite() -> dict[str, Tensor]:
             codes, pointers = clustering.result(self._points_of)
-            return self._rewritten(codes, pointers, num_main, clustering.counts)
+            return self._rewritten(codes, pointers, num_main, clustering.lines)
 
         return self._plan(rewrite, num_main, optimizer, lambda changed: clustering.errors())
 
@@ -221,8 +222,12 @@ class ClusteredTable(ComposedTable):
         tolerance: float = 0.0,
     ) -> dict[str, Tensor]:
         """The parameters and buffers of this table after clustering the points of all ids."""
+        lines, spec = self._lines_after(counts), self.spec
+        if lines is not None:
+            points_of = LinePoints(lines, points_of, counts)
+            spec, counts = replace(spec, num_rows=lines.num_lines), points_of.counts
         fitted = fit_codes(
-            self.spec,
+            spec,
             points_of,
             num_main * self._pool,
             counts,
@@ -234,23 +239,22 @@ class ClusteredTable(ComposedTable):
             tolerance=tolerance,
         )
         pointers = nearest_pointers(points_of, fitted.codes, self._blank_pointers(), batch_rows)
-        return self._rewritten(fitted.codes, pointers, num_main, counts)
+        return self._rewritten(fitted.codes, pointers, num_main, lines)
 
     def _rewritten(
         self,
         codes: Float[Tensor, "groups codes width"],
-        pointers: Integer[Tensor, "num_rows columns"],
+        pointers: Integer[Tensor, "lines columns"],
         num_main: int,
-        counts: Int64[Tensor, " num_rows"] | None,
+        lines: SharedLines | None,
     ) -> dict[str, Tensor]:
         """The parameters and buffers of this table with new codes and pointers."""
         number = self.num_clusterings + 1
         flags = int(self.shared) + (0 if num_main == self._halves[0] else ALL_CODES)
-        hashes = self._draw_helper(int(number)).to(self.helper_hashes.device)
         return {
-            **self._stored(pointers, codes, hashes, counts),
+            **self._stored(pointers, lines),
             "weight": self._weight_of(codes, num_main),
-            "helper_hashes": hashes,
+            "helper_hashes": self._next_hashes(),
             "num_clusterings": number,
             "meaning": torch.tensor([self.columns, flags], device=self.meaning.device),
         }
@@ -260,6 +264,10 @@ class ClusteredTable(ComposedTable):
     ) -> Float[Tensor, "n dim"]:
         """The vectors of ids after a clustering: codes alone, since its helper is zero."""
         return self._gather(changed["weight"], self._pointers_in(changed, ids))
+
+    def _next_hashes(self) -> Int64[Tensor, "columns 9"]:
+        """The hashes of the helper after the next clustering."""
+        return self._draw_helper(int(self.num_clusterings) + 1).to(self.helper_hashes.device)
 
     def _clustering_seed(self) -> int:
         return derive_seed(self.seed, "recluster", int(self.num_clusterings))

@@ -3,8 +3,8 @@
 A plain CCE table has a byte or two of pointers per id and column, which outweigh its codes. Here
 pointers are packed to ⌈log₂ k⌉ bits, and stored in slots. With fewer slots than ids, a clustering
 gives the most frequent ids slots of their own; the others, and ids that never occurred, share the
-last slots by a hash, each slot with the codes nearest to the mean of its ids. Until the first
-clustering, ids without a slot hash into the codes.
+last slots by a hash, and count in the clustering as the mean of those that share a slot. Until the
+first clustering, ids without a slot hash into the codes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import torch
 from jaxtyping import Float, Int64, Integer, UInt8
 from torch import Tensor
 
-from outsize.clustering import CHUNK_POINTS, nearest
 from outsize.errors import ConfigError
 from outsize.hashing import derive_seed, draw_hashes, hash_ids
 from outsize.kernels.compositional.pointers import HashedPointers, PackedPointers, Pointers
@@ -27,8 +26,7 @@ from outsize.tables.byte_rule import Shape, largest_shape, num_shared_slots
 from outsize.tables.clustered_table import ClusteredTable
 from outsize.tables.id_slots import empty_map, find_slots, slot_map
 from outsize.tables.pointers import hashed_pointers, pack, pointer_type, unpack
-
-_RARE = 1e-6  # weight of an id that never occurs, beside counts
+from outsize.tables.shared_lines import SharedLines
 
 
 class PackedCCETable(ClusteredTable):
@@ -165,50 +163,29 @@ class PackedCCETable(ClusteredTable):
         """Rows of codes after a clustering with a helper, or without one."""
         return self._halves[0] if helper else sum(self._halves)
 
-    def _blank_pointers(self) -> Integer[Tensor, "num_rows columns"]:
-        shape = (self.spec.num_rows, self.columns)
+    def _blank_pointers(self) -> Integer[Tensor, "num_slots columns"]:
+        shape = (self.num_slots, self.columns)
         return torch.empty(shape, dtype=self._code_type, device=self.weight.device)
 
-    def _stored(
-        self,
-        pointers: Integer[Tensor, "num_rows columns"],
-        codes: Float[Tensor, "groups codes width"],
-        hashes: Int64[Tensor, "columns 9"],
-        counts: Int64[Tensor, " num_rows"] | None,
-    ) -> dict[str, Tensor]:
-        stored = {}
-        if not self.has_slots_for_all:
-            own = _most_frequent(counts, self.num_own).to(pointers.device)
-            stored["id_starts"], stored["id_lows"] = slot_map(own, self.spec.num_rows)
-            rest = self._shared_pointers(pointers, codes, hashes, counts, own)
-            pointers = torch.cat([pointers[own], pack(rest, pointers.dtype)])
-        return stored | {"pointers": pack_bits(unpack(pointers).flatten(), self.pointer_bits)}
+    def _lines_after(self, counts: Int64[Tensor, " num_rows"] | None) -> SharedLines | None:
+        if self.has_slots_for_all:
+            return None
+        hashes, num_shared = self._next_hashes(), self.num_slots - self.num_own
+        own = _most_frequent(counts, self.num_own).to(self.weight.device)
 
-    def _shared_pointers(
-        self,
-        pointers: Integer[Tensor, "num_rows columns"],
-        codes: Float[Tensor, "groups codes width"],
-        hashes: Int64[Tensor, "columns 9"],
-        counts: Int64[Tensor, " num_rows"] | None,
-        own: Int64[Tensor, " n"],
-    ) -> Int64[Tensor, "slots columns"]:
-        """For each shared slot, the codes nearest to the weighted mean of its ids."""
-        num_shared = self.num_slots - self.num_own
-        weight = self._weight_of(codes, codes.shape[1] // self._pool)
-        sums = torch.zeros(num_shared, self.spec.dim + 1, dtype=torch.float64, device=codes.device)
-        is_own = torch.zeros(self.spec.num_rows, dtype=torch.bool, device=codes.device)
-        is_own[own] = True
-        for ids in (~is_own).nonzero().flatten().split(CHUNK_POINTS):
-            vectors = self._gather(weight, unpack(pointers[ids])).double()
-            mass = torch.ones_like(vectors[:, :1])
-            if counts is not None:
-                mass = counts[ids.cpu()].to(mass).unsqueeze(1) + _RARE
-            slots = self._shared_slots(ids, hashes)
-            sums.index_add_(0, slots, torch.cat([vectors * mass, mass], dim=1))
-        sums = torch.where(sums[:, -1:] > 0, sums, sums.sum(dim=0))
-        means = (sums[:, :-1] / sums[:, -1:]).float()
-        labels = nearest(self._pieces_of(means), codes).view(codes.shape[0], num_shared, -1)
-        return labels.transpose(0, 1).reshape(num_shared, self.columns)
+        def shared_by(ids: Int64[Tensor, " n"]) -> Int64[Tensor, " n"]:
+            return self._shared_slots(ids, hashes)
+
+        return SharedLines(own, self.spec.num_rows, num_shared, shared_by)
+
+    def _stored(
+        self, pointers: Integer[Tensor, "num_slots columns"], lines: SharedLines | None
+    ) -> dict[str, Tensor]:
+        stored = {"pointers": pack_bits(unpack(pointers).flatten(), self.pointer_bits)}
+        if lines is not None:
+            starts, lows = slot_map(lines.own, self.spec.num_rows)
+            stored |= {"id_starts": starts, "id_lows": lows}
+        return stored
 
     def _shared_slots(
         self, ids: Int64[Tensor, " n"], hashes: Int64[Tensor, "columns 9"]

@@ -1,0 +1,100 @@
+"""Ids that share lines of pointers are clustered as their mean."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from outsize.spec import TableSpec
+from outsize.tables import PackedCCETable, build_table
+from outsize.tables.shared_lines import LinePoints, SharedLines
+
+SPEC = TableSpec("ad", num_rows=3_000, dim=8)
+
+
+def rows_and_counts(skew, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    share = torch.arange(1, SPEC.num_rows + 1).double() ** -skew
+    drawn = torch.multinomial(share, 20_000, replacement=True, generator=generator)
+    rows = torch.randn(SPEC.num_rows, SPEC.dim, generator=generator)
+    return rows, torch.bincount(drawn, minlength=SPEC.num_rows)
+
+
+def error(table, rows, counts):
+    """Weighted mean of the squared distance of vectors to given rows."""
+    squares = (table(torch.arange(SPEC.num_rows)).detach() - rows).square().sum(dim=1).double()
+    return float(squares @ counts.double() / counts.sum())
+
+
+def in_blocks(table, rows, counts, blocks):
+    """Cluster rows that arrive block by block; returns the report."""
+    clustering = table.cluster_blocks(counts, blocks=blocks)
+    for number in range(blocks):
+        ids = clustering.ids_of(number)
+        clustering.add(ids, rows[ids])
+    return table.plan_blocks(clustering).apply()
+
+
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("skew", [0.0, 1.1])
+def test_vectors_that_share_slots_are_no_worse_than_one_vector_for_all(skew, shared):
+    rows, counts = rows_and_counts(skew)
+    mean = counts.double() @ rows.double() / counts.sum()
+    of_mean = float((rows - mean).square().sum(dim=1).double() @ counts.double() / counts.sum())
+    for fit in (
+        lambda table: table.fit_rows(rows, counts),
+        lambda table: in_blocks(table, rows, counts, 3),
+    ):
+        table = PackedCCETable(SPEC, num_buckets=16, num_slots=200, columns=2, shared=shared)
+        fit(table)
+        assert error(table, rows, counts) < of_mean
+
+
+@pytest.mark.parametrize("blocks", [1, 4])
+@pytest.mark.parametrize("skew", [0.0, 1.1])
+def test_the_error_of_a_report_counts_ids_that_share_slots(skew, blocks):
+    rows, counts = rows_and_counts(skew)
+    table = build_table("cce", SPEC, max_bytes=1_500)
+    assert not table.has_slots_for_all
+    report = in_blocks(table, rows, counts, blocks)
+    assert report.mse == pytest.approx(error(table, rows, counts), rel=0.02)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    num_own=st.integers(1, 30), num_shared=st.integers(1, 5), counted=st.booleans(),
+    seed=st.integers(0, 99),
+)  # fmt: skip
+def test_the_point_of_a_shared_line_is_the_weighted_mean_of_its_ids(
+    num_own, num_shared, counted, seed
+):
+    generator = torch.Generator().manual_seed(seed)
+    num = num_own + 20
+    own = torch.randperm(num, generator=generator)[:num_own].sort().values
+    rows = torch.randn(num, 6, generator=generator)
+    counts = torch.randint(0, 4, (num,), generator=generator) if counted else None
+    lines = SharedLines(own, num, num_shared, lambda ids: ids % num_shared)
+    points = LinePoints(lines, lambda ids: rows[ids].view(1, -1, 3), counts)
+
+    found = points(torch.arange(lines.num_lines)).view(lines.num_lines, 6)
+
+    weights = torch.ones(num) if counts is None else counts
+    torch.testing.assert_close(found[:num_own], rows[own])
+    others = [i for i in range(num) if i not in own.tolist()]
+    for line in range(num_shared):
+        ids = [i for i in others if i % num_shared == line]
+        assert points.counts[num_own + line] == weights[ids].sum()
+        mass = weights[ids].double() + 1e-6
+        wanted = (rows[ids].double() * mass.unsqueeze(1)).sum(dim=0) / mass.sum()
+        torch.testing.assert_close(found[num_own + line], wanted.float())
+    assert torch.equal(points.counts[:num_own], weights[own].long())
+
+
+def test_ids_that_never_occur_share_slots_with_those_that_do():
+    rows, counts = rows_and_counts(1.1)
+    counts[2_000:] = 0
+    for blocks in (1, 3):
+        table = PackedCCETable(SPEC, num_buckets=16, num_slots=200, columns=2)
+        in_blocks(table, rows, counts, blocks)
+        assert torch.isfinite(table(torch.arange(SPEC.num_rows))).all()
+        assert table(torch.arange(2_000, 3_000)).unique(dim=0).shape[0] <= 200 - table.num_own
