@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -7,7 +8,8 @@ from torch import nn
 
 from outsize.contracts import Bag, pool_rows
 from outsize.errors import ConfigError, DataError
-from outsize.spec import POOLINGS
+from outsize.spec import POOLINGS, TableSpec
+from outsize.tables import build_table
 
 NUM_ROWS = 6
 
@@ -230,3 +232,16 @@ def test_weights_are_for_sums_only(pooling):
         pool_rows(torch.ones(2, 1), torch.tensor([0]), pooling, torch.ones(2))
     with pytest.raises(ConfigError, match="weights need sum pooling"):
         pool_rows(torch.ones(0, 1), torch.tensor([0]), pooling, torch.ones(0))
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize("given", [[1, 2], (1, 2), np.array([1, 2]), 1])
+def test_ids_and_offsets_that_are_no_tensors_are_refused(given):
+    kind = type(given).__name__
+    table = build_table("full", TableSpec("ad", num_rows=9, dim=4))
+    with pytest.raises(DataError, match=f"'ad': ids must be a tensor, but got a {kind}"):
+        table(given)
+    with pytest.raises(DataError, match=f"^ids must be a tensor, but got a {kind}"):
+        table.bag(given)
+    with pytest.raises(DataError, match=f"^offsets must be a tensor, but got a {kind}"):
+        table.bag(torch.tensor([1, 2]), given)

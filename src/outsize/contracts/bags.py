@@ -33,6 +33,13 @@ class Bag:
     weights: Float[Tensor, "..."] | None = None
 
     def __post_init__(self) -> None:
+        given: dict[str, object] = {
+            "ids": self.values, "offsets": self.offsets, "weights": self.weights
+        }  # fmt: skip
+        for name, part in given.items():
+            if part is not None and not isinstance(part, Tensor):
+                kind = type(part).__name__
+                raise DataError(f"{name} must be a tensor, but got a {kind}: use torch.as_tensor")
         if self.weights is not None and self.weights.shape != self.values.shape:
             raise DataError(
                 f"weights of shape {tuple(self.weights.shape)} do not fit ids of shape "

@@ -172,6 +172,11 @@ class EmbeddingTable(nn.Module, ABC):
 
     def forward(self, ids: Int64[Tensor, "*shape"]) -> Float[Tensor, "*shape dim"]:
         """Look up ids of any shape, as `nn.Embedding` does."""
+        if not isinstance(ids, Tensor):
+            raise DataError(
+                f"table {self.spec.name!r}: ids must be a tensor, but got a {type(ids).__name__}: "
+                "use torch.as_tensor"
+            )
         safe = self._guard(ids.reshape(-1, 1)).flatten()
         return self.lookup(safe).view(*ids.shape, self.spec.dim)
 
