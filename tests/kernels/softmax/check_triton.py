@@ -76,7 +76,21 @@ def check_many_queries():
     tuning._MAX_MASS_BYTES, kept = 4 * 20, tuning._MAX_MASS_BYTES
     assert tuning.queries_per_pass(300, SMALL) == 16
     check_logits(300, 8, torch.float32, SMALL, num_queries=40)
+    for width in (2, 40):  # sorted by the kernel that prepares queries, and by torch
+        check_heavy_item_excluded(width, num_queries=40)
     tuning._MAX_MASS_BYTES = kept
+
+
+def check_heavy_item_excluded(width, num_queries):
+    """An item with half of the mass of its block is never drawn where it is excluded."""
+    log_weights = torch.full((300,), -9.0)
+    log_weights[[100, 101]] = 9.0
+    items = scored_items(300, 8, log_weights=log_weights)
+    excluded = torch.full((num_queries, width), -1)
+    excluded[:, 1] = 100
+    queries = normal(num_queries, 8, seed=3)
+    draws = draw_by_triton(queries, items, 4, torch.Generator(), excluded, SMALL)
+    assert ((draws.rows >= 0) & (draws.rows != 100)).all()
 
 
 def check_nothing_to_draw():

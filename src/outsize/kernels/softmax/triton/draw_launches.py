@@ -285,7 +285,7 @@ def _draw_part(
             out.uniforms,
             items.num_items,
             num_pairs,
-            first_query,
+            0 if width else first_query,  # lists were prepared for this part alone
             num_blocks,
             num_groups,
             num,
