@@ -1,5 +1,6 @@
 """Checks of compositional look-ups in Triton, run as a script under its interpreter."""
 
+import mmap
 import os
 
 import torch
@@ -18,7 +19,10 @@ import outsize
 from outsize.hashing import draw_hashes
 from outsize.kernels.compositional import composed_triton, pieces, slots
 from outsize.kernels.compositional.composed_triton import Tuning
+from outsize.kernels.compositional.pointers import HashedPointers
 from outsize.kernels.compositional.slots import SlotMap
+from outsize.kernels.compositional.slots_triton import find_slots_kernel
+from outsize.kernels.compositional.sums_triton import add_totals_kernel
 from outsize.tables.id_slots import empty_map, slot_map
 
 SMALL = Tuning(numbers=256, block=16, most_programs=3)
@@ -76,6 +80,40 @@ def check_slots():
             assert torch.equal(slots.found_slots(ids, map_of_ids), torchs_slots(ids, map_of_ids))
 
 
+def check_places_near_the_largest():
+    """Sums and slots whose places are close to 2³¹, in memory of which a few pages are touched."""
+    memory = mmap.mmap(-1, (1 << 31) + 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+    def bytes_from(place):
+        return torch.frombuffer(memory, dtype=torch.uint8, count=64, offset=place)
+
+    size = (1 << 31) - 48  # then 16 totals that belong to the beginning, and what is not a total
+    bytes_from(0).fill_(1)
+    bytes_from(size)[:16], bytes_from(size)[16:] = 2, 100
+    out = torch.empty(64)
+    add_totals_kernel[(1,)](bytes_from(0), out, 1, size + 16, size, LINES=1, BLOCK=64)
+    assert out.tolist() == [3.0] * 16 + [1.0] * 48
+
+    middle, first = 1 << 30, (1 << 30) + 5
+    bytes_from(middle + first).copy_(torch.arange(64) * 3)
+    ids = torch.tensor([0, 3, 4, 60, 189])
+    starts = torch.tensor([first, first + 64], dtype=torch.int32)
+    found = torch.empty(5, dtype=torch.int64)
+    find_slots_kernel[(1,)](
+        ids, starts, bytes_from(middle), draw_hashes(1, 0), found, 5, first + 64, 1, 0,
+        LOW_BITS=8, BLOCK=8,
+    )  # fmt: skip
+    assert (found - first).tolist() == [0, 1, 64, 20, 63]
+
+
+def check_too_large():
+    """What comes so close to 2³¹ that the places of a block go beyond it is left to torch."""
+    source = pieces.Source(HashedPointers(draw_hashes(1, 0), 7), 4, (0,))
+    for size, num in (((1 << 31) - 100, 1), (28, (1 << 31) - 100)):
+        weight, ids = torch.empty(size, device="meta"), torch.empty(num, device="meta")
+        assert pieces.composed(weight, ids.long(), (4,), [source]) is None
+
+
 def check_gradients_of_gradients():
     table = outsize.build_table("robe", outsize.TableSpec("ad", 50, 4), max_params=20)
     cubes = table(torch.arange(50)).pow(3).sum()
@@ -101,5 +139,7 @@ if __name__ == "__main__":
     check_packed_pointers()
     check_pointers_of_every_width()
     check_slots()
+    check_places_near_the_largest()
+    check_too_large()
     check_gradients_of_gradients()
     print("all checks passed")

@@ -23,6 +23,7 @@ from outsize.kernels.launching import on_device
 
 _SPLITS = {torch.float32: 3, torch.float16: 2, torch.bfloat16: 1}  # parts of bfloat16
 _MOST_LANES = 256
+_MOST_PIECES = (1 << 31) - (1 << 12)  # the next block of the last one begins below 2³¹, too
 _WARPS = 4  # of a program that is not a part of an order
 
 
@@ -75,7 +76,7 @@ def composed_by_triton(
     if (
         weight.dtype not in _SPLITS
         or not weight.is_contiguous()
-        or not 0 < ids.shape[0] * len(widths) < 1 << 31
+        or not 0 < ids.shape[0] * len(widths) <= _MOST_PIECES
         or steps not in ([0] * len(steps), edges)
         or widths[0] > min(size, _MOST_LANES)
         or (circular and len(sources) > 1)

@@ -27,6 +27,7 @@ _LEAST_IDS = 4096
 _LEAST_PER_THREAD = 4096
 _BLOCK = 256  # vectors whose pieces are found before they are read
 _CHUNKS = 8  # of a batch, whose gradients are summed apart
+_MOST_ON_CUDA = (1 << 31) - (1 << 12)  # numbers: kernels look a few thousand further
 _GRADIENTS_PER_SUM = 4  # at least, so that sums cost little beside the gradients
 
 
@@ -96,7 +97,7 @@ def _composed_on_cuda(
     lines: Int64[Tensor, " n"],
     signed: bool,
 ) -> Float[Tensor, "n dim"] | None:
-    if weight.numel() >= 1 << 31 or not all(source.pointers.is_readable for source in sources):
+    if weight.numel() > _MOST_ON_CUDA or not all(source.pointers.is_readable for source in sources):
         return None
     from outsize.kernels.compositional.composed_triton import composed_by_triton
 

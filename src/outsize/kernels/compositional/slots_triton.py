@@ -65,7 +65,7 @@ def find_slots_kernel(
     high = stop
     for _ in range(LOW_BITS + 1):
         is_open = is_id & (low < high)
-        middle = (low + high) // 2
+        middle = low + (high - low) // 2  # a sum may be beyond 2³¹
         found = tl.load(lows + middle, mask=is_open, other=0).to(tl.int32)
         is_less = (found & ((1 << LOW_BITS) - 1)) < wanted
         low = tl.where(is_open & is_less, middle + 1, low)

@@ -188,7 +188,7 @@ def add_totals_kernel(
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[None, :]
     line = tl.arange(0, LINES)[:, None].to(tl.int64)
     sums = tl.zeros((LINES, BLOCK), tl.float32)
-    is_past = (place + size < num_totals) & (place < size)
+    is_past = (place < num_totals - size) & (place < size)  # a sum may be beyond 2³¹
     for first in range(0, num_lines, LINES):
         at = totals + (first + line) * num_totals + place
         is_line = first + line < num_lines
