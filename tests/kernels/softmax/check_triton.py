@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+import triton.language as tl
 from draw_checks import assert_drawn_from, exact_logits, held_keys, normal, scored_items
 from interpreted import mend_interpreter
 from reference_draws import draw_by_inversion
+from triton.runtime import interpreter
 
 from outsize.kernels.directory.lookup import keys_and_ages, rows_holding
 from outsize.kernels.directory.lookup_triton import keys_and_ages_by_triton, rows_holding_by_triton
@@ -138,6 +140,23 @@ def check_mean(dtype, num_queries=20, num_items=3000, dim=16, close=2e-5, num_ex
     assert found[1].isnan().all()
 
 
+def check_places_of_flags():
+    """Flags of tiles by queries may be more than 2³¹, so their places have 64 bits."""
+    builder, types = interpreter.InterpreterBuilder, []
+    add = builder.create_addptr
+
+    def recording(self, pointer, offset):
+        if pointer.get_element_ty() == tl.int8:
+            types.append(offset.dtype.scalar)
+        return add(self, pointer, offset)
+
+    builder.create_addptr = recording
+    check_mean(torch.bfloat16, close=2e-4, num_excluded=1)
+    builder.create_addptr = add
+    assert len(types) > 0
+    assert set(types) == {tl.int64}
+
+
 def check_held_rows():
     held, lists = held_keys(90)
     keys = torch.randint(-2, 200, (7, 40)).clamp_(min=-1)
@@ -204,7 +223,7 @@ if __name__ == "__main__":
     check_mean(torch.int8, num_excluded=0, num_items=300, dim=13)
     mean_launches._MANY_ITEMS = 0  # only tiles with a heavy item are split
     check_mean(torch.bfloat16, close=2e-4)
-    check_mean(torch.bfloat16, close=2e-4, num_excluded=1)
+    check_places_of_flags()
     check_held_rows()
     check_held_draws(torch.float32)
     check_held_draws(torch.bfloat16, systematic=True, width=1)

@@ -102,15 +102,15 @@ def fused_mean_kernel(
     num_tiles = tl.cdiv(num_items, ITEM_TILE)
     first_tile = tl.program_id(1) * tiles_per_program
     end_tile = tl.minimum(first_tile + tiles_per_program, num_tiles)
-    line_width = tl.num_programs(0) * QUERY_TILE
+    line_width = (tl.num_programs(0) * QUERY_TILE).to(tl.int64)  # tiles of it may exceed 2³¹
     if PARTS == 0:
         for base in range(first_tile, end_tile, FLAGS):
             place = base + tl.arange(0, FLAGS)
-            places = flags + place[:, None] * line_width + query[None, :]
+            places = flags + (place[:, None] * line_width + query[None, :])
             some = tl.load(places, mask=(place < end_tile)[:, None], other=0).to(tl.int32)
             if tl.max(tl.max(some, axis=1), axis=0) > 0:
                 for tile in range(base, tl.minimum(base + FLAGS, end_tile)):
-                    is_heavy = tl.load(flags + tile * line_width + query).to(tl.int32)
+                    is_heavy = tl.load(flags + (tile * line_width + query)).to(tl.int32)
                     if tl.max(is_heavy, axis=0) > 0:
                         shares, items, scale = _shares_and_items(
                             query_part,
@@ -155,7 +155,7 @@ def fused_mean_kernel(
             )
             if PARTS == 1:
                 is_heavy = tl.max(shares, axis=1) > heavy
-                tl.store(flags + tile * line_width + query, is_heavy.to(tl.int8))
+                tl.store(flags + (tile * line_width + query), is_heavy.to(tl.int8))
             if SCALED:
                 shares *= scale[None, :]
             rounded = shares.to(tl.bfloat16)
