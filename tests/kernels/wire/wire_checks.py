@@ -12,7 +12,7 @@ from outsize.kernels.wire.scaled_bytes_triton import (
 
 
 def check_wire(device):
-    """Both types at odd widths, with a line of zeros and one of halves."""
+    """Both types at odd widths, with a line of zeros, one of halves, and one with a NaN."""
     for dtype in (torch.int8, torch.int16):
         for num, dim in ((40, 5), (7, 128), (1, 1)):
             draw = torch.Generator().manual_seed(dim)
@@ -30,3 +30,12 @@ def check_wire(device):
             assert torch.equal(decoded, decode_by_triton(there, dim, dtype).cpu())
             assert torch.equal(decoded, unscale_rows(*scale_rows(vectors, dtype)))
             assert torch.equal(decoded, round_by_triton(vectors.to(device), dtype).cpu())
+            vectors[-1, 0] = torch.nan  # then all of the line is NaN, as by torch
+            encode_by_triton(vectors.to(device), dtype, there)
+            for found in (
+                decode_rows(encode_rows(vectors, dtype), dim, dtype),
+                decode_by_triton(there, dim, dtype).cpu(),
+                round_by_triton(vectors.to(device), dtype).cpu(),
+            ):
+                assert found[-1].isnan().all()
+                assert torch.equal(found[:-1], decoded[:-1])

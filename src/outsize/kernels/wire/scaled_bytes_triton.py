@@ -67,8 +67,9 @@ def _tile(dim: int) -> tuple[int, int]:
 @triton.jit
 @no_type_check
 def _scaled(values, largest):
-    """Whole numbers, as float32, and the scale of each line."""
-    scale = tl.max(tl.abs(values), axis=1)
+    """Whole numbers, as float32, and the scale of each line; NaN for a line that has one."""
+    bits = values.to(tl.int32, bitcast=True) & 0x7FFFFFFF  # whose largest is NaN, if any is
+    scale = tl.max(bits, axis=1).to(tl.float32, bitcast=True)
     scale = tl.div_rn(scale, tl.zeros_like(scale) + largest)
     divisor = tl.maximum(scale, _SMALLEST)
     numbers = tl.div_rn(values, tl.zeros_like(values) + divisor[:, None])
