@@ -82,7 +82,7 @@ def test_titles_may_be_absent_and_texts_empty(tmp_path):
         ({"queries": QUERIES[1:]}, r"a query that has no text \(first: .*'q0'\)"),
         (
             {"qrels": {**QRELS, "test": [*QRELS["test"], (5, 7, "x")]}},
-            "a grade that is not a whole number",
+            r"a grade that is not a whole number \(first: .*line 4: grade 'x'\)",
         ),
         ({"corpus": [*CORPUS, {"_id": "d9", "text": " "}]}, r"an empty item \(first: .*line 9\)"),
         ({"queries": [*QUERIES, {"_id": "q9", "text": None}]}, "an empty query"),
@@ -108,7 +108,7 @@ def test_folders_that_cannot_be_trained_on_are_refused(tmp_path):
     with pytest.raises(DataError, match=r"no qrels/train.tsv, so there is nothing to learn from"):
         BeirConfig(str(folder)).read()
     folder = write_beir(tmp_path / "b", [*CORPUS, {**CORPUS[0], "text": "other"}])
-    with pytest.raises(DataError, match=r"two different texts have the item id 'd0'"):
+    with pytest.raises(DataError, match=r"corpus.jsonl: two different texts have the item id 'd0'"):
         BeirConfig(str(folder)).read()
     (folder / "corpus.jsonl").unlink()
     with pytest.raises(DataError, match=r"has no corpus.jsonl, nor corpus.jsonl.gz"):
@@ -193,8 +193,12 @@ def test_repeated_pairs_are_not_held(monkeypatch):
 
 def test_files_of_ms_marco_that_are_no_judgements_are_refused(tmp_path):
     folder = write_ms_marco(tmp_path)
+    (folder / "three.tsv").write_text("".join(f"{n}\ttitle\ttext\n" for n in range(20)))
     with pytest.raises(DataError, match=r"neither four columns"):
         MsMarcoConfig(str(folder), train="collection.tsv").read()
+    columns = r"20 of 20 rows .* a wrong number of columns \(first: .* line 1: 3 columns, not 2\)"
+    with pytest.raises(DataError, match=columns):
+        MsMarcoConfig(str(folder), collection="three.tsv").read()
     with pytest.raises(DataError, match=r"has no qrels.tsv, nor qrels.tsv.gz"):
         MsMarcoConfig(str(folder), train="qrels.tsv").read()
     with pytest.raises(ConfigError, match=r"min_grade must be >= 1"):

@@ -112,8 +112,29 @@ def test_grades_stay_with_their_pairs(tmp_path):
     assert pairs.grades["train"].tolist() == [2, 1, 2, 1, 2]
     assert "3 of 10 queries have no relevant item: left out" in pairs.notes  # 3, 6 and 9
     rows[1]["grade"] = "good"
-    with pytest.raises(DataError, match=r"grades that are not whole numbers"):
-        read(write(tmp_path / "b.jsonl", rows), grade="grade")
+    path = write(tmp_path / "b.jsonl", rows)
+    flaw = r"1 with a grade that is not a whole number \(first: .*b.jsonl line 2: good\)"
+    with pytest.raises(DataError, match=flaw):
+        read(path, grade="grade")
+    rows[1]["grade"] = " 2 "
+    assert read(write(tmp_path / "c.jsonl", rows), grade="grade").grades["train"][1] == 2
+
+
+def test_of_a_repeated_pair_the_highest_grade_counts(tmp_path):
+    rows = [{**row, "grade": 1} for row in ROWS]
+    rows += [{**rows[8], "grade": grade} for grade in (3, 0, 2)]
+    pairs = read(write(tmp_path / "a.jsonl", rows), grade="grade")
+    assert as_lists(pairs)["test"] == [("question 8", "a8"), ("question 9", "a9")]
+    assert pairs.grades["test"].tolist() == [3, 1]
+
+
+def test_rows_of_a_parquet_file_are_named_and_lists_refused(tmp_path):
+    path = write(tmp_path / "a.parquet", [*ROWS[:3], {**ROWS[3], "item": ""}, *ROWS[4:]])
+    with pytest.raises(DataError, match=r"an empty item \(first: .*a.parquet row 4\)"):
+        read(path)
+    write(path, [{**row, "item": [row["item"]]} for row in ROWS])
+    with pytest.raises(DataError, match=r"a.parquet: column 'item' holds values of type list<.*"):
+        read(path)
 
 
 @pytest.mark.parametrize(
@@ -147,6 +168,14 @@ def test_lines_that_are_no_json_are_named(tmp_path):
         assert len(read(path, max_bad_rows=0.2).items) == 10
 
 
+def test_a_list_of_objects_is_refused_with_the_way_out(tmp_path):
+    path = tmp_path / "a.json"
+    for text in (json.dumps(ROWS), json.dumps(ROWS, indent=1)):
+        path.write_text(text)
+        with pytest.raises(DataError, match=r"a.json holds a list: write one object per line"):
+            read(path, max_bad_rows=1.0)
+
+
 def test_a_wrong_encoding_is_named(tmp_path):
     path = write(tmp_path / "a.csv")
     path.write_bytes(path.read_bytes().replace(b"question 2", "Fräge 2".encode("latin-1")))
@@ -156,7 +185,9 @@ def test_a_wrong_encoding_is_named(tmp_path):
 
 def test_two_texts_with_one_id_are_refused(tmp_path):
     rows = [*ROWS, {**ROWS[1], "query": "another", "item": "another text"}]
-    with pytest.raises(DataError, match=r"two different texts have the item id 'a1'"):
+    with pytest.raises(
+        DataError, match=r"a.jsonl: two different texts have the item id 'a1': give"
+    ):
         read(write(tmp_path / "a.jsonl", rows))
 
 
@@ -192,6 +223,6 @@ def test_damaged_and_missing_files_are_refused(tmp_path):
 
 @given(st.lists(st.text(max_size=3), max_size=20))
 def test_distinct_texts_keep_their_order_and_their_rows(values):
-    texts, rows = distinct_texts(None, pa.array(values, pa.large_string()), "item")
+    texts, rows = distinct_texts(None, pa.array(values, pa.large_string()), "item", "a")
     assert texts.texts.to_pylist() == list(dict.fromkeys(values))
     assert [texts.texts[int(row)].as_py() for row in rows] == values

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -84,11 +84,13 @@ def assemble(
 
 
 def distinct_pairs(judged: Judgements) -> Judgements:
-    """Each pair once per split, in the order of their first occurrence."""
+    """Each pair once per split, in the order of first occurrence; the highest grade counts."""
     pairs = (judged.queries << 32) | judged.items  # fits: queries are below 2²⁹, items below 2³¹
     keys = pairs * len(SPLITS) + judged.splits if len(pairs) else pairs
-    _, first = np.unique(keys, return_index=True)
-    return judged.take(np.sort(first))
+    _, first, place = np.unique(keys, return_index=True, return_inverse=True)
+    highest = np.zeros(len(first), np.int64)
+    np.maximum.at(highest, place, judged.grades)
+    return replace(judged.take(first), grades=highest).take(np.argsort(first))
 
 
 def _take_validation(

@@ -19,7 +19,7 @@ from outsize.data.encoding.sources import Chunk, read_chunks
 from outsize.data.texts.config import TextDataConfig
 from outsize.data.texts.json_lines import read_json_lines
 from outsize.data.texts.judged_files import JudgedPairs, TextTable, read_texts
-from outsize.data.texts.text_column import as_strings
+from outsize.data.texts.text_column import strings_of
 from outsize.data.texts.text_pairs import TextPairs
 from outsize.errors import ConfigError, DataError
 
@@ -73,7 +73,7 @@ class BeirConfig(TextDataConfig):
         judged = JudgedPairs(queries, items, bad[2])
         for split, path in qrels.items():
             for chunk in read_chunks([path], _COLUMNS, TextTable((), "\t", False), bad[2]):
-                query, item, grade = (as_strings(chunk.columns[name]) for name in _COLUMNS)
+                query, item, grade = (strings_of(chunk, name, path) for name in _COLUMNS)
                 columns = {"query": query, "item": item, "grade": grade}
                 judged.add(split, path, chunk.numbers, columns)
         return judged.assemble(

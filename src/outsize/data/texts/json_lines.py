@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,8 @@ def read_json_lines(
                 num_bytes += len(line)
                 if not line.strip():
                     continue
+                if is_first and line.removeprefix(BOM_UTF8).lstrip().startswith(b"["):
+                    raise DataError(f"{path} holds a list: write one object per line, without [ ]")
                 found = _parsed(line, path, line_number, bad)
                 if found is None:
                     continue

@@ -11,15 +11,17 @@ from numpy.typing import NDArray
 
 from outsize.data.click_data import SPLITS, Split
 from outsize.data.encoding.bad_rows import BadRows
-from outsize.data.encoding.sources import Chunk
+from outsize.data.encoding.sources import Chunk, first_of
 from outsize.data.encoding.text_keys import Column
 from outsize.data.texts.assembling import Judgements, assemble, distinct_pairs
 from outsize.data.texts.text_column import (
+    NOT_WHOLE,
     KnownIds,
-    as_strings,
     distinct_texts,
     good_rows,
     joined,
+    strings_of,
+    whole_numbers,
 )
 from outsize.data.texts.text_pairs import TextPairs, Texts
 from outsize.errors import DataError
@@ -56,15 +58,18 @@ def read_texts(
     """
     ids: list[Column] = []
     texts: list[Column] = []
+    paths: dict[str, None] = {}
     for path, chunk in chunks:
         check_stop()
-        found = {name: as_strings(values) for name, values in chunk.columns.items()}
+        paths[str(path)] = None
+        found = {name: strings_of(chunk, name, path) for name in chunk.columns}
         text = _titled(found[title], found[columns[1]]) if title else found[columns[1]]
         checked = {f"{what} id": found[columns[0]], what: text}
-        good = good_rows(checked, bad, path, chunk.numbers)
+        good = good_rows(checked, bad, path, chunk)
         ids.append(found[columns[0]].filter(good))
         texts.append(text.filter(good))
-    return distinct_texts(joined(ids), joined(texts), what)[0]
+    source = first_of(tuple(paths)) if paths else ""  # without a row, nothing is refused
+    return distinct_texts(joined(ids), joined(texts), what, source)[0]
 
 
 def _titled(titles: Column, texts: Column) -> Column:
@@ -106,18 +111,17 @@ class JudgedPairs:
         """Add the judgements of a chunk: columns "query", "item" and "grade", strings."""
         self._bad.num_rows += len(numbers)
         rows = {n: known.rows(_without_nulls(columns[n])) for n, known in self._known.items()}
-        grades, is_number = _whole_numbers(columns["grade"])
+        grades, is_number = whole_numbers(columns["grade"])
         good = np.ones(len(numbers), bool)
-        for kind, is_bad in (
-            ("a grade that is not a whole number", ~is_number),
-            ("an item that is not in the corpus", rows["item"] < 0),
-            ("a query that has no text", rows["query"] < 0),
+        for kind, name, is_bad in (
+            (NOT_WHOLE, "grade", ~is_number),
+            ("an item that is not in the corpus", "item", rows["item"] < 0),
+            ("a query that has no text", "query", rows["query"] < 0),
         ):
             # What is not relevant may be absent: many corpora are samples.
             found = is_bad & good & (grades > 0)
             if found.any():
                 place = int(np.flatnonzero(found)[0])
-                name = "item" if "corpus" in kind else "query"
                 value = shortened(str(columns[name][place].as_py()))
                 where = f"{path} line {int(numbers[place]):,}: {name} {value!r}"
                 self._bad.add(kind, int(found.sum()), where)
@@ -179,14 +183,4 @@ class JudgedPairs:
 def _without_nulls(values: Column) -> Column:
     import pyarrow.compute as pc
 
-    return pc.fill_null(as_strings(values), "")
-
-
-def _whole_numbers(values: Column) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Grades, and which of them are whole numbers; the others count as 1."""
-    import pyarrow.compute as pc
-
-    texts = pc.utf8_trim_whitespace(_without_nulls(values))
-    is_number = np.asarray(pc.match_substring_regex(texts, r"^[+-]?\d{1,9}(\.0+)?$"))
-    numbers = pc.if_else(is_number, texts, "1")
-    return np.asarray(pc.cast(numbers, "double")).astype(np.int64), is_number
+    return pc.fill_null(values, "")

@@ -20,7 +20,7 @@ from outsize.data.encoding.text_keys import Column
 from outsize.data.texts.beir import found_file
 from outsize.data.texts.config import TextDataConfig
 from outsize.data.texts.judged_files import JudgedPairs, TextTable, read_texts
-from outsize.data.texts.text_column import as_strings
+from outsize.data.texts.text_column import strings_of
 from outsize.data.texts.text_pairs import TextPairs
 from outsize.errors import ConfigError, DataError
 
@@ -115,7 +115,7 @@ def _judgements(path: Path, bad: BadRows) -> Iterator[tuple[Chunk, dict[str, Col
     delimiter, width = _form_of(path)
     names = _QRELS if width == len(_QRELS) else _TRIPLE
     for chunk in read_chunks([path], names, TextTable(names, delimiter), bad):
-        found = {name: as_strings(chunk.columns[name]) for name in names}
+        found = {name: strings_of(chunk, name, path) for name in names}
         if "grade" not in found:
             found["grade"] = pa.array(["1"] * chunk.num_rows, pa.large_string())
         yield chunk, found

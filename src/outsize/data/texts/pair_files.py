@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +21,18 @@ from outsize.data.encoding.text_keys import Column
 from outsize.data.texts.assembling import Judgements, assemble
 from outsize.data.texts.config import TextDataConfig
 from outsize.data.texts.json_lines import read_json_lines
-from outsize.data.texts.text_column import as_strings, distinct_texts, good_rows, joined
+from outsize.data.texts.text_column import (
+    NOT_WHOLE,
+    distinct_texts,
+    good_rows,
+    joined,
+    strings_of,
+    whole_numbers,
+)
 from outsize.data.texts.text_pairs import TextPairs
 from outsize.errors import ConfigError, DataError
 from outsize.interrupts import check_stop
+from outsize.suggestions import shortened
 
 TEXT_SPLITS: dict[str, type[SplitConfig]] = {"hash": HashSplit, "column": ColumnSplit}
 _JSON_LINES = (".jsonl", ".ndjson", ".json")
@@ -86,7 +95,7 @@ class TextPairsConfig(TextDataConfig):
         rows: dict[str, list[Column]] = {name: [] for name in self._columns}
         for path, chunk in self._chunks(bad):
             check_stop()
-            found = {name: as_strings(chunk.columns[name]) for name in self._columns}
+            found = {name: strings_of(chunk, name, path) for name in self._columns}
             checked = {"query": found[self.query], "item": found[self.item]}
             if self.query_id:
                 checked["query id"] = found[self.query_id]
@@ -94,7 +103,12 @@ class TextPairsConfig(TextDataConfig):
                 checked["item id"] = found[self.item_id]
             if self.grade:
                 checked["grade"] = found[self.grade]
-            good = good_rows(checked, bad, path, chunk.numbers)
+            good = good_rows(checked, bad, path, chunk)
+            if self.grade:
+                wrong = good & ~whole_numbers(found[self.grade])[1]
+                value = partial(_shown, found[self.grade])
+                chunk.refuse(bad, NOT_WHOLE, wrong, path, value)
+                good &= ~wrong
             for name, values in found.items():
                 rows[name].append(values.filter(good))
         bad.require_share(self.max_bad_rows)
@@ -102,9 +116,13 @@ class TextPairsConfig(TextDataConfig):
         texts = {name: joined(parts) for name, parts in rows.items()}
         if not len(texts[self.query]):
             raise DataError(f"{source}: there is no pair of texts")
-        queries, asked = distinct_texts(texts.get(self.query_id), texts[self.query], "query")
-        items, wanted = distinct_texts(texts.get(self.item_id), texts[self.item], "item")
-        grades = np.ones(len(asked), np.int64) if not self.grade else self._grades(texts, source)
+        queries, asked = distinct_texts(
+            texts.get(self.query_id), texts[self.query], "query", source
+        )
+        items, wanted = distinct_texts(texts.get(self.item_id), texts[self.item], "item", source)
+        grades = np.ones(len(asked), np.int64)
+        if self.grade:
+            grades = whole_numbers(texts[self.grade])[0]
         judged = Judgements(asked, wanted, grades, self._splits(texts, asked, queries.ids))
         notes = (bad.describe(),) if bad.total else ()
         return assemble(queries, items, judged, source, self.validation, self.seed, notes)
@@ -129,18 +147,6 @@ class TextPairsConfig(TextDataConfig):
                     yield path, chunk
                     advance("read", chunk.num_bytes)
 
-    def _grades(self, texts: dict[str, Column], source: str) -> NDArray[np.int64]:
-        import pyarrow as pa
-
-        try:
-            # As decimals first: a file may write 2 as 2.0.
-            return np.asarray(texts[self.grade].cast(pa.float64()).cast(pa.int64()))
-        except pa.ArrowInvalid as error:
-            raise DataError(
-                f"{source}: column {self.grade!r} holds grades that are not whole numbers "
-                f"({str(error).splitlines()[0]:.100})"
-            ) from None
-
     def _splits(
         self, texts: dict[str, Column], asked: NDArray[np.int64], ids: Column
     ) -> NDArray[np.int8]:
@@ -160,6 +166,10 @@ class TextPairsConfig(TextDataConfig):
                 "split: set split.train, split.validation and split.test"
             )
         return assigned
+
+
+def _shown(values: Column, row: int) -> str:
+    return shortened(str(values[row].as_py()))
 
 
 def _coded(values: Column) -> CodedText:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outsize.data.encoding.bad_rows import BadRows
+from outsize.data.encoding.sources import Chunk
 from outsize.data.encoding.text_keys import Column, text_keys
 from outsize.data.encoding.unreadable import UNREADABLE
 from outsize.data.texts.text_pairs import Texts
@@ -16,6 +17,21 @@ from outsize.errors import DataError
 from outsize.suggestions import shortened
 
 NOT_UTF8 = "text that is not UTF-8"
+NOT_WHOLE = "a grade that is not a whole number"
+
+
+def strings_of(chunk: Chunk, name: str, path: Path) -> Column:
+    """A column of a file as an array of strings; refused if its values are lists or the like."""
+    import pyarrow as pa
+
+    values = chunk.columns[name]
+    try:
+        return as_strings(values)
+    except pa.ArrowNotImplementedError:
+        raise DataError(
+            f"{path}: column {name!r} holds values of type {values.type!s:.100}, not texts: write "
+            "one text per row"
+        ) from None
 
 
 def as_strings(values: Column) -> Column:
@@ -62,7 +78,7 @@ def is_unreadable(values: Column) -> NDArray[np.bool_]:
 
 
 def good_rows(
-    columns: Mapping[str, Column], bad: BadRows, path: Path, numbers: NDArray[np.int64]
+    columns: Mapping[str, Column], bad: BadRows, path: Path, chunk: Chunk
 ) -> NDArray[np.bool_]:
     """Which rows have a text in every column; the others are counted.
 
@@ -70,27 +86,38 @@ def good_rows(
         columns: What a column holds, such as "query", with its strings.
         bad: Counts the rows that lack one, for the first that they lack.
         path: The file, for messages.
-        numbers: The line or row of each in the file.
+        chunk: Where the rows are in the file.
     """
-    good = np.ones(len(numbers), bool)
+    good = np.ones(chunk.num_rows, bool)
     bad.num_rows += len(good)
     for what, values in columns.items():
         for kind, flaws in ((f"an empty {what}", is_empty), (NOT_UTF8, is_unreadable)):
             found = flaws(values) & good
-            if found.any():
-                place = int(numbers[int(np.flatnonzero(found)[0])])
-                bad.add(kind, int(found.sum()), f"{path} line {place:,}")
-                good &= ~found
+            chunk.refuse(bad, kind, found, path)
+            good &= ~found
     return good
 
 
-def distinct_texts(ids: Column | None, texts: Column, what: str) -> tuple[Texts, NDArray[np.int64]]:
+def whole_numbers(values: Column) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Grades, and which of them are whole numbers; the others count as 1."""
+    import pyarrow.compute as pc
+
+    texts = pc.utf8_trim_whitespace(pc.fill_null(values, ""))
+    is_number = np.asarray(pc.match_substring_regex(texts, r"^[+-]?\d{1,9}(\.0+)?$"))
+    numbers = pc.if_else(is_number, texts, "1")
+    return np.asarray(pc.cast(numbers, "double")).astype(np.int64), is_number
+
+
+def distinct_texts(
+    ids: Column | None, texts: Column, what: str, source: str
+) -> tuple[Texts, NDArray[np.int64]]:
     """Texts without repetitions in the order of their first occurrence, and the row of each.
 
     Args:
         ids: The id of each text; `None` to tell texts apart by themselves, and to number them.
         texts: The texts.
         what: What they are, for messages: "query" or "item".
+        source: The files they are from, for messages.
 
     Raises:
         DataError: Two texts have the same id.
@@ -100,7 +127,7 @@ def distinct_texts(ids: Column | None, texts: Column, what: str) -> tuple[Texts,
     keys = text_keys(texts if ids is None else ids)
     _, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
     if ids is not None and len(first) < len(keys):
-        _require_same_texts(ids, texts, first[inverse], what)
+        _require_same_texts(ids, texts, first[inverse], what, source)
     order = np.argsort(first)
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
@@ -110,7 +137,9 @@ def distinct_texts(ids: Column | None, texts: Column, what: str) -> tuple[Texts,
     return Texts(names, texts.take(chosen)), rank[inverse]
 
 
-def _require_same_texts(ids: Column, texts: Column, first: NDArray[np.int64], what: str) -> None:
+def _require_same_texts(
+    ids: Column, texts: Column, first: NDArray[np.int64], what: str, source: str
+) -> None:
     """Refuse ids that stand for different texts."""
     import pyarrow as pa
 
@@ -119,9 +148,10 @@ def _require_same_texts(ids: Column, texts: Column, first: NDArray[np.int64], wh
     differs = own != text_keys(texts.take(pa.array(first[repeated])))
     if differs.any():
         name = shortened(ids[int(repeated[differs][0])].as_py())
+        others = f" and {more:,} more" if (more := int(differs.sum()) - 1) else ""
         raise DataError(
-            f"two different texts have the {what} id {name!r}, of {int(differs.sum()):,} such "
-            "texts: give each text an id of its own"
+            f"{source}: two different texts have the {what} id {name!r}{others}: give each text an "
+            "id of its own"
         )
 
 
