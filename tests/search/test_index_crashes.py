@@ -160,6 +160,7 @@ def test_a_full_disk_leaves_the_index_as_it_was(tmp_path, monkeypatch):
     folder = tmp_path / "index"
     make(folder)
     before = contents(folder)
+    files = {path.name for path in folder.iterdir()}
     with ItemIndex.open(folder, writable=True) as index:
 
         def full(handle):
@@ -168,8 +169,14 @@ def test_a_full_disk_leaves_the_index_as_it_was(tmp_path, monkeypatch):
         monkeypatch.setattr(os, "fsync", full)
         with pytest.raises(WriteError, match="the disk is full; the index is as before"):
             index.write(["new"], torch.ones(1, 2), "v2")
+        assert {path.name for path in folder.iterdir()} == files  # a full disk would stay full
+        index.search(torch.ones(1, 2), 2)
+        with pytest.raises(WriteError, match="the disk is full; the index is as before"):
+            index.close()
+        assert not index.is_writable  # without its lock
         monkeypatch.undo()
         assert index.keys() == KEYS
         assert contents(folder) == before
+    with ItemIndex.open(folder, writable=True) as index:
         index.write(["new"], torch.ones(1, 2), "v2")
     assert contents(folder).keys() == {*KEYS, "new"}

@@ -89,8 +89,29 @@ def test_what_cannot_be_written_changes_nothing(index):
     assert index.state.manifest.generation == generation
 
 
+def test_what_could_not_be_read_again_is_not_written(index, tmp_path, unchecked_shapes):
+    one = torch.ones(1, 2)
+    for keys, vectors, version, why in [
+        (["x"], one, 3, "a version must be text, but got 3"),
+        (["x"], one, None, "a version must be text, but got None"),
+        ([7], one, "v2", "a key must be text in UTF-8, but got 7"),
+        ([b"x"], one, "v2", "a key must be text in UTF-8, but got b'x'"),
+        (["\ud800"], one, "v2", r"a key must be text in UTF-8, but got '\\ud800'"),
+        (["x"], one.numpy(), "v2", "vectors must be a tensor, but got ndarray"),
+    ]:
+        with pytest.raises(DataError, match=why):
+            index.write(keys, vectors, version)
+    with pytest.raises(DataError, match="a version must be text, but got 3"):
+        index.refresh(lambda keys: torch.ones(len(keys), 2), 3, 2)
+    with pytest.raises(DataError, match="a version must be text, but got 3"):
+        index.search(one, 2, repair=Repair(lambda keys: torch.ones(len(keys), 2), 3))
+    assert ItemIndex.open(index.path).keys() == KEYS
+    with pytest.raises(ConfigError, match=r"dim must be an int >= 1, but got 2.0"):
+        ItemIndex.create(tmp_path / "other", 2.0)
+
+
 def test_settings_that_cannot_be_are_refused(index, tmp_path):
-    with pytest.raises(ConfigError, match="dim must be >= 1"):
+    with pytest.raises(ConfigError, match="dim must be an int >= 1, but got 0"):
         ItemIndex.create(tmp_path / "other", 0)
     with pytest.raises(ConfigError, match="precision must be one of float32, bfloat16, int8"):
         ItemIndex.create(tmp_path / "other", 2, "float16")

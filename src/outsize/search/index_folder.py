@@ -85,19 +85,24 @@ class IndexFolder:
                 named.append(replace(segment, name=name))
             state = f"state-{generation:010d}.safetensors"
             files[state] = write_state(self.path / state, named)
-        except OSError as error:
-            raise WriteError(
-                f"could not write to {self.path}: {reason_of(error)}; the index is as before"
-            ) from error
-        after = replace(
-            before,
-            generation=generation,
-            versions=versions,
-            segments=tuple(segment.name for segment in named),
-            state=state,
-            files=files,
-        )
-        after.write(self.path)
+            after = replace(
+                before,
+                generation=generation,
+                versions=versions,
+                segments=tuple(segment.name for segment in named),
+                state=state,
+                files=files,
+            )
+            after.write(self.path)
+        except BaseException as error:
+            # What was written would fill a full disk for good.
+            with contextlib.suppress(OSError, ItemIndexError):
+                Manifest.read(self.path).remove_others(self.path)
+            if isinstance(error, OSError):
+                raise WriteError(
+                    f"could not write to {self.path}: {reason_of(error)}; the index is as before"
+                ) from error
+            raise
         with contextlib.suppress(OSError):  # what is left is removed after a later write
             after.remove_others(self.path)
         opened = [

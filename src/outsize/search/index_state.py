@@ -158,6 +158,8 @@ class IndexState:
 
 def place_of(versions: tuple[str, ...], version: str) -> tuple[tuple[str, ...], int]:
     """The list of versions with one in it, and its place."""
+    if not isinstance(version, str):  # the manifest could not be read again
+        raise DataError(f"a version must be text, but got {version!r:.80}: write it in quotes")
     if version not in versions:
         versions = (*versions, version)
     return versions, versions.index(version)

@@ -75,8 +75,8 @@ class ItemIndex:
                 item.
         """
         folder = Path(path)
-        if dim < 1:
-            raise ConfigError(f"dim must be >= 1, but got {dim}")
+        if not isinstance(dim, int) or dim < 1:
+            raise ConfigError(f"dim must be an int >= 1, but got {dim!r}")
         if precision not in PRECISIONS:
             raise ConfigError(
                 f"precision must be one of {', '.join(PRECISIONS)}, but got {precision!r}"
@@ -129,9 +129,11 @@ class ItemIndex:
     def close(self) -> None:
         """Save what was counted and give up the lock; a reader has nothing to close."""
         if self._lock is not None:
-            with self._lock:
-                self.save_counts()
-            self._lock = None
+            try:
+                with self._lock:
+                    self.save_counts()
+            finally:
+                self._lock = None
 
     def __enter__(self) -> ItemIndex:
         return self
@@ -340,6 +342,7 @@ class ItemIndex:
     ) -> None:
         self._require_writable()
         _require_distinct(keys)
+        _require_text(keys)
         self._require_dim(vectors)
         vectors = vectors.detach().float().cpu()
         if len(vectors) != len(keys):
@@ -362,10 +365,21 @@ class ItemIndex:
             )
 
     def _require_dim(self, vectors: Tensor) -> None:
+        if not isinstance(vectors, Tensor):
+            kind = type(vectors).__name__
+            raise DataError(f"vectors must be a tensor, but got {kind}: use torch.as_tensor")
         if vectors.dim() != 2 or vectors.shape[1] != self.dim:
             raise DataError(
                 f"vectors of shape {tuple(vectors.shape)} do not fit an index of dim {self.dim}"
             )
+
+
+def _require_text(keys: Sequence[str]) -> None:
+    for key in keys:
+        try:
+            str.encode(key)
+        except (TypeError, UnicodeEncodeError):
+            raise DataError(f"a key must be text in UTF-8, but got {key!r:.80}") from None
 
 
 def _require_distinct(keys: Sequence[str]) -> None:
