@@ -12,6 +12,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 
+def is_text(value: str) -> bool:
+    """Whether a string has a form in UTF-8.
+
+    JSON, and bytes that are no UTF-8 in arguments of a command, become strings that have none.
+    """
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def as_bytes(texts: Sequence[str], name: str = "names", ends: str = "ends") -> dict[str, Tensor]:
     """Texts as the bytes of all of them and the end of each, under the given names."""
     encoded = [text.encode() for text in texts]

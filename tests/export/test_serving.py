@@ -92,6 +92,12 @@ def test_health_is_told(server):
         ([{**ROWS[0], "age": "old"}], 422, "rows 0 (counted from 0) cannot be scored"),
         ([{**ROWS[0], "city": ["a"]}], 422, "'city' is not text, a number or null"),
         ([{**ROWS[0], "price": 1e300}], 422, "rows 0 (counted from 0) cannot be scored"),
+        (
+            [ROWS[0], {**ROWS[0], "city": "\ud800"}],
+            422,
+            "row 1 (counted from 0): 'city' is half of",
+        ),
+        ([{**ROWS[0], "\udc00": 1}], 422, "row 0 (counted from 0): '\\udc00' is half of"),
         (ROWS * 2, 413, "300 rows, but at most 200 per request"),
     ],
 )
@@ -120,6 +126,14 @@ def test_a_body_that_states_its_great_length_is_refused_before_it_is_read(server
     )
     assert status == 413
     assert "more than 100,000 bytes" in answer["error"]
+
+
+def test_a_client_that_leaves_within_its_body_is_no_error_of_the_server(server, caplog):
+    with socket.create_connection(("127.0.0.1", server)) as connection:
+        connection.sendall(b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n[")
+        ask(server, "GET", "/health")  # by now, the body is being read
+    assert ask(server, "GET", "/health")[0] == 200
+    assert not caplog.records
 
 
 def test_a_body_without_a_length_is_refused_while_it_is_read(server):

@@ -151,6 +151,9 @@ def test_what_cannot_be_searched_is_refused_in_one_line(trained, tmp_path, capfd
         code, _, err = run(capfd, *words)
         assert code == 2
         assert line in err.replace("\n", " ")
+    code, _, err = run(capfd, trained / "exported", "merge \udcff")  # the byte 255, as an argument
+    assert code == 2
+    assert r"the query 'merge \udcff' is not UTF-8" in err.replace("\n", " ")
     with ItemIndex.create(tmp_path / "index", 3):
         pass
     code, _, err = run(capfd, trained / "exported", "x", "--index", tmp_path / "index")
@@ -220,6 +223,7 @@ def test_the_page_needs_nothing_from_elsewhere_and_may_run_nothing_else(server):
         ({"queries": "x"}, 422, "expected {"),
         ({"queries": ["x", 1]}, 422, "a query must be a text"),
         ({"queries": [" "]}, 422, "a query must be a text"),
+        ({"queries": ["\ud800"]}, 422, "a query must be a text"),
         ({"queries": ["x"], "k": 101}, 422, "k must be a whole number from 1 to 100"),
         ({"queries": ["x"] * 4}, 413, "4 queries, but at most 3 per request"),
         ({"queries": ["x" * 1200]}, 413, "more than 1,000 bytes"),

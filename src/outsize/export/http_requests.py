@@ -32,15 +32,20 @@ def require_limits(*limits: int) -> None:
 
 async def body_of(request: Request, max_bytes: int) -> bytes:
     """The body, refused while it is read if it is too long."""
+    from starlette.requests import ClientDisconnect
+
     too_long = RequestError(413, f"the body has more than {max_bytes:,} bytes: send fewer rows")
     stated = request.headers.get("content-length", "")
     if stated.isdigit() and int(stated) > max_bytes:
         raise too_long
     body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > max_bytes:
-            raise too_long
+    try:
+        async for piece in request.stream():
+            body += piece
+            if len(body) > max_bytes:
+                raise too_long
+    except ClientDisconnect:
+        raise RequestError(400, "the client left before the end of the body") from None
     return bytes(body)
 
 

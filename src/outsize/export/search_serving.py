@@ -21,6 +21,7 @@ from outsize.errors import ConfigError
 from outsize.export.http_requests import RequestError, answer_errors, body_of, require_limits
 from outsize.export.index_reader import IndexReader
 from outsize.export.text_search import Answer, TextSearch
+from outsize.text_bytes import is_text
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -140,7 +141,8 @@ def checked(queries: Sequence[Any], k: Any, max_queries: int) -> tuple[list[str]
             413, f"{len(queries):,} queries, but at most {max_queries:,} per request"
         )
     for query in queries:
-        if not isinstance(query, str) or not query.strip() or len(query) > _LONGEST_QUERY:
+        is_good = isinstance(query, str) and query.strip() and is_text(query)
+        if not is_good or len(query) > _LONGEST_QUERY:
             raise RequestError(422, f"a query must be a text of 1 to {_LONGEST_QUERY:,} characters")
     if isinstance(k, str) and k.isascii() and k.isdigit():
         k = int(k[:9])

@@ -28,6 +28,7 @@ from outsize.export.predicting import RowScorer, serving_recipe
 from outsize.export.search_serving import make_search_app
 from outsize.models import ClickModel
 from outsize.search.manifest import MANIFEST
+from outsize.text_bytes import is_text
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -203,6 +204,12 @@ def parse_rows(body: bytes, max_rows: int) -> list[Row]:
                 raise RequestError(
                     422,
                     f"row {number} (counted from 0): {name!r:.80} is not text, a number or null",
+                )
+            if not is_text(name) or (isinstance(value, str) and not is_text(value)):
+                raise RequestError(
+                    422,
+                    f"row {number} (counted from 0): {name!r:.80} is half of a surrogate pair, or "
+                    "has one: send valid text",
                 )
     return content
 

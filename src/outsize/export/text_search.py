@@ -14,6 +14,7 @@ from outsize.export.text_models import TextSearcher
 from outsize.models import TextModel
 from outsize.search import ItemIndex, Repair
 from outsize.search.manifest import MANIFEST
+from outsize.text_bytes import is_text
 
 _ENCODED_AT_ONCE = 4096
 
@@ -81,6 +82,8 @@ class TextSearch:
         for query in queries:
             if not query.strip():
                 raise ConfigError("an empty query finds nothing: write some words")
+            if not is_text(query):
+                raise ConfigError(f"the query {query!r:.80} is not UTF-8: write it in UTF-8")
         if index is None:
             found = self.model.search(list(queries), k)
             names, scores = found.items, found.scores

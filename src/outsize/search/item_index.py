@@ -31,6 +31,7 @@ from outsize.search.ranking import best_rows
 from outsize.search.refreshing import RefreshReport, refresh_index
 from outsize.search.repairing import Encode, Repair, repaired
 from outsize.search.segments import Segment
+from outsize.text_bytes import is_text
 
 
 @dataclass(frozen=True)
@@ -364,7 +365,7 @@ class ItemIndex:
                 f"the index in {self._folder.path} is open for reading: open it with writable=True"
             )
 
-    def _require_dim(self, vectors: Tensor) -> None:
+    def _require_dim(self, vectors: object) -> None:
         if not isinstance(vectors, Tensor):
             kind = type(vectors).__name__
             raise DataError(f"vectors must be a tensor, but got {kind}: use torch.as_tensor")
@@ -376,10 +377,8 @@ class ItemIndex:
 
 def _require_text(keys: Sequence[str]) -> None:
     for key in keys:
-        try:
-            str.encode(key)
-        except (TypeError, UnicodeEncodeError):
-            raise DataError(f"a key must be text in UTF-8, but got {key!r:.80}") from None
+        if not isinstance(key, str) or not is_text(key):
+            raise DataError(f"a key must be text in UTF-8, but got {key!r:.80}")
 
 
 def _require_distinct(keys: Sequence[str]) -> None:
