@@ -10,6 +10,7 @@ import pytest
 
 import outsize
 
+ALSO_INSIDE = []  # memory beyond the tensors of kernels that may be read: where it begins and ends
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="triton is not installed"
 )
@@ -67,3 +68,53 @@ def mend_interpreter():
 
     builder.create_dot, builder.cast_impl = mended_dot, mended_cast
     interpreter._patch_lang_tensor = mended_patch
+    refuse_accesses_outside()
+
+
+def refuse_accesses_outside():
+    """Raise where a kernel reads or writes memory of none of the tensors that it was given."""
+    import numpy as np
+    from triton.runtime import interpreter
+
+    function, builder = interpreter.InterpretedFunction, interpreter.InterpreterBuilder
+    run, given = function.run, []
+
+    def run_within(kernel, *arguments, grid, warmup, **named):
+        found = [*arguments, *named.values()]
+        found = [each.base if hasattr(each, "block_shape") else each for each in found]
+        given[:] = [_extent(each) for each in found if hasattr(each, "data_ptr") and each.numel()]
+        return run(kernel, *arguments, grid=grid, warmup=warmup, **named)
+
+    def require_inside(pointers, mask):
+        is_read = True if mask is None else mask.data
+        places = pointers.data[np.broadcast_to(is_read, pointers.data.shape)]
+        num_bytes = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
+        inside = np.zeros(places.shape, dtype=bool)
+        for begin, end in (*given, *ALSO_INSIDE):
+            inside |= (places >= begin) & (places + np.uint64(num_bytes) <= end)
+        assert inside.all(), "a kernel reads or writes outside of its tensors"
+
+    def guarded(access, pointers_at, mask_at):
+        def guarded_access(self, *arguments, **named):
+            mask = None if mask_at is None else arguments[mask_at]
+            require_inside(arguments[pointers_at], mask)
+            return access(self, *arguments, **named)
+
+        return guarded_access
+
+    function.run = run_within
+    for name, pointers_at, mask_at in (
+        ("create_masked_load", 0, 1),
+        ("create_masked_store", 0, 2),
+        ("create_atomic_rmw", 1, 3),
+        ("create_atomic_cas", 0, None),
+    ):
+        setattr(builder, name, guarded(getattr(builder, name), pointers_at, mask_at))
+
+
+def _extent(tensor):
+    """Where the memory of a tensor begins and ends."""
+    last = sum(
+        (size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
+    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()

@@ -69,3 +69,34 @@ def test_a_kernel_that_only_the_interpreter_accepts_is_found(tmp_path):
     assert len(found["flaws"]) == 1
     assert found["flaws"][0].startswith("broken_kernel {'numbers': '*fp32', 'num': 'i32'")
     assert "update_rows_kernel" in found["missing"]
+
+
+OUTSIDE = """
+import torch
+import triton
+import triton.language as tl
+from interpreted import mend_interpreter
+
+@triton.jit
+def copy_kernel(numbers, out, num, BLOCK: tl.constexpr):
+    place = tl.arange(0, BLOCK)
+    tl.store(out + place, tl.load(numbers + place, mask=place < num), mask=place < 4)
+
+mend_interpreter()
+numbers, out = torch.arange(5.0), torch.zeros(4)
+copy_kernel[(1,)](numbers[:4], out, 4, BLOCK=8)
+assert out.tolist() == [0.0, 1.0, 2.0, 3.0]
+copy_kernel[(1,)](numbers[:4], out, 5, BLOCK=8)
+"""
+
+
+@needs_triton
+def test_a_kernel_that_reads_beyond_its_tensors_is_found(tmp_path):
+    script = tmp_path / "outside.py"
+    script.write_text(OUTSIDE)
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": interpreter_paths()}
+    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True)
+    assert done.stderr.endswith(
+        "AssertionError('a kernel reads or writes outside of its tensors')\n"
+    )
+    assert ", 5, BLOCK" in done.stderr

@@ -4,7 +4,7 @@ import mmap
 import os
 
 import torch
-from interpreted import mend_interpreter
+from interpreted import ALSO_INSIDE, mend_interpreter
 from look_ups import (
     CASES,
     PACKED,
@@ -87,6 +87,8 @@ def check_places_near_the_largest():
     def bytes_from(place):
         return torch.frombuffer(memory, dtype=torch.uint8, count=64, offset=place)
 
+    begin = bytes_from(0).data_ptr()
+    ALSO_INSIDE.append((begin, begin + len(memory)))
     size = (1 << 31) - 48  # then 16 totals that belong to the beginning, and what is not a total
     bytes_from(0).fill_(1)
     bytes_from(size)[:16], bytes_from(size)[16:] = 2, 100
@@ -104,6 +106,7 @@ def check_places_near_the_largest():
         LOW_BITS=8, BLOCK=8,
     )  # fmt: skip
     assert (found - first).tolist() == [0, 1, 64, 20, 63]
+    ALSO_INSIDE.clear()
 
 
 def check_too_large():

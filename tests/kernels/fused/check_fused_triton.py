@@ -69,7 +69,9 @@ assert_nothing_changes()
 assert_columns_are_read_in_place()
 
 sums_triton.CHUNK, sums_triton.GROUP, sums_triton.TILE = 2, 3, 16  # many chunks and groups
-for number, shape in enumerate([(40, 1, 4, 1), (150, 2, 4, 1), (150, 90, 3, 4), (7, 9, 20, 1)]):
+for number, shape in enumerate(
+    [(40, 1, 4, 1), (150, 2, 4, 1), (150, 90, 3, 4), (7, 9, 20, 1), (11, 2, 3, 1)]
+):
     assert_sums(*shape, seed=number)
 check_training()
 print("all checks passed")

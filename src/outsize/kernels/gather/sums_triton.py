@@ -68,7 +68,7 @@ def sum_by_triton(
     width = columns_at_once(dim)
     most = min(num, num_rows)
     num_chunks = triton.cdiv(num, CHUNK)
-    num_groups = num_chunks // GROUP
+    num_groups = num // (CHUNK * GROUP)  # whole ones
     totals = torch.empty(most + num_chunks + num_groups, dim, device=gradients.device)
     keys = torch.empty(most, dtype=found.keys.dtype, device=gradients.device)
     starts = torch.empty(most + 1, dtype=torch.int32, device=gradients.device)
