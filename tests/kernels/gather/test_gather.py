@@ -2,10 +2,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from outsize.kernels.distinct.distinct import Distinct, distinct
 from outsize.kernels.gather import gather as module
-from outsize.kernels.gather.gather import Bags, gather, is_finite, read_lines
+from outsize.kernels.gather.gather import Bags, gather, is_finite, read_lines, sum_lines
 
 pytest.importorskip("numba")
 
@@ -95,3 +96,14 @@ def test_numbers_that_are_not_finite_are_seen(value):
     assert is_finite(numbers[:0])
     numbers[2, 4] = value
     assert not is_finite(numbers)
+
+
+def test_torch_reads_and_sums_bags_on_their_device():
+    """As it must on CUDA where Triton is not used; fake tensors have no numbers, but devices."""
+    with FakeTensorMode():
+        rows = torch.zeros(5, 4, device="cuda")
+        found = Distinct(*(torch.zeros(n, dtype=torch.int64, device="cuda") for n in (5, 7)))
+        bags = Bags(torch.zeros(4, dtype=torch.int64, device="cuda"), torch.zeros(7, device="cuda"))
+        lines = gather(rows, found, bags)
+        assert lines.shape == read_lines(rows, found.inverse, bags).shape == (3, 4)
+        assert sum_lines(lines, found, bags).device == lines.device == rows.device

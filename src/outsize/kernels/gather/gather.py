@@ -49,7 +49,7 @@ class Bags:
 
     def lines_of(self, num: int) -> Int32[Tensor, " num"]:
         """The bag of each of `num` ids, on the device of the bags and without synchronization."""
-        places = torch.arange(num, device=self.edges.device)
+        places = torch.arange(num, dtype=self.edges.dtype, device=self.edges.device)
         after = torch.searchsorted(self.edges, places, right=True, out_int32=True)
         return (after - 1).clamp_(0, max(self.num_bags - 1, 0))  # edges on CUDA are unchecked
 
@@ -111,7 +111,7 @@ def sum_lines(
     if _is_for_triton(gradients, found):
         return _sum_by_triton(gradients, found, bags)
     if bags is not None:
-        gradients = gradients.index_select(0, bags.lines().to(gradients.device).long())
+        gradients = gradients.index_select(0, bags.lines_of(found.inverse.shape[0]).long())
         gradients = _scaled(gradients, bags)
     total = gradients.new_zeros(found.ids.shape[0], gradients.shape[1])
     return total.index_add_(0, found.inverse, gradients)
@@ -222,7 +222,7 @@ def _read_by_torch(rows: Tensor, places: Tensor, bags: Bags | None) -> Tensor:
     if bags is None:
         return lines
     out = lines.new_zeros(bags.num_bags, lines.shape[1])
-    return out.index_add(0, bags.lines().to(lines.device).long(), _scaled(lines, bags))
+    return out.index_add(0, bags.lines_of(places.shape[0]).long(), _scaled(lines, bags))
 
 
 def _scaled(lines: Tensor, bags: Bags) -> Tensor:
