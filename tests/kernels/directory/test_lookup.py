@@ -1,3 +1,5 @@
+import sys
+
 import pytest
 import torch
 from draw_checks import held_keys, no_waiting, on_cuda
@@ -52,3 +54,19 @@ def test_a_gpu_is_never_waited_for():
         with no_waiting():
             rows = rows_holding(keys, held, lists)
             keys_and_ages(rows, held, held, 5)
+
+
+@gpu
+def test_torch_looks_up_on_the_device_where_kernels_are_not_to_be_used(monkeypatch):
+    monkeypatch.setenv("OUTSIZE_KERNELS", "torch")
+    monkeypatch.setitem(sys.modules, "outsize.kernels.directory.lookup_triton", None)
+    held, lists = held_keys(40, 5)
+    keys = torch.arange(-1, 160)
+    assert torch.equal(on_cuda(rows_holding)(keys, held, lists), rows_holding(keys, held, lists))
+    rows, stamps = torch.arange(-1, 40), torch.arange(40)
+    for there, here in zip(
+        on_cuda(keys_and_ages)(rows, held, stamps, 50),
+        keys_and_ages(rows, held, stamps, 50),
+        strict=True,
+    ):
+        assert torch.equal(there, here)

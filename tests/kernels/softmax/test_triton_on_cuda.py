@@ -1,5 +1,6 @@
 """Settings of the kernels change how long draws take, never what they are drawn from."""
 
+import sys
 from dataclasses import replace
 
 import pytest
@@ -91,3 +92,19 @@ def largest_error_of_mean(shares, vectors):
     light = shares.masked_fill(shares > 2.0**-12, 0.0)
     deviation = 2.0**-9 / 3**0.5 * (light.square() @ vectors.square()).sqrt()
     return 6 * deviation + 2e-5 * (shares @ vectors.abs())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_torch_draws_on_the_device_where_kernels_are_not_to_be_used(dtype, monkeypatch):
+    monkeypatch.setenv("OUTSIZE_KERNELS", "torch")
+    for name in ("draw_launches", "mean_launches"):
+        monkeypatch.setitem(sys.modules, f"outsize.kernels.softmax.triton.{name}", None)
+    queries, items = normal(20, 24, seed=5), scored_items(3000, 24, dtype)
+    excluded = torch.randint(-1, 3000, (20, 2))
+    logits = exact_logits(queries, items, excluded)
+    draws = on_cuda(draw_from_softmax)(queries, items, 2, torch.Generator(), excluded, True)
+    expected = logits.logsumexp(dim=1).float()
+    torch.testing.assert_close(draws.log_partition, expected, atol=1e-4, rtol=1e-5)
+    mean = on_cuda(softmax_mean)(queries, items, expected, excluded)
+    torch.testing.assert_close(mean, draws.mean, atol=1e-3, rtol=1e-3)

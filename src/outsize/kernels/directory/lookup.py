@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from outsize.kernels.available import has_triton
+from outsize.kernels.available import uses_triton
 
 NO_KEY = -1  # keys are >= 0; this one marks an empty row, or padding in a list of keys
 
@@ -35,7 +35,7 @@ def rows_holding(
         held: The key in each row. An entry of a list is valid only if its row still holds the key.
         lists: The lists to search; the last one with a valid entry applies.
     """
-    if keys.is_cuda and has_triton():
+    if uses_triton(keys):
         from outsize.kernels.directory.lookup_triton import rows_holding_by_triton
 
         return rows_holding_by_triton(keys, held, lists)
@@ -56,7 +56,7 @@ def keys_and_ages(
     step: int,
 ) -> tuple[Int64[Tensor, "*shape"], Int64[Tensor, "*shape"]]:
     """The key of each row and its age, in steps since it was encoded; `NO_KEY` and 0 for row −1."""
-    if rows.is_cuda and has_triton():
+    if uses_triton(rows):
         from outsize.kernels.directory.lookup_triton import keys_and_ages_by_triton
 
         return keys_and_ages_by_triton(rows, held, encoded_at, step)

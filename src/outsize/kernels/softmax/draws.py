@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-from outsize.kernels.available import has_triton
+from outsize.kernels.available import uses_triton
 from outsize.kernels.softmax.chunks import draw_by_chunks
 from outsize.kernels.softmax.logit_tiles import (
     logit_tiles,
@@ -70,7 +70,7 @@ def draw_from_softmax(
         rows = torch.full_like(nothing, -1, dtype=torch.int64)
         mean = torch.zeros_like(queries) if with_mean else None
         draws = SoftmaxDraws(rows, nothing, queries.new_full((num_queries,), -torch.inf), mean)
-    elif queries.is_cuda and has_triton():
+    elif uses_triton(queries):
         from outsize.kernels.softmax.triton.draw_launches import draw_by_triton
 
         draws = draw_by_triton(queries, items, num, generator, excluded, systematic=systematic)
@@ -111,7 +111,7 @@ def softmax_mean(
     check_queries(queries, items, 0, excluded)
     excluded = as_lists(excluded)
     is_rounded = items.vectors.dtype != torch.float32
-    if queries.is_cuda and is_rounded and has_triton() and multiplies_to_float32():
+    if is_rounded and uses_triton(queries) and multiplies_to_float32():
         from outsize.kernels.softmax.triton.mean_launches import mean_by_triton
 
         return mean_by_triton(queries, items, log_partition, excluded)
