@@ -106,6 +106,29 @@ def check_nothing_to_draw():
     assert draws.log_partition[1].isfinite()
 
 
+def check_memory_layouts(dtype):
+    """Matrices that were transposed, and vectors that are columns, are what they are elsewhere."""
+    items, queries = scored_items(300, 136, dtype), normal(5, 136, seed=5) / 4
+
+    def as_column(values):
+        return None if values is None else values.repeat(2, 1).t().contiguous()[:, 1]
+
+    strided = ScoredItems(
+        items.vectors.t().contiguous().t(), as_column(items.scales), as_column(items.log_weights)
+    )
+    across = queries.t().contiguous().t()
+    expected, found = (
+        draw_by_triton(some, of, 2, torch.Generator(), None, SMALL)
+        for some, of in ((queries, items), (across, strided))
+    )
+    assert torch.equal(found.rows, expected.rows)
+    assert torch.equal(found.logits, expected.logits)
+    assert torch.equal(found.log_partition, expected.log_partition)
+    mean = mean_by_triton(queries, items, expected.log_partition)
+    for some, of in ((across, items), (queries, strided)):
+        assert torch.equal(mean_by_triton(some, of, expected.log_partition), mean)
+
+
 def check_not_finite():
     queries = normal(4, 8)
     queries[1, 3], queries[3, 0] = torch.nan, -torch.inf
@@ -235,6 +258,8 @@ if __name__ == "__main__":
     check_many_queries()
     check_nothing_to_draw()
     check_not_finite()
+    check_memory_layouts(torch.bfloat16)
+    check_memory_layouts(torch.int8)
     check_draws()
     check_systematic(torch.float32)
     check_systematic(torch.int8)

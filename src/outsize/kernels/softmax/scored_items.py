@@ -69,6 +69,14 @@ class ScoredItems:
         scales = None if self.scales is None else self.scales[which]
         return ScoredItems(self.vectors[which], scales, self.log_weights[which])
 
+    def contiguous(self) -> ScoredItems:
+        """The same items as kernels read them, with contiguous tensors."""
+        parts = (self.vectors, self.scales, self.log_weights)
+        if all(part is None or part.is_contiguous() for part in parts):
+            return self
+        scales = None if self.scales is None else self.scales.contiguous()
+        return ScoredItems(self.vectors.contiguous(), scales, self.log_weights.contiguous())
+
     def round_queries(
         self, queries: Float32[Tensor, "num_queries dim"]
     ) -> Float32[Tensor, "num_queries dim"]:

@@ -6,7 +6,6 @@ here synchronizes the device.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
@@ -140,7 +139,7 @@ def _draw(
     num_queries, dim = queries.shape
     device, dtype = queries.device, items.vectors.dtype
     tuning = tuning or default_tuning(num_queries, items.num_items, dim, dtype, num, limits(device))
-    items = _contiguous(items)
+    items = items.contiguous()
     queries = queries.contiguous()
     if not isinstance(beta, Tensor) or (queries.is_cuda and not beta.is_cuda):
         beta = float(beta)
@@ -298,14 +297,6 @@ def _draw_part(
         HELD=held is not None,
         ROW_DEPTH=_depth(dim),
         **sizes,
-    )
-
-
-def _contiguous(items: ScoredItems) -> ScoredItems:
-    if items.vectors.is_contiguous() and items.log_weights.is_contiguous():
-        return items
-    return replace(
-        items, vectors=items.vectors.contiguous(), log_weights=items.log_weights.contiguous()
     )
 
 

@@ -50,7 +50,7 @@ def mean_by_triton(
     excluded: Excluded = None,
 ) -> Float32[Tensor, "num_queries dim"]:
     """`softmax_mean` for items that are not float32."""
-    lists = as_lists(excluded)
+    queries, items, lists = queries.contiguous(), items.contiguous(), as_lists(excluded)
     width = 0 if lists is None else lists.width
     if queries.shape[1] <= _FUSED_DIM and width is not None and width <= _FUSED_EXCLUDED:
         return _fused_mean(queries, items, log_partition, lists)
