@@ -45,6 +45,19 @@ def test_equal_scores_are_read_in_reverse_alphabetical_order_as_trec_eval_does(t
     ]
 
 
+def test_scores_that_are_equal_as_float32_are_equal_as_in_trec_eval(tmp_path):
+    pytrec_eval = pytest.importorskip("pytrec_eval", reason="needs ir-measures, of the dev extra")
+    run = {"a": 0.500000002, "c": 0.5, "b": 0.500000001, "d": 0.4, "e": 1e300, "f": 1e299}
+    path = tmp_path / "run.txt"
+    path.write_text("".join(f"1 Q0 {item} 0 {score!r} x\n" for item, score in run.items()))
+    ((_, ranking),) = read_run(path)
+    assert [item for item, _ in ranking] == ["f", "e", "c", "b", "a", "d"]
+    assert dict(ranking) == run
+    for place, (item, _) in enumerate(ranking, 1):
+        theirs = pytrec_eval.RelevanceEvaluator({"1": {item: 1}}, {"recip_rank"})
+        assert theirs.evaluate({"1": run})["1"]["recip_rank"] == 1 / place
+
+
 def test_judgements_are_read_as_they_were_written(tmp_path):
     judgements = {"q1": {"d1": 3, "d2": 0}, "q2": {"d9": -1}}
     assert write_qrels(tmp_path / "qrels.txt", judgements) == 3

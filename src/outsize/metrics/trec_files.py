@@ -2,9 +2,9 @@
 
 A line of a run is `query Q0 item rank score tag`, one of judgements `query iteration item grade`,
 separated by white space. As in trec_eval, the order of a query's items is that of their scores: the
-rank column is ignored, and of equal scores the item that is later in the alphabet comes first
-(compared as UTF-8 bytes). `write_run` therefore writes scores that decrease strictly, and every
-reader finds the order that was written.
+rank column is ignored, and of scores that are equal as float32 the item that is later in the
+alphabet comes first (compared as UTF-8 bytes). `write_run` therefore writes scores that decrease
+strictly, and every reader finds the order that was written.
 """
 
 from __future__ import annotations
@@ -220,4 +220,7 @@ def _malformed(path: Path, number: int, what: str) -> DataError:
 
 
 def _ordered(items: Mapping[str, float]) -> list[tuple[str, float]]:
-    return sorted(items.items(), key=lambda pair: (pair[1], pair[0].encode()), reverse=True)
+    with np.errstate(over="ignore"):
+        rounded = np.array(list(items.values())).astype(np.float32).tolist()
+    keys = zip(rounded, (item.encode() for item in items), items.items(), strict=True)
+    return [pair for _, _, pair in sorted(keys, reverse=True)]
