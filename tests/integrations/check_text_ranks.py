@@ -5,22 +5,24 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import pytest
 import torch
 import torch.nn.functional as F
 from tiny_texts import make_pairs
 from torch.nn.parallel import DistributedDataParallel
 from word_bags import WordBags
 
+from outsize.errors import RanksError
 from outsize.integrations.sentence_transformers import NegativeCacheLoss, TextCacheSettings
 from outsize.ranks.collectives import gather_values, process_group, rank, world_size
 
 ANCHORS, TEXTS = make_pairs()
 
 
-def make(seed=0):
+def make(seed=0, corpus=TEXTS, **settings):
     model = WordBags(seed=seed)
-    settings = TextCacheSettings(precision="float32", num_refreshed=4)
-    loss = NegativeCacheLoss(model, TEXTS, settings=settings)
+    settings = TextCacheSettings(precision="float32", num_refreshed=4, **settings)
+    loss = NegativeCacheLoss(model, corpus, settings=settings)
     loss.model = DistributedDataParallel(model)  # as the Trainer does
     return model, loss
 
@@ -61,8 +63,18 @@ def check_ranks_share_a_corpus_and_stay_equal(folder):
         assert len(list((folder / "cache").glob("cache-*-of-00002.safetensors"))) == 2
 
 
+def check_ranks_with_another_order_of_texts_are_refused():
+    backwards = TEXTS[:: 1 - 2 * rank()]  # as list(set(texts)) is another one in each process
+    shifted = {number + rank(): text for number, text in enumerate(TEXTS)}
+    for corpus, keys in ((backwards, "tokens"), (TEXTS[rank() :], "tokens"), (shifted, "label")):
+        model, loss = make(corpus=corpus, keys=keys)
+        with pytest.raises(RanksError, match=r"rank 0 has a corpus .*, but rank 1 has a corpus"):
+            loss(batch(model, 0, 4), torch.arange(4))
+
+
 with process_group(torch.device("cpu")):
     assert world_size() == 2
+    check_ranks_with_another_order_of_texts_are_refused()
     check_ranks_share_a_corpus_and_stay_equal(Path(sys.argv[1]))
     if rank() == 0:
         print("all checks passed")

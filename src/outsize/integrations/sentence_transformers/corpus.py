@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from numbers import Integral
@@ -19,7 +20,8 @@ from outsize.negatives.cache.draw import HeldItems
 from outsize.negatives.cache.feeds import Feed
 from outsize.negatives.contract import EncodeItems
 from outsize.negatives.evaluation_mode import evaluation_mode
-from outsize.ranks.collectives import any_rank
+from outsize.ranks.agreement import require_same_on_all_ranks
+from outsize.ranks.collectives import any_rank, world_size
 from outsize.ranks.failures import failing_in_group
 from outsize.ranks.gathering import gather_keys
 from outsize.suggestions import shortened
@@ -80,6 +82,8 @@ class TextCorpus(Feed):
 
     def begin(self, cache: ItemCache) -> None:
         """Tokenize, encode and push all texts. All ranks push equally often."""
+        if world_size() > 1:  # each encodes the texts at other places
+            require_same_on_all_ranks(f"a corpus of {len(self):,} texts with hash {self._digest()}")
         for places in self._shares(cache):
             with failing_in_group(cache.ranks, cache.device):
                 column = self._tokenized(places, cache.device)
@@ -101,6 +105,14 @@ class TextCorpus(Feed):
         for part in range(num_parts):
             places = range(rank + part * size * _TEXTS_AT_ONCE, len(self._texts), size)
             yield places[:_TEXTS_AT_ONCE]
+
+    def _digest(self) -> str:
+        """A hash of the texts in their order, and of ids of their own."""
+        found = hashlib.blake2b(digest_size=6)
+        for text in self._texts:
+            found.update(f"{text}\0".encode("utf-8", "replace"))
+        found.update(str([] if self._ids is None else list(self._ids)).encode())
+        return found.hexdigest()
 
     def _ids_at(self, places: range, device: torch.device) -> Int64[Tensor, " n"]:
         assert self._ids is not None
