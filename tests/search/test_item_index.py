@@ -8,6 +8,7 @@ import torch
 
 from outsize.errors import ConfigError, DataError, ItemIndexError
 from outsize.search import ItemIndex, Repair
+from outsize.search.index_folder import IndexFolder
 
 KEYS = ["a", "ß", "c c", "d"]
 VECTORS = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [-1.0, 0.0]])
@@ -146,6 +147,21 @@ def test_one_process_writes_and_others_read_what_they_opened(index):
     index.close()
     with ItemIndex.open(index.path, writable=True) as other:
         other.delete(["x"])
+
+
+def test_an_index_that_another_process_has_made_meanwhile_is_not_emptied(tmp_path, monkeypatch):
+    real_lock = IndexFolder.lock
+
+    def late(folder):
+        monkeypatch.undo()
+        with ItemIndex.create(tmp_path / "index", 2) as other:
+            other.write(["a"], torch.ones(1, 2), "v1")
+        return real_lock(folder)
+
+    monkeypatch.setattr(IndexFolder, "lock", late)
+    with pytest.raises(ConfigError, match="already holds an index: open it"):
+        ItemIndex.create(tmp_path / "index", 2)
+    assert ItemIndex.open(tmp_path / "index").keys() == ["a"]
 
 
 def test_readers_find_a_whole_state_while_a_writer_replaces_it(index):

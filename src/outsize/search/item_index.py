@@ -92,6 +92,8 @@ class ItemIndex:
             what = "already holds an index" if MANIFEST in others else "is not empty"
             raise ConfigError(f"{folder} {what}: open it, or choose another folder")
         with IndexFolder(folder).lock():
+            if (folder / MANIFEST).exists():  # made by another process since
+                raise ConfigError(f"{folder} already holds an index: open it")
             Manifest(dim, precision).write(folder)
         return cls.open(folder, writable=True)
 
