@@ -98,6 +98,8 @@ def write_text_atomically(path: Path, text: str) -> None:
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
     """A file to write that gets its name at the end; an error leaves the old one."""
+    if path.is_dir():
+        raise WriteError(f"could not write {path}: it is a folder; name a file")
     partial = path.with_name(f"{path.name}.partial")
     try:
         with partial.open("wb") as file:

@@ -1,11 +1,12 @@
 import math
 import random
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outsize.errors import DataError
+from outsize.errors import DataError, WriteError
 from outsize.metrics import (
     RankingMetrics,
     measure_run,
@@ -102,6 +103,9 @@ def test_what_cannot_be_written_leaves_the_old_file(tmp_path):
     for query, item, score in [("1", "a b", 1.0), ("", "a", 1.0), ("1", "a", math.nan)]:
         with pytest.raises(DataError):
             write_run(path, [("0", [("a", 1.0)]), (query, [(item, score)])])
+    for folder in (tmp_path, Path(), Path("/")):
+        with pytest.raises(WriteError, match="it is a folder; name a file"):
+            write_run(folder, [("1", [("a", 1.0)])])
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
 
