@@ -216,6 +216,15 @@ def test_values_with_line_breaks_are_read_from_the_beginning(write, tmp_path, mo
     assert "max_bad_rows" not in suggestion.sections["data"]
 
 
+def test_compressed_files_that_were_read_whole_are_counted_and_need_no_note(tmp_path):
+    for part in range(6):  # six sixths add up to less than 1
+        rows = {name: values[part * 200 : part * 200 + 200] for name, values in BASE.items()}
+        (tmp_path / f"{part}.csv.gz").write_bytes(gzip.compress(csv_of(rows).encode()))
+    suggestion = suggest_run(tmp_path)
+    assert suggestion.notes == []
+    assert (suggestion.total_rows, suggestion.is_estimate) == (NUM_ROWS, False)
+
+
 def test_numbers_that_say_nothing_are_not_codes():
     numbers = np.random.default_rng(8).integers(0, 500, NUM_ROWS)
     profile = profile_of("noise", pa.array([str(n) for n in numbers]), NUM_ROWS, True)

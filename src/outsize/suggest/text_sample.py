@@ -49,7 +49,7 @@ def read_text_sample(pattern: str, files: list[Path], chosen: list[Path]) -> Sam
         )
     has_breaks = any("\n" in value for row in rows for value in row)
     names = list(rows[0]) if has_header else [f"c{i + 1}" for i in range(len(rows[0]))]
-    pieces, share_read = [], 0.0
+    pieces, shares = [], []
     for path in chosen:
         if has_header and (other := _parsed(_first_lines(path)[:1], delimiter)[0]) != names:
             raise DataError(
@@ -57,7 +57,8 @@ def read_text_sample(pattern: str, files: list[Path], chosen: list[Path]) -> Sam
             )
         text, share = _read_blocks(path, _MAX_BYTES // len(chosen), has_header, has_breaks)
         pieces.append(text)
-        share_read += share / len(chosen)
+        shares.append(share)
+    share_read = sum(shares) / len(shares)
     table, num_bad = _parse(b"".join(pieces), names, delimiter, chosen[0])
     seen = table.num_rows + num_bad
     sizes = sum(path.stat().st_size for path in files) / sum(path.stat().st_size for path in chosen)
