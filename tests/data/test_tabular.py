@@ -432,6 +432,7 @@ def test_a_recipe_without_newer_keys_keeps_the_hash_of_its_encoded_data(tmp_path
     assert config.recipe().digest() == digest
     assert replace(config, missing=("NA",)).recipe().digest() != digest
     assert replace(config, decimal=",").recipe().digest() != digest
+    assert replace(config, signed_log=("net",)).recipe().digest() != digest
     assert replace(config, split=TimeSplit("price", format="%Y")).recipe().digest() != digest
 
 

@@ -339,9 +339,12 @@ def test_amounts_with_a_value_far_off_are_logarithms(write):
     even = np.random.default_rng(4).normal(100, 10, NUM_ROWS)
     far = np.append(even[1:], 100 + 11 * 4 * 10)  # it widens the deviation itself
     below = np.append(even[1:], -1000.0)
-    suggestion = suggest_run(write(csv_of({**BASE, "even": even, "far": far, "below": below})))
-    found = {name: uses(suggestion)[name] for name in ("even", "far", "below")}
-    assert found == {"even": "standardize", "far": "log1p", "below": "standardize"}
+    net = np.random.default_rng(5).normal(size=NUM_ROWS) * PRICES**2  # payments and refunds
+    numbers = {"even": even, "far": far, "below": below, "net": net}
+    found = uses(suggest_run(write(csv_of({**BASE, **numbers}))))
+    assert {name: found[name] for name in numbers} == {
+        "even": "standardize", "far": "log1p", "below": "signed_log", "net": "signed_log",
+    }  # fmt: skip
 
 
 def test_seconds_may_have_fractions(write):

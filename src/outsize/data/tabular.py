@@ -10,7 +10,9 @@ from outsize.data.encoding import LabelRule, Recipe
 from outsize.data.encoding.splits import SPLITS_BY_KIND, HashSplit, SplitConfig
 from outsize.spec import Pooling
 
-_COLUMNS = ("dense", "log1p", "standardize", "categorical", "multi_valued", "columns")
+_COLUMNS = (
+    "dense", "log1p", "standardize", "signed_log", "categorical", "multi_valued", "columns",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,8 @@ class TabularConfig(EncodedConfig):
         log1p: Numeric columns used as log(x + 1); missing and negative values become 0.
         standardize: Numeric columns that are standardized: mean 0, standard deviation 1; missing
             values become 0.
+        signed_log: Numeric columns used as sign(x) · log(1 + |x|), standardized and limited to 10
+            standard deviations; missing values become 0.
         categorical: Columns with one value per row; a missing value is the unknown id.
         multi_valued: Columns with several values per row, which become bags.
         separator: Separator between the values of a multi-valued column.
@@ -52,6 +56,7 @@ class TabularConfig(EncodedConfig):
     dense: tuple[str, ...] = ()
     log1p: tuple[str, ...] = ()
     standardize: tuple[str, ...] = ()
+    signed_log: tuple[str, ...] = ()
     categorical: tuple[str, ...] = ()
     multi_valued: tuple[str, ...] = ()
     separator: str = "|"

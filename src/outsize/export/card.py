@@ -106,6 +106,7 @@ def feature_facts(config: Mapping[str, Any]) -> list[dict[str, Any]]:
         ("none", recipe["dense"]),
         ("log(x + 1)", recipe["log1p"]),
         ("standardized", recipe["standardize"]),
+        ("sign(x) · log(1 + |x|), standardized", recipe.get("signed_log", [])),
     ):
         columns += [{"column": name, "type": "number", "transform": transform} for name in names]
     names = [*recipe["categorical"], *recipe["multi_valued"]]

@@ -181,6 +181,8 @@ def _decide_number(
             return _categorical(plain, "code", profile, reason)
     if _is_skewed(profile):
         return replace(plain, kind="number", use="log1p", reason="a long tail")
+    if _has_far_values(profile):
+        return replace(plain, kind="number", use="signed_log", reason="long tails")
     return replace(plain, kind="number", use="standardize", reason="")
 
 
@@ -217,6 +219,14 @@ def _is_skewed(profile: Profile) -> bool:
     is_positive = least >= 0 or (middle >= 0 and -least <= 0.01 * high)
     is_far = most - np.nanmean(profile.numbers) > _FAR * np.nanstd(profile.numbers)
     return bool(is_positive and (high > 10 * (middle + 1) or most > 100 * (middle + 1) or is_far))
+
+
+def _has_far_values(profile: Profile) -> bool:
+    """Whether numbers have values of many standard deviations, on either side."""
+    numbers = profile.numbers
+    assert numbers is not None
+    far = np.nanmax(np.abs(numbers - np.nanmean(numbers)))
+    return bool(far > _FAR * np.nanstd(numbers))
 
 
 def _find_separator(profile: Profile) -> tuple[str, int] | None:

@@ -30,7 +30,8 @@ from outsize.suggestions import closest, few
 
 _FOLLOWS_TIME = 0.95
 _FEW_ROWS, _VERY_FEW_ROWS = 200, 60
-_COLUMN_KEYS = ("log1p", "standardize", "categorical", "multi_valued")
+_NUMBER_KEYS = ("log1p", "standardize", "signed_log")
+_COLUMN_KEYS = (*_NUMBER_KEYS, "categorical", "multi_valued")
 
 
 @dataclass(frozen=True)
@@ -279,7 +280,7 @@ def _sections(
     separators = {d.separator for d in decisions if d.use == "multi_valued"} - {""}
     if "multi_valued" in data:
         data.update({"separator": separators.pop() if separators else "|", "pooling": "mean"})
-    used = {d.column for d in decisions if d.use in ("log1p", "standardize", "label", "split")}
+    used = {d.column for d in decisions if d.use in (*_NUMBER_KEYS, "label", "split")}
     words = {word for name in used for word in profiles[name].missing_words}
     if words:
         data["missing"] = sorted(words)
@@ -292,7 +293,7 @@ def _sections(
         share = 0.2 if sample.total_rows >= _VERY_FEW_ROWS else 0.25
         section.update({"validation": share, "test": share})
     ids = {d.column: d.num_ids for d in decisions if d.use in ("categorical", "multi_valued")}
-    num_dense = sum(d.use in ("log1p", "standardize") for d in decisions)
+    num_dense = sum(d.use in _NUMBER_KEYS for d in decisions)
     embeddings, why_embeddings = embedding_settings(ids)
     model, why_model = model_settings(num_dense, len(ids))
     rare = min_count(sample.total_rows)

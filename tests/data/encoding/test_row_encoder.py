@@ -73,6 +73,28 @@ def test_the_encoder_gives_the_examples_of_training(log):
     assert_equal_batches(encoder.batch(rows.take(slice(300, 400))), data.examples("test", 0, 100))
 
 
+def test_signed_logarithms_are_standardized_limited_and_survive_their_state(tmp_path):
+    draws = np.random.default_rng(1)
+    net = draws.choice([-1.0, 1.0], 500) * draws.lognormal(1, 2, 500)
+    net[7] = -1e30
+    lines = [f"{i % 2},{'' if i == 9 else repr(float(x))},c{i % 5}" for i, x in enumerate(net)]
+    (tmp_path / "log.csv").write_text("\n".join(["label,net,city", *lines]) + "\n")
+    config = TabularConfig(
+        path=(str(tmp_path / "log.csv"),), label="label", signed_log=("net",),
+        categorical=("city",), shuffle=False,
+    )  # fmt: skip
+    encoder = config.build().row_encoder()
+    (rows,) = encoded(encoder, tmp_path / "log.csv", config)
+    known = np.delete(np.sign(net) * np.log1p(np.abs(net)), 9)
+    expected = np.insert((known - known.mean()) / known.std(), 9, 0.0)
+    assert expected[7] < -10
+    assert rows.dense[:, 0] == pytest.approx(np.maximum(expected, -10.0), rel=1e-5, abs=1e-6)
+    facts, tensors = encoder_state(encoder)
+    again = encoder_from_state(json.loads(json.dumps(facts)), tensors)
+    (same,) = encoded(again, tmp_path / "log.csv", config)
+    assert np.array_equal(same.dense, rows.dense)
+
+
 def test_its_state_survives_json_and_tensors(log):
     path, config, data = log
     encoder = data.row_encoder()

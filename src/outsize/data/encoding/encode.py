@@ -18,9 +18,8 @@ from outsize.data.encoding.id_counts import limit_held
 from outsize.data.encoding.ids import Bags, VocabularyIds
 from outsize.data.encoding.learned import load_learned, save_learned
 from outsize.data.encoding.manifest import values_file
-from outsize.data.encoding.moments import Moments
 from outsize.data.encoding.recipe import Recipe, feature_name
-from outsize.data.encoding.row_encoder import RowEncoder, make_encoders
+from outsize.data.encoding.row_encoder import RowEncoder, make_encoders, make_moments
 from outsize.data.encoding.rows import read_rows
 from outsize.data.encoding.sources import first_of
 from outsize.data.encoding.text_keys import Column
@@ -64,7 +63,7 @@ class _FirstPass:
         self.num_rows = 0
         self.splitter = recipe.split.build()
         self.encoders = make_encoders(recipe)
-        self.moments = {name: Moments() for name in recipe.standardize}
+        self.moments = make_moments(recipe)
 
     def observe(self, rows: Rows) -> None:
         recipe = self.recipe

@@ -15,9 +15,8 @@ from torch import Tensor
 from outsize.data.encoding.bad_rows import BadRows
 from outsize.data.encoding.ids import HashedIds, VocabularyIds
 from outsize.data.encoding.manifest import read_manifest, values_file
-from outsize.data.encoding.moments import Moments
 from outsize.data.encoding.recipe import LabelRule, Recipe, VocabularyConfig, feature_name
-from outsize.data.encoding.row_encoder import RowEncoder, make_encoders
+from outsize.data.encoding.row_encoder import RowEncoder, make_encoders, make_moments
 from outsize.data.encoding.rows import read_rows
 from outsize.data.encoding.sources import find_files
 from outsize.data.encoding.text_keys import text_keys
@@ -37,6 +36,7 @@ _RECIPE = {
     "derive": str,
     "max_bad_rows": float,
     "missing": Absent([str]),
+    "signed_log": Absent([str]),
     "decimal": Absent(str),
     "label": {
         "column": str,
@@ -69,7 +69,7 @@ def load_row_encoder(folder: Path, recipe: Recipe) -> RowEncoder:
     saved = manifest.get("moments")
     if saved is None:
         saved = _count_moments(recipe) if recipe.standardize else {}
-    moments = {name: Moments(*saved[name]) for name in recipe.standardize}
+    moments = make_moments(recipe, saved)
     return RowEncoder(recipe, encoders, moments)
 
 
@@ -91,6 +91,7 @@ def encoder_state(encoder: RowEncoder) -> tuple[dict[str, Any], dict[str, Tensor
             "hashed": list(recipe.vocabulary.hashed),
             "num_buckets": recipe.vocabulary.num_buckets,
             **({"missing": list(recipe.missing)} if recipe.missing else {}),
+            **({"signed_log": list(recipe.signed_log)} if recipe.signed_log else {}),
             **({"decimal": recipe.decimal} if recipe.decimal != "." else {}),
         },
         "moments": {name: list(moments.state()) for name, moments in encoder.moments.items()},
@@ -126,6 +127,7 @@ def encoder_from_state(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) 
         vocabulary=vocabulary,
         missing=tuple(saved.get("missing", ())),
         decimal=saved.get("decimal", "."),
+        signed_log=tuple(saved.get("signed_log", ())),
         **read,
     )
     encoders = make_encoders(recipe)
@@ -146,10 +148,10 @@ def encoder_from_state(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) 
             raise SchemaError(f"the ids of {feature!r} are not as many as its vocabulary has")
     if unknown := set(tensors) - wanted:
         raise SchemaError(f"{min(unknown)!r} belongs to no feature")
-    for name in recipe.standardize:
+    for name in recipe.standardize + recipe.signed_log:
         if name not in facts["moments"]:
             raise SchemaError(f"moments.{name} is missing")
-    moments = {name: Moments(*facts["moments"][name]) for name in recipe.standardize}
+    moments = make_moments(recipe, facts["moments"])
     return RowEncoder(recipe, encoders, moments)
 
 
@@ -181,7 +183,7 @@ def _keys_in(path: Path, num_ids: int) -> NDArray[np.uint64]:
 
 def _count_moments(recipe: Recipe) -> dict[str, tuple[int, float, float]]:
     """The moments of standardized columns, by another pass over the files."""
-    moments = {name: Moments() for name in recipe.standardize}
+    moments = make_moments(recipe)
     for rows in read_rows(find_files(recipe.paths), recipe, BadRows()):
         for name, found in moments.items():
             found.add(rows.numbers[name])

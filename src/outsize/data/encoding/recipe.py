@@ -88,6 +88,7 @@ class Recipe:
     dense: tuple[str, ...] = ()
     log1p: tuple[str, ...] = ()
     standardize: tuple[str, ...] = ()
+    signed_log: tuple[str, ...] = ()
     categorical: tuple[str, ...] = ()
     multi_valued: tuple[str, ...] = ()
     separator: str = "|"
@@ -160,7 +161,7 @@ class Recipe:
     @property
     def dense_columns(self) -> tuple[str, ...]:
         """The numeric columns, in the order of the dense features."""
-        return self.dense + self.log1p + self.standardize
+        return self.dense + self.log1p + self.standardize + self.signed_log
 
     @property
     def id_columns(self) -> tuple[str, ...]:
@@ -171,7 +172,10 @@ class Recipe:
         """A hash of the recipe without `max_bad_rows`, which does not change the result."""
         tree = {**asdict(self), "split_kind": type(self.split).__name__, "format": FORMAT}
         del tree["max_bad_rows"]
-        unset = ((tree, "missing", ()), (tree, "decimal", "."), (tree["split"], "format", ""))
+        unset = (
+            (tree, "missing", ()), (tree, "decimal", "."), (tree, "signed_log", ()),
+            (tree["split"], "format", ""),
+        )  # fmt: skip
         for section, key, value in unset:
             if section.get(key) == value:  # as in recipes from before there was such a key
                 section.pop(key, None)

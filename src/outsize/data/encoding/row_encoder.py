@@ -26,7 +26,7 @@ from outsize.data.encoding.ids import (
     VocabularyIds,
     row_ids,
 )
-from outsize.data.encoding.moments import Moments
+from outsize.data.encoding.moments import Moments, SignedLogMoments
 from outsize.data.encoding.recipe import Recipe, feature_name
 from outsize.data.encoding.text_keys import Column, text_keys
 
@@ -92,7 +92,7 @@ class RowEncoder:
     Args:
         recipe: The columns and how they are transformed.
         encoders: Column of ids → how its values become ids.
-        moments: Standardized column → its mean and deviation.
+        moments: Column that is standardized → its mean and deviation.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class RowEncoder:
             numbers = rows.numbers[name]
             if name in recipe.log1p:
                 numbers = np.log1p(np.maximum(numbers, 0.0))
-            elif name in recipe.standardize:
+            elif name in self.moments:
                 numbers = self.moments[name].standardize(numbers)
             dense[:, place] = np.where(np.isnan(numbers), 0.0, numbers)
         return dense
@@ -194,6 +194,15 @@ def make_encoders(recipe: Recipe) -> dict[str, IdEncoder]:
         else:
             encoders[name] = VocabularyIds(wanted.min_count, wanted.max_ids)
     return encoders
+
+
+def make_moments(
+    recipe: Recipe, saved: Mapping[str, Sequence[Any]] | None = None
+) -> dict[str, Moments]:
+    """The moments of a recipe's columns: those that were saved, or else of no values."""
+    saved = {} if saved is None else saved
+    moments = {name: Moments(*saved.get(name, ())) for name in recipe.standardize}
+    return moments | {name: SignedLogMoments(*saved.get(name, ())) for name in recipe.signed_log}
 
 
 def regroup(parts: Iterable[EncodedRows], size: int) -> Iterator[EncodedRows]:
