@@ -245,7 +245,7 @@ def test_damaged_vocabularies_are_refused(exported, damage):
     [
         (lambda e: e.pop("recipe"), "recipe is missing"),
         (lambda e: e["recipe"].update(categorical=["town"]), "town"),
-        (lambda e: e["recipe"].update(dense=["city"]), "used twice"),
+        (lambda e: e["recipe"].update(dense=["age"]), "used twice"),
         (lambda e: e["num_ids"].update(city=7), "as many as its vocabulary has"),
         (lambda e: e["moments"].update(age=[1]), r"moments\.age is a list"),
     ],

@@ -17,7 +17,7 @@ from outsize.errors import ConfigError, DataError
 from outsize.suggest import Wishes, suggest_run, write_run_file
 from outsize.suggest.profile import estimate_distinct, profile_of
 from outsize.suggest.roles import decide
-from outsize.suggest.settings import embedding_settings, training_settings
+from outsize.suggest.settings import embedding_settings, model_settings, training_settings
 from outsize.suggest.strength import Strength
 from outsize.training import load_config
 
@@ -383,11 +383,18 @@ def test_copies_of_rows_are_told_where_rows_are_held_out_at_random(write):
     assert suggest_run(write(csv_of(by_chance))).notes == []
 
 
-def test_of_numbers_alone_the_one_that_says_least_is_a_category(write):
+def test_of_numbers_alone_the_one_that_says_least_is_a_category_too(write, tmp_path):
     draws = np.random.default_rng(8)
     numbers = {"strong": LABELS + draws.normal(0, 1, NUM_ROWS), "weak": draws.normal(size=NUM_ROWS)}
-    found = uses(suggest_run(write(csv_of({**numbers, "label": LABELS}))))
-    assert found == {"strong": "standardize", "weak": "categorical", "label": "label"}
+    suggestion = suggest_run(write(csv_of({**numbers, "label": LABELS})))
+    data = suggestion.sections["data"]
+    assert (data["standardize"], data["categorical"]) == (["strong", "weak"], ["weak"])
+    assert suggestion.sections["data.vocabulary"]["min_count"] == 5
+    write_run_file(suggestion, tmp_path / "run.toml", "outsize init data.csv")
+    batch = next(load_config(tmp_path / "run.toml").data.build().batches("train", 64))
+    assert batch.dense.shape == (64, 2)
+    assert list(batch.ids) == ["weak"]
+    assert batch.dense[:, 1].std() > 0.5
 
 
 def test_repeated_names_and_unreadable_bytes_are_left_out_with_a_reason(write):
@@ -473,13 +480,19 @@ def test_rows_that_do_not_fit_in_memory_are_compressed():
     assert sections["embeddings"]["method"] == "cce"
     assert "more than half of the 4.3 GB" in why
     assert sections["embeddings"]["max_params"] * 4 * 3 <= 2 << 30
-    assert embedding_settings({"user": 1000}, memory=4 << 30)[0]["embeddings"]["kind"] == "store"
+    sections, _ = embedding_settings({"user": 1000}, memory=4 << 30)
+    assert sections["embeddings"]["kind"] == "store"
 
 
 def test_small_data_has_small_batches():
     assert training_settings(3_000)["batch_size"] == 32
     assert training_settings(1_000_000)["batch_size"] == 2048
     assert training_settings(100_000_000)["epochs"] == 1
+
+
+def test_small_data_has_a_small_model():
+    small, large = (model_settings(3, 2, num_train)[0] for num_train in (3_000, 1_000_000))
+    assert (small["hidden"], "hidden" in large) == ([64, 32], False)
 
 
 def test_distinct_values_are_estimated_from_those_that_occur_once():

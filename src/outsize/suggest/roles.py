@@ -50,6 +50,7 @@ class Decision:
         separator: Between the values of a multi-valued column.
         num_ids: Distinct ids, for columns of ids.
         auc: Held-out AUC of the column alone, where it was measured.
+        is_category_too: Whether a number is used as a category besides.
     """
 
     column: str
@@ -60,6 +61,7 @@ class Decision:
     separator: str = ""
     num_ids: int = 0
     auc: float | None = None
+    is_category_too: bool = False
 
     def left_out(self, kind: str, reason: str) -> Decision:
         """The same column, not used."""

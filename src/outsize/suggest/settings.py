@@ -15,6 +15,8 @@ _STEPS_PER_EPOCH = 200
 _WIDE, _RANK = 1024, 64
 _MEMORY_SHARE = 0.5
 _LEAST_CAP = 1 << 14
+_FEW_ROWS = 50_000
+_SMALL = [64, 32]
 
 
 def training_settings(num_train: int, most_epochs: int = 5) -> dict[str, Any]:
@@ -24,7 +26,7 @@ def training_settings(num_train: int, most_epochs: int = 5) -> dict[str, Any]:
         batch_size *= 2
     steps = max(1, -(-num_train // batch_size))
     epochs = most_epochs if num_train < 20_000_000 else 1
-    if num_train < 50_000:
+    if num_train < _FEW_ROWS:
         epochs = 2 * most_epochs
     train = {"batch_size": batch_size, "epochs": epochs, "validate_every": max(10, -(-steps // 4))}
     return train if steps >= _STEPS_PER_EPOCH else {**train, "log_every": 10}
@@ -35,8 +37,15 @@ def min_count(num_rows: int) -> int:
     return 10 if num_rows >= 200_000 else 5 if num_rows >= 50_000 else 2 if num_rows >= 1_000 else 1
 
 
-def model_settings(num_dense: int, num_ids: int) -> tuple[dict[str, Any], str]:
+def model_settings(num_dense: int, num_ids: int, num_train: int) -> tuple[dict[str, Any], str]:
     """The section `[model]`, and a comment."""
+    model, comment = _model_of_width(num_dense, num_ids)
+    if num_train < _FEW_ROWS:
+        return {**model, "hidden": _SMALL}, f"{comment}; narrow, for there are few rows"
+    return model, comment
+
+
+def _model_of_width(num_dense: int, num_ids: int) -> tuple[dict[str, Any], str]:
     width = num_dense + num_ids * DIM
     model: dict[str, Any] = {"kind": "dcnv2"}
     if width > _WIDE:

@@ -31,6 +31,7 @@ from outsize.suggestions import closest, few
 _FOLLOWS_TIME = 0.95
 _FEW_ROWS, _VERY_FEW_ROWS = 200, 60
 _NUMBER_KEYS = ("log1p", "standardize", "signed_log")
+_LEAST_OF_A_NUMBER = 5
 _COLUMN_KEYS = (*_NUMBER_KEYS, "categorical", "multi_valued")
 
 
@@ -206,7 +207,7 @@ def _require_ids(
     strengths: dict[str, Strength],
     repeated: Collection[str],
 ) -> tuple[dict[str, Decision], list[str]]:
-    """Use one number as a category where there is none: a model has at least one feature of ids.
+    """Use a number as a category too if there is no other: models have a feature of ids.
 
     It is the number with the fewest values; of several, the one that says least of the label.
     """
@@ -226,9 +227,10 @@ def _require_ids(
     if any(decision.num_ids for decision in used.values()):
         return decided, []
     name = min(used, key=lambda name: (profiles[name].num_estimated, strengths[name].best))
+    reason = "and categorical: a run needs a column of ids, and this has the fewest values"
     changed = replace(
-        decided[name], kind="category", use="categorical", num_ids=profiles[name].num_estimated,
-        reason="of all numbers the one with fewest values: a run needs a column of ids",
+        decided[name], num_ids=profiles[name].num_estimated, is_category_too=True,
+        reason=f"{decided[name].reason}; {reason}".lstrip("; "),
     )  # fmt: skip
     return {**decided, name: changed}, []
 
@@ -275,7 +277,11 @@ def _sections(
         "label": label.column, **label.rule,
     }  # fmt: skip
     for key in _COLUMN_KEYS:
-        if names := [decision.column for decision in decisions if decision.use == key]:
+        if names := [
+            decision.column
+            for decision in decisions
+            if decision.use == key or (decision.is_category_too and key == "categorical")
+        ]:
             data[key] = names
     separators = {d.separator for d in decisions if d.use == "multi_valued"} - {""}
     if "multi_valued" in data:
@@ -292,17 +298,24 @@ def _sections(
     if section["kind"] == "hash" and sample.total_rows < _FEW_ROWS:
         share = 0.2 if sample.total_rows >= _VERY_FEW_ROWS else 0.25
         section.update({"validation": share, "test": share})
-    ids = {d.column: d.num_ids for d in decisions if d.use in ("categorical", "multi_valued")}
+    ids = {
+        d.column: d.num_ids
+        for d in decisions
+        if d.use in ("categorical", "multi_valued") or d.is_category_too
+    }
     num_dense = sum(d.use in _NUMBER_KEYS for d in decisions)
+    num_train = round(0.8 * sample.total_rows)
     embeddings, why_embeddings = embedding_settings(ids)
-    model, why_model = model_settings(num_dense, len(ids))
+    model, why_model = model_settings(num_dense, len(ids), num_train)
     rare = min_count(sample.total_rows)
+    if any(d.is_category_too for d in decisions):
+        rare = max(rare, _LEAST_OF_A_NUMBER)
     sections: dict[str, dict[str, Any]] = {"data": data}
     if rare > 1:
         sections["data.vocabulary"] = {"min_count": rare}
     sections |= {"data.split": section, "model": model, **embeddings}
     sections["optimizer"] = {"kind": "adamw", "learning_rate": 0.001}
-    sections["train"] = training_settings(round(0.8 * sample.total_rows))
+    sections["train"] = training_settings(num_train)
     comments = {
         "data.vocabulary": "rarer values share one id",
         "data.split": split.reason,

@@ -112,10 +112,11 @@ class Recipe:
             raise ConfigError("no categorical and no multi_valued column: name at least one")
         if "" in (*self.dense_columns, *self.id_columns):
             raise ConfigError("a column has an empty name: name a column of the file")
-        names = [self.label.column, *self.dense_columns, *self.id_columns]
-        for name in names:
-            if names.count(name) > 1:
-                raise ConfigError(f"column {name!r} is used twice: give it one role")
+        for columns in (self.dense_columns, self.id_columns):  # a number may be a category too
+            names = [self.label.column, *columns]
+            for name in names:
+                if names.count(name) > 1:
+                    raise ConfigError(f"column {name!r} is used twice: give it one role")
         require_distinct_features(self.id_columns)
         if unknown := set(self.vocabulary.hashed) - set(self.id_columns):
             raise ConfigError(
