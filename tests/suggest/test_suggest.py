@@ -294,6 +294,34 @@ def test_words_for_missing_values_and_numbers_with_commas(write):
     assert (found["cost"].use, found["cost"].kind) == ("left out", "numbers with commas")
 
 
+def test_numbers_with_units_are_left_out_unless_they_are_few(write):
+    columns = {
+        **BASE,
+        "paid": [f"${price:.2f}" for price in PRICES],
+        "share": [f"{price / 7:.1f}%" for price in PRICES],
+        "net": [f"(€{price})" if i % 2 else f"{price} €" for i, price in enumerate(PRICES)],
+        "discount": [f"{5 * (i % 5)}%" for i in range(NUM_ROWS)],
+        "size": ["9", '"1,200"', '"15,000"', "30"] * (NUM_ROWS // 4),
+        "total": [f'"{price * 999:,.0f}"' for price in PRICES],
+    }
+    found = {d.column: d for d in suggest_run(write(csv_of(columns))).decisions}
+    assert {found[name].kind for name in ("paid", "share", "net")} == {"numbers with units"}
+    assert found["paid"].reason.startswith("such as '$")
+    assert "," in found["total"].reason.partition(":")[0]
+    assert found["discount"].use == found["size"].use == "categorical"
+
+
+def test_infinities_and_errors_of_spreadsheets_among_numbers_are_missing(write, tmp_path):
+    wrong = ["inf", "-inf", "#DIV/0!", "#VALUE!", "#N/A"]
+    ratios = [wrong[i // 20 % 5] if i % 20 == 0 else price for i, price in enumerate(PRICES)]
+    suggestion = suggest_run(write(csv_of({**BASE, "ratio": ratios})))
+    assert uses(suggestion)["ratio"] == "log1p"
+    assert suggestion.sections["data"]["missing"] == sorted(wrong)
+    write_run_file(suggestion, tmp_path / "run.toml", "outsize init data.csv")
+    data = load_config(tmp_path / "run.toml").data.build()
+    assert sum(data.num_examples(part) for part in SPLITS) == NUM_ROWS
+
+
 def test_decimal_commas_of_a_whole_file_are_read_as_training_reads_them(write, tmp_path):
     amounts = _DRAWS.lognormal(8, 1, NUM_ROWS)
     columns = {

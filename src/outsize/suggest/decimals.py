@@ -24,7 +24,7 @@ def has_decimal_commas(profiles: Mapping[str, Profile]) -> bool:
         if profile.form not in ("text", "number") or profile.is_stored_as_text:
             continue
         values = profile.values[:: 1 + len(profile.values) // _LOOKED_AT]
-        if profile.has_comma_numbers:
+        if profile.comma_number:
             is_sure |= any(map(_SURELY.fullmatch, values))
         elif profile.form == "text":
             continue

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -15,9 +14,14 @@ from outsize.data.encoding.text_keys import Column
 
 Form = Literal["number", "time", "text", "list", "other"]
 _MISSING_WORDS = frozenset(
-    ["na", "n/a", "#n/a", "nan", "null", "none", "nil", "missing", "?", "-", "--", ".", "\\n"]
-)
+    ["na", "n/a", "#n/a", "nan", "null", "none", "nil", "missing", "?", "-", "--", ".", "\\n",
+     "inf", "+inf", "-inf", "infinity", "+infinity", "-infinity",
+     "#div/0!", "#value!", "#ref!", "#num!", "#name?", "#null!"]
+)  # fmt: skip
 _COMMA_NUMBER = re.compile(r"[+-]?(\d+|\d{1,3}([. ]\d{3})+),\d+|[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
+_WITH_UNIT = re.compile(
+    r"[+-]?[$€£¥₹] ?[+-]?\d[\d.,]*|[+-]?\d[\d.,]* ?[%$€£¥₹]|\([$€£¥₹]? ?\d[\d.,]*\)"
+)
 _WITH_DECIMAL_COMMA = re.compile(r"[+-]?(\d+|\d{1,3}([. ]\d{3})+)(,\d*)?")
 _LEADING_ZERO = re.compile(r"0\d")
 _LARGEST = float(np.finfo(np.float32).max)
@@ -39,7 +43,8 @@ class Profile:
         num_unreadable: Rows whose bytes are not UTF-8.
         num_too_large: Rows with an infinite number, or one that float32 cannot hold.
         missing_words: Texts among numbers that stand for missing values.
-        has_comma_numbers: Whether values are numbers such as 3,14 or 1,000,000.
+        comma_number: A value such as 3,14 or 1,000,000, if values are numbers that training cannot
+            read for this; or such as $5 or 5%.
         decimal: What separates the decimals of its numbers.
     """
 
@@ -53,7 +58,7 @@ class Profile:
     num_unreadable: int = 0
     num_too_large: int = 0
     missing_words: tuple[str, ...] = ()
-    has_comma_numbers: bool = False
+    comma_number: str = ""
     decimal: str = "."
 
     @property
@@ -208,13 +213,18 @@ def _read_text(
         return Profile(
             name, "number", *_used(left, values), by_row, 0, missing_words=words, decimal=decimal
         )
-    counts = Counter(bool(_COMMA_NUMBER.fullmatch(value)) for value in values[:1000])
-    has_commas = counts[True] > 0.5 * counts.total() and any(
-        number is None for number in parsed[:1000]
-    )
-    numeric = sum(number is not None for number in parsed[:1000])
-    has_commas = has_commas or (counts[True] > 0 and counts[True] + numeric == counts.total())
-    return Profile(name, "text", codes, values, None, 0, has_comma_numbers=has_commas)
+    return Profile(name, "text", codes, values, None, 0, comma_number=_comma_number(values, parsed))
+
+
+def _comma_number(values: list[str], parsed: list[float | None]) -> str:
+    """A number that training cannot read, if most values, or all that are not read, are such."""
+    looked_at = list(zip(values[:1000], parsed[:1000], strict=True))
+    unread = [text for text, number in looked_at if number is None]
+    found = [
+        text for text, _ in looked_at if _COMMA_NUMBER.fullmatch(text) or _WITH_UNIT.fullmatch(text)
+    ]
+    is_usual = len(found) > 0.5 * len(looked_at) and bool(unread)
+    return found[0] if found and (is_usual or set(unread) <= set(found)) else ""
 
 
 def number_in(text: str) -> float | None:

@@ -121,10 +121,11 @@ def _is_unique(profile: Profile, total_rows: int) -> bool:
 
 
 def _decide_text(plain: Decision, profile: Profile, total_rows: int) -> Decision:
-    if profile.has_comma_numbers:
-        return plain.left_out(
-            "numbers with commas", f"such as {profile.values[0][:16]!r}: write 3.14 and 1000"
-        )
+    if profile.comma_number and profile.num_estimated <= _FEW_VALUES:
+        return _categorical(plain, "category", profile, "text")
+    if profile.comma_number:
+        kind = "numbers with commas" if "," in profile.comma_number else "numbers with units"
+        return plain.left_out(kind, f"such as {profile.comma_number[:16]!r}: write 3.14 and 1000")
     if is_named_as_time(profile) and _have_digits(profile) > _FEW_VALUES:
         shown = profile.values[0][:32]
         reason = f"a time that cannot be read, such as {shown!r}: write 2024-01-31 08:00"
