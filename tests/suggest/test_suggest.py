@@ -1,5 +1,6 @@
 import gzip
 import json
+import zipfile
 from dataclasses import replace
 from datetime import datetime, time, timedelta
 from decimal import Decimal
@@ -142,6 +143,28 @@ def test_what_cannot_be_told_is_asked_for_in_one_line(write, columns, wishes, me
 def test_files_that_no_run_can_be_made_of_are_refused(write, text, message):
     with pytest.raises(DataError, match=message):
         suggest_run(write(text))
+
+
+def test_text_that_is_not_utf8_is_refused_where_its_names_or_labels_are_not(write):
+    text = csv_of({**BASE, "label": np.array(["ja", "mögen"])[LABELS]}).encode("latin-1")
+    with pytest.raises(DataError, match=r"cannot be the label: \d+ of its values are not UTF-8"):
+        suggest_run(write(text))
+    assert suggest_run(write(text), Wishes(positive="ja")).sections["data"]["label"] == "label"
+    with pytest.raises(DataError, match="names in its header are not UTF-8: convert"):
+        suggest_run(write(csv_of({**BASE, "größe": PRICES}).encode("latin-1")))
+
+
+def test_a_workbook_and_the_edges_of_a_graph_are_refused_with_a_way_out(write, tmp_path):
+    with zipfile.ZipFile(tmp_path / "book.xlsx", "w") as book:
+        book.writestr("sheet.xml", "<a/>")
+    with pytest.raises(DataError, match="Excel workbook: unpack it, or save its sheet as CSV"):
+        suggest_run(tmp_path / "book.xlsx")
+    ends = _DRAWS.integers(0, 90, (2, NUM_ROWS))
+    edges = write(csv_of({"source": ends[0], "target": ends[1]}))
+    with pytest.raises(DataError, match="look like the ends of edges"):
+        suggest_run(edges)
+    clicks = write(csv_of({"source": ends[0], "target": LABELS}))
+    assert suggest_run(clicks).sections["data"]["label"] == "target"
 
 
 def test_json_is_refused_by_its_name(write):

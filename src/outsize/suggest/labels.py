@@ -121,6 +121,11 @@ def _label_of(profile: Profile, positive: str | None, reason: str) -> Label:
     name = profile.name
     if profile.form not in ("number", "text"):
         raise DataError(f"column {name!r} cannot be the label: it holds neither numbers nor text")
+    if profile.num_unreadable and (positive is None or positive not in profile.values):
+        raise DataError(
+            f"column {name!r} cannot be the label: {profile.num_unreadable:,} of its values are "
+            "not UTF-8; convert the file, such as with iconv -f latin1 -t utf-8"
+        )
     if positive is not None:
         return _with_positive(profile, positive, reason)
     if profile.num_distinct < 2:

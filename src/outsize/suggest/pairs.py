@@ -26,6 +26,7 @@ _ITEMS = frozenset(
      "artist", "article", "articleid", "video", "asin", "sku", "isbn", "doc", "docid", "business"]
 )  # fmt: skip
 _RATINGS = frozenset(["rating", "ratings", "stars", "score"])
+_EDGE_ENDS = (("source", "target"), ("src", "dst"))
 _LEAST_IDS, _MAX_RATINGS, _LIKED = 20, 30, 0.6
 _DIM = 64
 
@@ -43,6 +44,16 @@ def find_pair(profiles: dict[str, Profile]) -> tuple[str, str] | None:
             return None
         found.append(names[0])
     return None if found[0] == found[1] else (found[0], found[1])
+
+
+def find_edge_ends(profiles: dict[str, Profile]) -> tuple[str, str] | None:
+    """The columns of a graph's edges, by their names; both have many values."""
+    names = {name.strip().lower(): name for name in profiles}
+    for ends in _EDGE_ENDS:
+        found = [names[end] for end in ends if end in names]
+        if len(found) == 2 and all(profiles[n].num_distinct >= _LEAST_IDS for n in found):
+            return found[0], found[1]
+    return None
 
 
 def suggest_retrieval_run(

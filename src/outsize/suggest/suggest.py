@@ -8,7 +8,7 @@ from outsize.errors import ConfigError, DataError
 from outsize.files import whole_file
 from outsize.registries import require_known
 from outsize.suggest.labels import Label
-from outsize.suggest.pairs import find_pair, suggest_retrieval_run
+from outsize.suggest.pairs import find_edge_ends, find_pair, suggest_retrieval_run
 from outsize.suggest.run_file import run_file_text
 from outsize.suggest.sample import read_sample
 from outsize.suggest.suggestion import (
@@ -62,6 +62,11 @@ def suggest_run(
     if both := set(wishes.drop) & {*wishes.keep, wishes.label, wishes.time, query, item}:
         raise ConfigError(f"--drop {min(map(str, both))} is asked for elsewhere too: choose one")
     profiles = read_profiles(sample, wishes.drop)
+    if task == "auto" and wishes.label is None and (ends := find_edge_ends(profiles)):
+        raise DataError(
+            f"{data}: columns {ends[0]!r} and {ends[1]!r} look like the ends of edges: for a "
+            'graph, write a run file with kind = "edges" (docs/graph-data.md); else say --label COLUMN'
+        )
     if task == "auto" and wishes.label is None and not is_named_as_label(profiles):
         task = "retrieval" if find_pair(profiles) else "click"
     if task == "retrieval":

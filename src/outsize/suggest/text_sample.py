@@ -47,6 +47,11 @@ def read_text_sample(pattern: str, files: list[Path], chosen: list[Path]) -> Sam
         raise DataError(
             f"{chosen[0]}: a name in its header has a line break: write all names on the first line"
         )
+    if has_header and not _is_utf8(_head_of(chosen[0]).partition(b"\n")[0]):
+        raise DataError(
+            f"{chosen[0]}: names in its header are not UTF-8: convert the file, such as with iconv "
+            "-f latin1 -t utf-8"
+        )
     has_breaks = any("\n" in value for row in rows for value in row)
     names = list(rows[0]) if has_header else [f"c{i + 1}" for i in range(len(rows[0]))]
     pieces, shares = [], []
@@ -111,6 +116,10 @@ def _first_lines(path: Path) -> list[str]:
     head = _head_of(path)
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise DataError(f"{path} is UTF-16: convert it, such as with iconv -f utf-16 -t utf-8")
+    if head.startswith(b"PK\x03\x04"):
+        raise DataError(
+            f"{path} is a zip archive or an Excel workbook: unpack it, or save its sheet as CSV"
+        )
     if b"\0" in head:
         raise DataError(f"{path} holds NUL bytes: it is neither Parquet nor text in UTF-8")
     text = head.decode("utf-8", errors="replace")
@@ -118,6 +127,14 @@ def _first_lines(path: Path) -> list[str]:
     if len(head) >= _HEAD_BYTES and len(lines) > 1:
         lines.pop()  # it may be cut
     return [line for line in lines if line.strip()]
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _parsed(lines: list[str], delimiter: str) -> list[list[str]]:
