@@ -1,4 +1,8 @@
-"""Lines of float32 at addresses: sums, differences and quotients, each rounded as one number is."""
+"""Lines of float32 at addresses, worked on a few numbers at a time.
+
+A loop over single numbers costs more than the work in it, so that there are vectors of 16, 8, 4
+and 1; each element is rounded as one number is.
+"""
 
 from __future__ import annotations
 
@@ -11,92 +15,115 @@ from outsize.kernels.vectors_numba import (
     add,
     divide,
     load,
+    load_1,
+    load_4,
+    load_16,
     load_float,
     load_int64,
-    splat,
+    load_like,
+    repeated,
+    scale,
     store,
-    store_float,
     subtract,
 )
 
 _NO_SIGNS = 0x7FFFFFFF_7FFFFFFF  # of two float32
 
 
-@numba.njit(forceinline=True)
 @no_type_check
-def start_sum(source, target, dim):
-    """Write 0 + `dim` numbers, which is what a sum that starts at 0 has of a negative zero."""
-    whole = dim - dim % 8
-    zero = splat(float32(0.0))
-    for j in range(0, 4 * whole, 32):
-        store(target + j, add(zero, load(source + j)))
-    for j in range(4 * whole, 4 * dim, 4):
-        store_float(target + j, float32(0.0) + load_float(source + j))
+def of_lines(step):
+    """A function of lines, `(source, target, dim, *others)`, from what it does with a few numbers.
+
+    It calls `step(values, target, j, *others)` with the numbers that begin at byte j of `source`.
+    """
+    step = numba.njit(forceinline=True)(step)
+
+    @numba.njit(forceinline=True)
+    def line(source, target, dim, *others):
+        wide, eights, fours = 4 * (dim - dim % 16), 4 * (dim - dim % 8), 4 * (dim - dim % 4)
+        for j in range(0, wide, 64):
+            step(load_16(source + j), target, j, *others)
+        for j in range(wide, eights, 32):
+            step(load(source + j), target, j, *others)
+        for j in range(eights, fours, 16):
+            step(load_4(source + j), target, j, *others)
+        for j in range(fours, 4 * dim, 4):
+            step(load_1(source + j), target, j, *others)
+
+    return line
 
 
-@numba.njit(forceinline=True)
+@of_lines
 @no_type_check
-def add_to_sum(source, target, dim):
-    """Add `dim` numbers."""
-    whole = dim - dim % 8
-    for j in range(0, 4 * whole, 32):
-        store(target + j, add(load(target + j), load(source + j)))
-    for j in range(4 * whole, 4 * dim, 4):
-        store_float(target + j, load_float(target + j) + load_float(source + j))
+def copy_line(values, target, j):
+    """Copy numbers."""
+    store(target + j, values)
 
 
-@numba.njit(forceinline=True)
+@of_lines
 @no_type_check
-def add_and_copy(source, target, copy, dim):
-    """Add `dim` numbers, and write the sums to a second line."""
-    whole = dim - dim % 8
-    for j in range(0, 4 * whole, 32):
-        total = add(load(target + j), load(source + j))
-        store(target + j, total)
-        store(copy + j, total)
-    for j in range(4 * whole, 4 * dim, 4):
-        total_of_one = load_float(target + j) + load_float(source + j)
-        store_float(target + j, total_of_one)
-        store_float(copy + j, total_of_one)
+def copy_scaled(values, target, j, factor):
+    """Copy numbers, times a factor."""
+    store(target + j, scale(values, factor))
 
 
-@numba.njit(forceinline=True, error_model="numpy")
+@of_lines
 @no_type_check
-def add_and_divide(source, target, quotients, dim, divisor):
-    """Add `dim` numbers, and write them, divided, to a second line."""
-    whole = dim - dim % 8
-    divisors = splat(divisor)
-    for j in range(0, 4 * whole, 32):
-        value = load(source + j)
-        store(target + j, add(load(target + j), value))
-        store(quotients + j, divide(value, divisors))
-    for j in range(4 * whole, 4 * dim, 4):
-        number = load_float(source + j)
-        store_float(target + j, load_float(target + j) + number)
-        store_float(quotients + j, number / divisor)
+def start_sum(values, target, j):
+    """Write 0 + numbers, which is what a sum that starts at 0 has of a negative zero."""
+    store(target + j, add(repeated(float32(0.0), values), values))
 
 
-@numba.njit(forceinline=True, error_model="numpy")
+@of_lines
 @no_type_check
-def divide_line(target, dim, divisor):
-    """Divide `dim` numbers."""
-    whole = dim - dim % 8
-    divisors = splat(divisor)
-    for j in range(0, 4 * whole, 32):
-        store(target + j, divide(load(target + j), divisors))
-    for j in range(4 * whole, 4 * dim, 4):
-        store_float(target + j, load_float(target + j) / divisor)
+def add_line(values, target, j):
+    """Add numbers."""
+    store(target + j, add(load_like(target + j, values), values))
 
 
-@numba.njit(forceinline=True)
+@of_lines
 @no_type_check
-def put_difference(first, second, target, dim):
-    """Write `dim` differences."""
-    whole = dim - dim % 8
-    for j in range(0, 4 * whole, 32):
-        store(target + j, subtract(load(first + j), load(second + j)))
-    for j in range(4 * whole, 4 * dim, 4):
-        store_float(target + j, load_float(first + j) - load_float(second + j))
+def add_scaled(values, target, j, factor):
+    """Add numbers, times a factor."""
+    store(target + j, add(load_like(target + j, values), scale(values, factor)))
+
+
+@of_lines
+@no_type_check
+def add_and_copy(values, target, j, copy):
+    """Add numbers, and write the sums to a second line."""
+    total = add(load_like(target + j, values), values)
+    store(target + j, total)
+    store(copy + j, total)
+
+
+@of_lines
+@no_type_check
+def add_and_divide(values, target, j, quotients, divisor):
+    """Add numbers, and write them, divided, to a second line."""
+    store(target + j, add(load_like(target + j, values), values))
+    store(quotients + j, divide(values, repeated(divisor, values)))
+
+
+@of_lines
+@no_type_check
+def divide_line(values, target, j, divisor):
+    """Write numbers, divided."""
+    store(target + j, divide(values, repeated(divisor, values)))
+
+
+@of_lines
+@no_type_check
+def put_sum(values, target, j, other):
+    """Write the sums of numbers and those of another line."""
+    store(target + j, add(values, load_like(other + j, values)))
+
+
+@of_lines
+@no_type_check
+def put_difference(values, target, j, other):
+    """Write numbers less those of another line."""
+    store(target + j, subtract(values, load_like(other + j, values)))
 
 
 @numba.njit(forceinline=True)

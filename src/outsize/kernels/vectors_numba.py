@@ -128,6 +128,16 @@ def splat(typing_context: Any, value: Any) -> Any:
 
 
 @intrinsic
+def repeated(typing_context: Any, number: Any, values: Any) -> Any:
+    """A vector of one float32, with as many elements as another."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return _repeated(builder, arguments[0], arguments[1].type)
+
+    return values(types.float32, values), generate
+
+
+@intrinsic
 def scale(typing_context: Any, values: Any, factor: Any) -> Any:
     """A vector times a number; a factor that is the constant 1 costs nothing."""
 
@@ -166,9 +176,15 @@ def square_root(typing_context: Any, value: Any) -> Any:
     """The square root of each element."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        function = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(vector.in_llvm, [vector.in_llvm]), "llvm.sqrt.v8f32"
-        )
-        return builder.call(function, arguments)
+        return of_each(builder, "sqrt", arguments[0])
 
-    return vector(vector), generate
+    return value(value), generate
+
+
+def of_each(builder: Any, name: str, values: Any) -> Any:
+    """A function that LLVM has, of each element."""
+    kind = values.type
+    function = cgutils.get_or_insert_function(
+        builder.module, ir.FunctionType(kind, [kind]), f"llvm.{name}.v{kind.count}f32"
+    )
+    return builder.call(function, [values])

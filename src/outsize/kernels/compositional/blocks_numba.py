@@ -11,69 +11,8 @@ from typing import no_type_check
 import numba
 from numpy import float32, int64, uint32
 
-from outsize.kernels.vectors_numba import (
-    add,
-    load_1,
-    load_4,
-    load_16,
-    load_float,
-    load_like,
-    scale,
-    store,
-)
-
-PLUS = float32(1.0)
-
-
-@no_type_check
-def _for_pieces(combine):
-    """A function of pieces, for one of vectors: `combine(values, source, how, out)`.
-
-    A loop over so few numbers costs more than the work in it, so that there are vectors of 16, of 4
-    and of 1. The function writes what it makes of the numbers at `source` to `out`.
-    """
-
-    @numba.njit(forceinline=True)
-    def write(source, how, out, width):
-        end = source + 4 * width
-        while source + 64 <= end:
-            store(out, combine(load_16(source), source, how, out))
-            source += 64
-            out += 64
-        while source + 16 <= end:
-            store(out, combine(load_4(source), source, how, out))
-            source += 16
-            out += 16
-        while source < end:
-            store(out, combine(load_1(source), source, how, out))
-            source += 4
-            out += 4
-
-    return write
-
-
-@_for_pieces
-@numba.njit(forceinline=True)
-@no_type_check
-def copy_piece(values, source, sign, out):
-    """Copy a piece, times a sign."""
-    return scale(values, sign)
-
-
-@_for_pieces
-@numba.njit(forceinline=True)
-@no_type_check
-def _copy_sum(values, source, distance, out):
-    """Write the sum of two pieces, one of which is at a distance from the other."""
-    return add(values, load_like(source + distance, values))
-
-
-@_for_pieces
-@numba.njit(forceinline=True)
-@no_type_check
-def add_piece(values, source, sign, out):
-    """Add a piece, times a sign, to another."""
-    return add(load_like(out, values), scale(values, sign))
+from outsize.kernels.lines_numba import add_line, add_scaled, copy_line, copy_scaled, put_sum
+from outsize.kernels.vectors_numba import load_float, store
 
 
 @numba.njit
@@ -122,7 +61,7 @@ def _place_and_sign(start):
 def _write_column(array, starts, num, width, dim, out):
     """Write one column of a block of vectors, from one plain piece each."""
     for i in range(num):
-        copy_piece(array + 4 * int64(starts[i]), PLUS, out, width)
+        copy_line(array + 4 * int64(starts[i]), out, width)
         out += 4 * dim
 
 
@@ -133,7 +72,7 @@ def _write_signed(array, size, starts, num, width, dim, out):
     for i in range(num):
         start, sign = _place_and_sign(starts[i])
         if start <= size - width:
-            copy_piece(array + 4 * start, sign, out, width)
+            copy_scaled(array + 4 * start, out, width, sign)
         else:
             _copy_circular(array, size, start, sign, out, width)
         out += 4 * dim
@@ -144,8 +83,7 @@ def _write_signed(array, size, starts, num, width, dim, out):
 def _write_sums(array, starts, others, num, width, dim, out):
     """Write one column of a block of vectors, from two pieces each."""
     for i in range(num):
-        start, other = int64(starts[i]), int64(others[i])
-        _copy_sum(array + 4 * start, 4 * (other - start), out, width)
+        put_sum(array + 4 * int64(starts[i]), out, width, array + 4 * int64(others[i]))
         out += 4 * dim
 
 
@@ -154,7 +92,7 @@ def _write_sums(array, starts, others, num, width, dim, out):
 def _add_column(gradients, starts, num, width, dim, total):
     """Add one column of a block of gradients to one plain piece of each vector."""
     for i in range(num):
-        add_piece(gradients, PLUS, total + 4 * int64(starts[i]), width)
+        add_line(gradients, total + 4 * int64(starts[i]), width)
         gradients += 4 * dim
 
 
@@ -163,8 +101,8 @@ def _add_column(gradients, starts, num, width, dim, total):
 def _add_twice(gradients, starts, others, num, width, dim, total):
     """Add one column of a block of gradients to two plain pieces of each vector."""
     for i in range(num):
-        add_piece(gradients, PLUS, total + 4 * int64(starts[i]), width)
-        add_piece(gradients, PLUS, total + 4 * int64(others[i]), width)
+        add_line(gradients, total + 4 * int64(starts[i]), width)
+        add_line(gradients, total + 4 * int64(others[i]), width)
         gradients += 4 * dim
 
 
@@ -175,7 +113,7 @@ def _add_signed(gradients, starts, num, width, dim, total, size):
     for i in range(num):
         start, sign = _place_and_sign(starts[i])
         if start <= size - width:
-            add_piece(gradients, sign, total + 4 * start, width)
+            add_scaled(gradients, total + 4 * start, width, sign)
         else:
             _add_circular(gradients, sign, total, size, start, width)
         gradients += 4 * dim

@@ -12,14 +12,9 @@ import numpy as np
 from numpy import float32, uint64
 
 from outsize.kernels.compiled import kernel
-from outsize.kernels.compositional.blocks_numba import (
-    PLUS,
-    add_block,
-    add_piece,
-    copy_piece,
-    write_block,
-)
+from outsize.kernels.compositional.blocks_numba import add_block, write_block
 from outsize.kernels.compositional.starts_numba import find_starts
+from outsize.kernels.lines_numba import add_line, copy_line
 from outsize.kernels.vectors_numba import address_of, unowned
 
 _SLICE = 1 << 10  # numbers that are summed over all chunks, while they are in the first cache
@@ -139,6 +134,6 @@ def sum_chunks(part, parts, totals, out):
     stop = size * (part + 1) // parts
     for k in range(size * part // parts, stop, _SLICE):
         num = min(_SLICE, stop - k)
-        copy_piece(sums + 4 * k, PLUS, target + 4 * k, num)
+        copy_line(sums + 4 * k, target + 4 * k, num)
         for chunk in range(1, num_chunks):
-            add_piece(sums + 4 * (chunk * size + k), PLUS, target + 4 * k, num)
+            add_line(sums + 4 * (chunk * size + k), target + 4 * k, num)

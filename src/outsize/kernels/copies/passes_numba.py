@@ -7,11 +7,11 @@ from typing import no_type_check
 from numpy import float32, int32, uint64
 
 from outsize.kernels.compiled import kernel
-from outsize.kernels.gather.lines_numba import copy_line
 from outsize.kernels.lines_numba import (
     add_and_copy,
     add_and_divide,
-    add_to_sum,
+    add_line,
+    copy_line,
     is_zero,
     put_difference,
 )
@@ -50,10 +50,10 @@ def add_pending(
         balance[uint64(slot)] += saved_bytes
         line, total = added + 4 * dim * i, sums + 4 * dim * slot
         if divisor == float32(0.0):
-            add_and_copy(line, total, lines + 4 * dim * num, dim)
+            add_and_copy(line, total, dim, lines + 4 * dim * num)
         else:
-            add_and_divide(line, total, lines + 4 * dim * num, dim, divisor)
-        add_to_sum(added_squares + 4 * width * i, sums_of_squares + 4 * width * slot, width)
+            add_and_divide(line, total, dim, lines + 4 * dim * num, divisor)
+        add_line(added_squares + 4 * width * i, sums_of_squares + 4 * width * slot, width)
         places[num] = slots[i]
         counted[num] = ticks[i]
         index[num] = i
@@ -83,7 +83,7 @@ def settle(
         ticks[slot] = 0
         balance[slot] -= saved_bytes
         error = errors + 4 * dim * slots[i]
-        put_difference(before + 4 * dim * i, after + 4 * dim * i, error, dim)
+        put_difference(before + 4 * dim * i, error, dim, after + 4 * dim * i)
         if keeps_error:
             leftover[slot] = not is_zero(error, dim)
         for j in range(width):

@@ -57,5 +57,5 @@ def add_and_update(
                 number = load_float(gradient + j)
                 total = load_float(line_of_squares + j) + number * number
                 store_float(line_of_squares + j, total)
-        add_and_divide(gradient, sums + 4 * dim * slot, mean, dim, divisor)
+        add_and_divide(gradient, sums + 4 * dim * slot, dim, mean, divisor)
         update_row(rule, dim, slot, table, one, two, three, mean, 0, own_settings)

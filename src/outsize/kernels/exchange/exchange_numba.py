@@ -8,8 +8,7 @@ import numpy as np
 from numpy import float32, int32, int64, uint64
 
 from outsize.kernels.compiled import kernel
-from outsize.kernels.gather.lines_numba import copy_line
-from outsize.kernels.lines_numba import add_to_sum, divide_line, start_sum
+from outsize.kernels.lines_numba import add_line, copy_line, divide_line, start_sum
 from outsize.kernels.memory_numba import prefetch, prefetch_line
 from outsize.kernels.rows.squares_numba import put_squares
 from outsize.kernels.vectors_numba import address_of
@@ -136,9 +135,9 @@ def add_lines(part, places, divisor, left, total):
             start_sum(line, target, width)
         else:
             left[place] += int32(1)
-            add_to_sum(line, target, width)
+            add_line(line, target, width)
         if left[place] == 0 and divisor != float32(1.0):
-            divide_line(target, width, divisor)
+            divide_line(target, target, width, divisor)
 
 
 @kernel(
@@ -183,7 +182,7 @@ def add_two(
             count += other_ticks[j]
             line = second + 4 * dim * j
             if takes_first:
-                add_to_sum(line, at, dim)
+                add_line(line, at, dim)
             else:
                 start_sum(line, at, dim)
             if has_squares:
@@ -193,7 +192,7 @@ def add_two(
                 else:
                     put_squares(line, own, dim, kind)
                 if takes_first:
-                    add_to_sum(own, square, width)
+                    add_line(own, square, width)
                 else:
                     start_sum(own, square, width)
             other_places[j] = num

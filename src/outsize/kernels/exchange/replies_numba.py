@@ -18,7 +18,7 @@ from outsize.kernels.exchange.requests_numba import (
     position_of,
     read_position,
 )
-from outsize.kernels.gather.lines_numba import copy_line
+from outsize.kernels.lines_numba import copy_line
 from outsize.kernels.memory_numba import prefetch, prefetch_line
 from outsize.kernels.vectors_numba import address_of, load_int32
 from outsize.kernels.wire.whole_numbers_numba import (

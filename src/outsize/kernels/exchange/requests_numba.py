@@ -13,8 +13,7 @@ import numpy as np
 from numpy import float32, int32, int64, uint64
 
 from outsize.kernels.compiled import kernel
-from outsize.kernels.gather.lines_numba import copy_line
-from outsize.kernels.lines_numba import add_to_sum, divide_line, start_sum
+from outsize.kernels.lines_numba import add_line, copy_line, divide_line, start_sum
 from outsize.kernels.memory_numba import prefetch_line
 from outsize.kernels.rows.squares_numba import put_squares
 from outsize.kernels.vectors_numba import (
@@ -280,7 +279,7 @@ def merge_pushes(
             count += batches
             is_sum = is_sum or batches > 1
             if not is_first:
-                add_to_sum(line, target, dim)
+                add_line(line, target, dim)
             elif adds:
                 start_sum(line, target, dim)
             else:
@@ -292,13 +291,13 @@ def merge_pushes(
                 if is_first:
                     start_sum(square, target_of_squares, width)
                 else:
-                    add_to_sum(square, target_of_squares, width)
+                    add_line(square, target_of_squares, width)
             is_first = False
         if divisor != float32(1.0):
-            divide_line(target, dim, divisor)
+            divide_line(target, target, dim, divisor)
         if has_squares:
             if is_sum:
-                divide_line(target_of_squares, width, divisor * divisor)
+                divide_line(target_of_squares, target_of_squares, width, divisor * divisor)
             else:
                 put_squares(target, target_of_squares, dim, kind)
         places[num] = least

@@ -5,17 +5,16 @@ from __future__ import annotations
 from typing import no_type_check
 
 import numba
-from numpy import float32, uint32, uint64
+from numpy import uint32, uint64
 
 from outsize.kernels.compiled import kernel
 from outsize.kernels.fused.buckets_numba import group_words, sort_words
 from outsize.kernels.gather.lines_numba import (
-    add_line,
-    copy_line,
     rows_ahead,
     sum_lines,
     updates_ahead,
 )
+from outsize.kernels.lines_numba import add_line, copy_line
 from outsize.kernels.memory_numba import prefetch, prefetch_line
 from outsize.kernels.rows.rules_numba import mean_square, prefetch_state, update_row
 from outsize.kernels.shared_numba import take_next
@@ -131,7 +130,7 @@ def train_buckets(
                 place = edge
                 edge = min(place + block, end)
                 sum_lines(source, dim, sorted_places, place, edge, line_of, scale_of, more)
-                add_line(more, float32(1.0), total, dim)
+                add_line(more, total, dim)
             row = own_rows[k]
             clocks[row] += 1
             norm += mean_square(total, dim)

@@ -9,12 +9,11 @@ from numpy import uint32
 
 from outsize.kernels.compiled import kernel
 from outsize.kernels.gather.lines_numba import (
-    add_line,
-    copy_line,
     line_at,
     rows_ahead,
     sum_lines,
 )
+from outsize.kernels.lines_numba import add_line, add_scaled, copy_line
 from outsize.kernels.memory_numba import prefetch_line
 from outsize.kernels.vectors_numba import address_of, store_float
 
@@ -62,7 +61,7 @@ def pool_rows(part, parts, rows, places, edges, scales, out):
             if i + ahead < end:
                 prefetch_line(source + 4 * places[i + ahead] * dim, dim)
             scale = scales[i] if scaled else numba.float32(1.0)
-            add_line(source + 4 * places[i] * dim, scale, line, dim)
+            add_scaled(source + 4 * places[i] * dim, line, dim, scale)
 
 
 @numba.njit(forceinline=True)
@@ -127,7 +126,7 @@ def sum_by_row(part, parts, gradients, order, starts, num_rows, lines, scales, b
             edge = min(place + block, stop)
             sum_lines(source, dim, sorted_places, place, edge, line_of, scale_of, line)
             if not is_carried:
-                add_line(line, numba.float32(1.0), total, dim)
+                add_line(line, total, dim)
         if is_carried:
             line += 4 * dim
             is_carried = False
@@ -148,7 +147,7 @@ def add_carried(parts, starts, num_rows, block, out, carried):
             continue
         line = spare + 4 * (begin // block + part) * dim
         for _ in range(begin, min(starts[row + 1], end), block):
-            add_line(line, numba.float32(1.0), target + 4 * row * dim, dim)
+            add_line(line, target + 4 * row * dim, dim)
             line += 4 * dim
 
 

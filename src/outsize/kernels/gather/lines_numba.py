@@ -1,4 +1,4 @@
-"""Lines of float32 at addresses: copied, scaled and summed."""
+"""Sums of lines of float32 at addresses, each with a scale."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import no_type_check
 import numba
 from numpy import float32
 
+from outsize.kernels.lines_numba import copy_line
 from outsize.kernels.memory_numba import prefetch_address
 from outsize.kernels.vectors_numba import (
     add,
@@ -35,29 +36,6 @@ def rows_ahead(dim):
 def updates_ahead(dim):
     """How many rows that are updated to prefetch, with their state and gradient."""
     return min(max(_AHEAD_NUMBERS // dim, 4), 24)
-
-
-@numba.njit(forceinline=True)
-@no_type_check
-def copy_line(source, target, dim):
-    """Copy `dim` numbers."""
-    whole = dim - dim % 8
-    for j in range(0, 4 * whole, 32):
-        store(target + j, load(source + j))
-    for j in range(4 * whole, 4 * dim, 4):
-        store_float(target + j, load_float(source + j))
-
-
-@numba.njit(forceinline=True)
-@no_type_check
-def add_line(source, scale, target, dim):
-    """Add `dim` numbers, times a scale."""
-    whole = dim - dim % 8
-    scales = splat(scale)
-    for j in range(0, 4 * whole, 32):
-        store(target + j, add(load(target + j), multiply(scales, load(source + j))))
-    for j in range(4 * whole, 4 * dim, 4):
-        store_float(target + j, load_float(target + j) + scale * load_float(source + j))
 
 
 @numba.njit(forceinline=True)

@@ -13,6 +13,7 @@ from typing import no_type_check
 import numba
 from numpy import float32
 
+from outsize.kernels.lines_numba import of_lines
 from outsize.kernels.memory_numba import prefetch_address, prefetch_line
 from outsize.kernels.rows.rule_numbers_numba import ADAGRAD, ADAM, ROW_ADAGRAD, SGD
 from outsize.kernels.vectors_numba import (
@@ -21,7 +22,10 @@ from outsize.kernels.vectors_numba import (
     lane,
     load,
     load_float,
+    load_like,
     multiply,
+    repeated,
+    scale,
     splat,
     square_root,
     store,
@@ -73,95 +77,76 @@ def update_row(rule, dim, row, rows, first, second, third, gradient, squares, se
     """
     target, rate = rows + 4 * row * dim, load_float(settings)
     if rule == SGD:
-        _sgd(dim, target, gradient, rate)
+        _sgd(gradient, target, dim, rate)
     elif rule == ROW_ADAGRAD:
         eps = load_float(settings + 4)
-        _row_adagrad(dim, target, first + 4 * row, gradient, squares, rate, eps)
+        _row_adagrad(gradient, target, dim, first + 4 * row, squares, rate, eps)
     elif rule == ADAGRAD:
         eps = load_float(settings + 4)
-        _adagrad(dim, target, first + 4 * row * dim, gradient, squares, rate, eps)
+        _adagrad(gradient, target, dim, first + 4 * row * dim, squares, rate, eps)
     else:
         moments = 4 * row * dim
-        _adam(dim, target, first + moments, second + moments, third + 4 * row, gradient, settings)
+        _adam(gradient, target, dim, first + moments, second + moments, third + 4 * row, settings)
+
+
+@of_lines
+@no_type_check
+def _sgd(gradients, target, j, rate):
+    store(target + j, subtract(load_like(target + j, gradients), scale(gradients, rate)))
 
 
 @numba.njit(forceinline=True)
 @no_type_check
-def _sgd(dim, target, gradient, rate):
-    rates = splat(rate)
-    whole = dim - dim % 8
-    for j in range(0, 4 * whole, 32):
-        store(target + j, subtract(load(target + j), multiply(rates, load(gradient + j))))
-    for j in range(4 * whole, 4 * dim, 4):
-        store_float(target + j, load_float(target + j) - rate * load_float(gradient + j))
-
-
-@numba.njit(forceinline=True)
-@no_type_check
-def _row_adagrad(dim, target, state, gradient, squares, rate, eps):
+def _row_adagrad(gradient, target, dim, state, squares, rate, eps):
     total = load_float(state)
     total += mean_square(gradient, dim) if squares == 0 else load_float(squares)
     store_float(state, total)
-    divisor = sqrt(total) + eps
-    rates, divisors = splat(-rate), splat(divisor)
-    whole = dim - dim % 8
-    for j in range(0, 4 * whole, 32):
-        step = divide(multiply(rates, load(gradient + j)), divisors)
-        store(target + j, add(load(target + j), step))
-    for j in range(4 * whole, 4 * dim, 4):
-        step_of_one = -rate * load_float(gradient + j) / divisor
-        store_float(target + j, load_float(target + j) + step_of_one)
+    _add_quotients(gradient, target, dim, -rate, sqrt(total) + eps)
+
+
+@of_lines
+@no_type_check
+def _add_quotients(values, target, j, factor, divisor):
+    step = divide(scale(values, factor), repeated(divisor, values))
+    store(target + j, add(load_like(target + j, values), step))
+
+
+@of_lines
+@no_type_check
+def _adagrad(gradients, target, j, state, squares, rate, eps):
+    square = multiply(gradients, gradients)
+    if squares != 0:
+        square = load_like(squares + j, gradients)
+    total = add(load_like(state + j, gradients), square)
+    store(state + j, total)
+    divisor = add(square_root(total), repeated(eps, total))
+    step = divide(scale(gradients, -rate), divisor)
+    store(target + j, add(load_like(target + j, step), step))
 
 
 @numba.njit(forceinline=True)
 @no_type_check
-def _adagrad(dim, target, state, gradient, squares, rate, eps):
-    rates, epsilons = splat(-rate), splat(eps)
-    whole = dim - dim % 8
-    for j in range(0, 4 * whole, 32):
-        value = load(gradient + j)
-        square = multiply(value, value) if squares == 0 else load(squares + j)
-        total = add(load(state + j), square)
-        store(state + j, total)
-        step = divide(multiply(rates, value), add(square_root(total), epsilons))
-        store(target + j, add(load(target + j), step))
-    for j in range(4 * whole, 4 * dim, 4):
-        number = load_float(gradient + j)
-        sum_of_one = load_float(state + j)
-        sum_of_one += number * number if squares == 0 else load_float(squares + j)
-        store_float(state + j, sum_of_one)
-        step_of_one = -rate * number / (sqrt(sum_of_one) + eps)
-        store_float(target + j, load_float(target + j) + step_of_one)
-
-
-@numba.njit(forceinline=True)
-@no_type_check
-def _adam(dim, target, first, second, steps, gradient, settings):
+def _adam(gradient, target, dim, first, second, steps, settings):
     one = float32(1.0)
-    rate, eps = load_float(settings), load_float(settings + 4)
-    beta_1, rest_1 = load_float(settings + 8), load_float(settings + 12)
-    beta_2, rest_2 = load_float(settings + 16), load_float(settings + 20)
+    beta_1, beta_2 = load_float(settings + 8), load_float(settings + 16)
     count = load_float(steps) + one
     store_float(steps, count)
-    correction_1 = one - beta_1**count
-    correction_2 = one - beta_2**count
-    whole = dim - dim % 8
-    for j in range(0, 4 * whole, 32):
-        value, before = load(gradient + j), load(first + j)
-        mean = add(before, multiply(splat(rest_1), subtract(value, before)))
-        fresh = multiply(multiply(splat(rest_2), value), value)
-        variance = add(multiply(load(second + j), splat(beta_2)), fresh)
-        store(first + j, mean)
-        store(second + j, variance)
-        divisor = add(square_root(divide(variance, splat(correction_2))), splat(eps))
-        step = divide(multiply(splat(-rate), divide(mean, splat(correction_1))), divisor)
-        store(target + j, add(load(target + j), step))
-    for j in range(4 * whole, 4 * dim, 4):
-        number, mean_of_one = load_float(gradient + j), load_float(first + j)
-        mean_of_one += rest_1 * (number - mean_of_one)
-        variance_of_one = load_float(second + j) * beta_2 + rest_2 * number * number
-        store_float(first + j, mean_of_one)
-        store_float(second + j, variance_of_one)
-        divisor_of_one = sqrt(variance_of_one / correction_2) + eps
-        step_of_one = -rate * (mean_of_one / correction_1) / divisor_of_one
-        store_float(target + j, load_float(target + j) + step_of_one)
+    corrections = one - beta_1**count, one - beta_2**count
+    _adam_step(gradient, target, dim, first, second, corrections, settings)
+
+
+@of_lines
+@no_type_check
+def _adam_step(gradients, target, j, first, second, corrections, settings):
+    rate, eps = load_float(settings), repeated(load_float(settings + 4), gradients)
+    rest_1, beta_2 = load_float(settings + 12), load_float(settings + 16)
+    before = load_like(first + j, gradients)
+    mean = add(before, scale(subtract(gradients, before), rest_1))
+    fresh = multiply(scale(gradients, load_float(settings + 20)), gradients)
+    variance = add(scale(load_like(second + j, gradients), beta_2), fresh)
+    store(first + j, mean)
+    store(second + j, variance)
+    mean = divide(mean, repeated(corrections[0], mean))
+    variance = divide(variance, repeated(corrections[1], variance))
+    step = divide(scale(mean, -rate), add(square_root(variance), eps))
+    store(target + j, add(load_like(target + j, step), step))

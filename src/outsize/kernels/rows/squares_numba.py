@@ -6,9 +6,10 @@ from typing import no_type_check
 
 import numba
 
+from outsize.kernels.lines_numba import of_lines
 from outsize.kernels.rows.rule_numbers_numba import MEAN_SQUARES
 from outsize.kernels.rows.rules_numba import mean_square
-from outsize.kernels.vectors_numba import load, load_float, multiply, store, store_float
+from outsize.kernels.vectors_numba import multiply, store, store_float
 
 
 @numba.njit(forceinline=True)
@@ -17,11 +18,11 @@ def put_squares(line, target, dim, kind):
     """Write the squares of a line, or their mean."""
     if kind == MEAN_SQUARES:
         store_float(target, mean_square(line, dim))
-        return
-    whole = dim - dim % 8
-    for j in range(0, 4 * whole, 32):
-        values = load(line + j)
-        store(target + j, multiply(values, values))
-    for j in range(4 * whole, 4 * dim, 4):
-        number = load_float(line + j)
-        store_float(target + j, number * number)
+    else:
+        _put_squares(line, target, dim)
+
+
+@of_lines
+@no_type_check
+def _put_squares(values, target, j):
+    store(target + j, multiply(values, values))

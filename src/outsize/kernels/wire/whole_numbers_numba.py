@@ -10,27 +10,26 @@ from typing import Any, no_type_check
 import numba
 from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.extending import intrinsic
-from numpy import float32, int32, rint
+from numpy import float32, int32
 
-from outsize.kernels.gather.lines_numba import copy_line
+from outsize.kernels.lines_numba import copy_line, of_lines
 from outsize.kernels.vectors_numba import (
     load,
-    load_float,
     load_int32,
     loader,
-    multiply,
+    of_each,
+    repeated,
+    scale,
     splat,
     store,
-    store_float,
     vector,
 )
 
 _SMALLEST = float32(1.1754943508222875e-38)
 _LANES = 8
 
-load_int8, load_int16 = loader(types.int8, alignment=1), loader(types.int16, alignment=1)
+load_int8 = loader(types.int8, alignment=1)
 load_scale = loader(types.float32, alignment=1)  # a line of whole numbers starts at any byte
 
 
@@ -46,12 +45,12 @@ def _store(result: Any) -> Any:
     return intrinsic(typed)
 
 
-store_int8, store_int16, store_int32 = map(_store, (types.int8, types.int16, types.int32))
-store_int64, store_scale = map(_store, (types.int64, types.float32))
+store_int8, store_int32, store_int64 = map(_store, (types.int8, types.int32, types.int64))
+store_scale = _store(types.float32)
 
 
-def _integers(bits: int) -> ir.VectorType:
-    return ir.VectorType(ir.IntType(bits), _LANES)
+def _integers(bits: int, lanes: int = _LANES) -> ir.VectorType:
+    return ir.VectorType(ir.IntType(bits), lanes)
 
 
 def _all(bits: int, number: int) -> ir.Constant:
@@ -87,38 +86,36 @@ def quotients(typing_context: Any, values: Any, divisors: Any, largest: Any) -> 
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         values, divisors, largest = arguments
-        kind = vector.in_llvm
-        rounding = cgutils.get_or_insert_function(
-            builder.module, ir.FunctionType(kind, [kind]), "llvm.rint.v8f32"
-        )
-        number = builder.call(rounding, [builder.fdiv(values, divisors)])
+        number = of_each(builder, "rint", builder.fdiv(values, divisors))
         least = builder.fneg(largest)
         number = builder.select(builder.fcmp_ordered("<", number, least), least, number)
         return builder.select(builder.fcmp_ordered(">", number, largest), largest, number)
 
-    return vector(vector, vector, vector), generate
+    return values(values, values, values), generate
 
 
 def _store_vector(bits: int) -> Any:
     def typed(typing_context: Any, address: Any, values: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            place = builder.inttoptr(arguments[0], _integers(bits).as_pointer())
-            number = builder.trunc(builder.fptosi(arguments[1], _integers(32)), _integers(bits))
-            builder.store(number, place, align=1)
+            lanes = arguments[1].type.count
+            wide, narrow = _integers(32, lanes), _integers(bits, lanes)
+            number = builder.trunc(builder.fptosi(arguments[1], wide), narrow)
+            builder.store(number, builder.inttoptr(arguments[0], narrow.as_pointer()), align=1)
             return context.get_dummy_value()
 
-        return types.void(types.int64, vector), generate
+        return types.void(types.int64, values), generate
 
     return intrinsic(typed)
 
 
 def _load_vector(bits: int) -> Any:
-    def typed(typing_context: Any, address: Any) -> Any:
+    def typed(typing_context: Any, address: Any, like: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            place = builder.inttoptr(arguments[0], _integers(bits).as_pointer())
-            return builder.sitofp(builder.load(place, align=1), vector.in_llvm)
+            kind = arguments[1].type
+            place = builder.inttoptr(arguments[0], _integers(bits, kind.count).as_pointer())
+            return builder.sitofp(builder.load(place, align=1), kind)
 
-        return vector(types.int64), generate
+        return like(types.int64, like), generate
 
     return intrinsic(typed)
 
@@ -157,24 +154,19 @@ def encode_line(source, target, dim, width):
         copy_line(source, target, dim)
         return
     limit = float32(127.0) if width == 1 else float32(32767.0)
-    scale = _scale(source, dim, limit)
-    store_scale(target, scale)
-    divisor = max(scale, _SMALLEST)
-    divisors, largest = splat(divisor), splat(limit)
-    whole = dim - dim % 8
-    numbers = target + 4
-    for j in range(0, whole, 8):
-        found = quotients(load(source + 4 * j), divisors, largest)
-        if width == 1:
-            store_as_int8(numbers + j, found)
-        else:
-            store_as_int16(numbers + 2 * j, found)
-    for j in range(whole, dim):
-        number = min(max(rint(load_float(source + 4 * j) / divisor), -limit), limit)
-        if width == 1:
-            store_int8(numbers + j, numba.int8(number))
-        else:
-            store_int16(numbers + 2 * j, numba.int16(number))
+    factor = _scale(source, dim, limit)
+    store_scale(target, factor)
+    _put_quotients(source, target + 4, dim, max(factor, _SMALLEST), limit, width)
+
+
+@of_lines
+@no_type_check
+def _put_quotients(values, target, j, divisor, limit, width):
+    found = quotients(values, repeated(divisor, values), repeated(limit, values))
+    if width == 1:
+        store_as_int8(target + (j >> 2), found)
+    else:
+        store_as_int16(target + (j >> 1), found)
 
 
 @numba.njit(forceinline=True)
@@ -184,18 +176,14 @@ def decode_line(source, target, dim, width):
     if width == 4:
         copy_line(source, target, dim)
         return
-    scale = load_scale(source)
-    scales = splat(scale)
-    whole = dim - dim % 8
-    numbers = source + 4
-    for j in range(0, whole, 8):
-        if width == 1:
-            store(target + 4 * j, multiply(load_from_int8(numbers + j), scales))
-        else:
-            store(target + 4 * j, multiply(load_from_int16(numbers + 2 * j), scales))
-    for j in range(whole, dim):
-        if width == 1:
-            number = float32(load_int8(numbers + j))
-        else:
-            number = float32(load_int16(numbers + 2 * j))
-        store_float(target + 4 * j, number * scale)
+    _put_products(target, target, dim, source + 4, load_scale(source), width)
+
+
+@of_lines
+@no_type_check
+def _put_products(values, target, j, numbers, factor, width):
+    if width == 1:
+        found = load_from_int8(numbers + (j >> 2), values)
+    else:
+        found = load_from_int16(numbers + (j >> 1), values)
+    store(target + j, scale(found, factor))
