@@ -94,20 +94,21 @@ def load_like(typing_context: Any, address: Any, values: Any) -> Any:
     return values(types.int64, values), generate
 
 
-@intrinsic
-def store(typing_context: Any, address: Any, given: Any) -> Any:
-    """Write a vector, or one float32."""
+def storer(number: Any, alignment: int = _ALIGNMENT) -> Any:
+    """A function that writes a number, or a vector, at an address."""
 
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        place = builder.inttoptr(arguments[0], arguments[1].type.as_pointer())
-        builder.store(arguments[1], place, align=_ALIGNMENT)
-        return context.get_dummy_value()
+    def typed(typing_context: Any, address: Any, given: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            place = builder.inttoptr(arguments[0], arguments[1].type.as_pointer())
+            builder.store(arguments[1], place, align=alignment)
+            return context.get_dummy_value()
 
-    kind = given if isinstance(given, Vector) else types.float32
-    return types.void(types.int64, kind), generate
+        return types.void(types.int64, given if isinstance(given, Vector) else number), generate
+
+    return intrinsic(typed)
 
 
-store_float = store
+store = storer(types.float32)
 
 
 def _repeated(builder: Any, number: Any, kind: ir.Type) -> Any:

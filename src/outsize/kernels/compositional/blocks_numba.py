@@ -56,9 +56,28 @@ def _place_and_sign(start):
     return int64(start) ^ flip, float32(1 | flip)
 
 
-@numba.njit(forceinline=True)
 @no_type_check
-def _write_column(array, starts, num, width, dim, out):
+def _for_widths(column):
+    """A function of a column whose first argument is its width, with code for frequent ones."""
+    column = numba.njit(forceinline=True)(column)
+
+    @numba.njit(forceinline=True)
+    def chosen(width, *given):
+        if width == 4:
+            column(4, *given)
+        elif width == 8:
+            column(8, *given)
+        elif width == 16:
+            column(16, *given)
+        else:
+            column(width, *given)
+
+    return chosen
+
+
+@_for_widths
+@no_type_check
+def _write_column(width, array, starts, num, dim, out):
     """Write one column of a block of vectors, from one plain piece each."""
     for i in range(num):
         copy_line(array + 4 * int64(starts[i]), out, width)
@@ -78,27 +97,27 @@ def _write_signed(array, size, starts, num, width, dim, out):
         out += 4 * dim
 
 
-@numba.njit(forceinline=True)
+@_for_widths
 @no_type_check
-def _write_sums(array, starts, others, num, width, dim, out):
+def _write_sums(width, array, starts, others, num, dim, out):
     """Write one column of a block of vectors, from two pieces each."""
     for i in range(num):
         put_sum(array + 4 * int64(starts[i]), out, width, array + 4 * int64(others[i]))
         out += 4 * dim
 
 
-@numba.njit(forceinline=True)
+@_for_widths
 @no_type_check
-def _add_column(gradients, starts, num, width, dim, total):
+def _add_column(width, gradients, starts, num, dim, total):
     """Add one column of a block of gradients to one plain piece of each vector."""
     for i in range(num):
         add_line(gradients, total + 4 * int64(starts[i]), width)
         gradients += 4 * dim
 
 
-@numba.njit(forceinline=True)
+@_for_widths
 @no_type_check
-def _add_twice(gradients, starts, others, num, width, dim, total):
+def _add_twice(width, gradients, starts, others, num, dim, total):
     """Add one column of a block of gradients to two plain pieces of each vector."""
     for i in range(num):
         add_line(gradients, total + 4 * int64(starts[i]), width)
@@ -122,56 +141,28 @@ def _add_signed(gradients, starts, num, width, dim, total, size):
 @numba.njit
 @no_type_check
 def write_block(array, size, starts, num, edges, out):
-    """Write a block of vectors; compiled for widths that are frequent."""
+    """Write a block of vectors."""
     columns, dim = len(edges) - 1, edges[-1]
     for j in range(columns):
         width, first, line = edges[j + 1] - edges[j], out + 4 * edges[j], starts[j]
         if len(starts) > columns:
-            others = starts[columns + j]
-            if width == 4:
-                _write_sums(array, line, others, num, 4, dim, first)
-            elif width == 8:
-                _write_sums(array, line, others, num, 8, dim, first)
-            elif width == 16:
-                _write_sums(array, line, others, num, 16, dim, first)
-            else:
-                _write_sums(array, line, others, num, width, dim, first)
-        elif not _are_plain(line, num, size - width):
-            _write_signed(array, size, line, num, width, dim, first)
-        elif width == 4:
-            _write_column(array, line, num, 4, dim, first)
-        elif width == 8:
-            _write_column(array, line, num, 8, dim, first)
-        elif width == 16:
-            _write_column(array, line, num, 16, dim, first)
+            _write_sums(width, array, line, starts[columns + j], num, dim, first)
+        elif _are_plain(line, num, size - width):
+            _write_column(width, array, line, num, dim, first)
         else:
-            _write_column(array, line, num, width, dim, first)
+            _write_signed(array, size, line, num, width, dim, first)
 
 
 @numba.njit
 @no_type_check
 def add_block(gradients, starts, num, edges, total, size):
-    """Add a block of gradients; compiled for widths that are frequent."""
+    """Add a block of gradients."""
     columns, dim = len(edges) - 1, edges[-1]
     for j in range(columns):
         width, first, line = edges[j + 1] - edges[j], gradients + 4 * edges[j], starts[j]
         if len(starts) > columns:
-            others = starts[columns + j]
-            if width == 4:
-                _add_twice(first, line, others, num, 4, dim, total)
-            elif width == 8:
-                _add_twice(first, line, others, num, 8, dim, total)
-            elif width == 16:
-                _add_twice(first, line, others, num, 16, dim, total)
-            else:
-                _add_twice(first, line, others, num, width, dim, total)
-        elif not _are_plain(line, num, size - width):
-            _add_signed(first, line, num, width, dim, total, size)
-        elif width == 4:
-            _add_column(first, line, num, 4, dim, total)
-        elif width == 8:
-            _add_column(first, line, num, 8, dim, total)
-        elif width == 16:
-            _add_column(first, line, num, 16, dim, total)
+            _add_twice(width, first, line, starts[columns + j], num, dim, total)
+        elif _are_plain(line, num, size - width):
+            _add_column(width, first, line, num, dim, total)
         else:
-            _add_column(first, line, num, width, dim, total)
+            _add_signed(first, line, num, width, dim, total, size)

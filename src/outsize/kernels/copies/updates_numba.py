@@ -13,7 +13,7 @@ from outsize.kernels.lines_numba import add_and_divide
 from outsize.kernels.memory_numba import prefetch, prefetch_line
 from outsize.kernels.rows.rule_numbers_numba import MEAN_SQUARES, SQUARES
 from outsize.kernels.rows.rules_numba import mean_square, prefetch_state, update_row
-from outsize.kernels.vectors_numba import address_of, load_float, store_float
+from outsize.kernels.vectors_numba import address_of, load_float, store
 
 
 @kernel(
@@ -50,12 +50,12 @@ def add_and_update(
         gradient = added + 4 * dim * i
         if kind == MEAN_SQUARES:
             square = sums_of_squares + 4 * slot
-            store_float(square, load_float(square) + mean_square(gradient, dim))
+            store(square, load_float(square) + mean_square(gradient, dim))
         elif kind == SQUARES:
             line_of_squares = sums_of_squares + 4 * dim * slot
             for j in range(0, 4 * dim, 4):
                 number = load_float(gradient + j)
                 total = load_float(line_of_squares + j) + number * number
-                store_float(line_of_squares + j, total)
+                store(line_of_squares + j, total)
         add_and_divide(gradient, sums + 4 * dim * slot, dim, mean, divisor)
         update_row(rule, dim, slot, table, one, two, three, mean, 0, own_settings)

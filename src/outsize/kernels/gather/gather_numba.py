@@ -15,7 +15,7 @@ from outsize.kernels.gather.lines_numba import (
 )
 from outsize.kernels.lines_numba import add_line, add_scaled, copy_line
 from outsize.kernels.memory_numba import prefetch_line
-from outsize.kernels.vectors_numba import address_of, store_float
+from outsize.kernels.vectors_numba import address_of, store
 
 _AHEAD = 32  # occurrences whose gradients are prefetched
 
@@ -56,7 +56,7 @@ def pool_rows(part, parts, rows, places, edges, scales, out):
     for b in range(n * part // parts, n * (part + 1) // parts):
         line = target + 4 * b * dim
         for j in range(0, 4 * dim, 4):
-            store_float(line + j, numba.float32(0.0))
+            store(line + j, numba.float32(0.0))
         for i in range(edges[b], edges[b + 1]):
             if i + ahead < end:
                 prefetch_line(source + 4 * places[i + ahead] * dim, dim)

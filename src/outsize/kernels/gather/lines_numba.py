@@ -17,7 +17,6 @@ from outsize.kernels.vectors_numba import (
     multiply,
     splat,
     store,
-    store_float,
 )
 
 _AHEAD_NUMBERS = 1024  # that are prefetched
@@ -92,4 +91,4 @@ def sum_lines(source, dim, order, first, stop, lines, scales, target):
         for i in range(first, stop):
             line = line_at(source, dim, order, i, lines)
             total += _scale(order, i, scales) * load_float(line + j)
-        store_float(target + j, total)
+        store(target + j, total)

@@ -29,7 +29,6 @@ from outsize.kernels.vectors_numba import (
     splat,
     square_root,
     store,
-    store_float,
     subtract,
 )
 
@@ -100,7 +99,7 @@ def _sgd(gradients, target, j, rate):
 def _row_adagrad(gradient, target, dim, state, squares, rate, eps):
     total = load_float(state)
     total += mean_square(gradient, dim) if squares == 0 else load_float(squares)
-    store_float(state, total)
+    store(state, total)
     _add_quotients(gradient, target, dim, -rate, sqrt(total) + eps)
 
 
@@ -130,7 +129,7 @@ def _adam(gradient, target, dim, first, second, steps, settings):
     one = float32(1.0)
     beta_1, beta_2 = load_float(settings + 8), load_float(settings + 16)
     count = load_float(steps) + one
-    store_float(steps, count)
+    store(steps, count)
     corrections = one - beta_1**count, one - beta_2**count
     _adam_step(gradient, target, dim, first, second, corrections, settings)
 

@@ -9,7 +9,7 @@ import numba
 from outsize.kernels.lines_numba import of_lines
 from outsize.kernels.rows.rule_numbers_numba import MEAN_SQUARES
 from outsize.kernels.rows.rules_numba import mean_square
-from outsize.kernels.vectors_numba import multiply, store, store_float
+from outsize.kernels.vectors_numba import multiply, store
 
 
 @numba.njit(forceinline=True)
@@ -17,7 +17,7 @@ from outsize.kernels.vectors_numba import multiply, store, store_float
 def put_squares(line, target, dim, kind):
     """Write the squares of a line, or their mean."""
     if kind == MEAN_SQUARES:
-        store_float(target, mean_square(line, dim))
+        store(target, mean_square(line, dim))
     else:
         _put_squares(line, target, dim)
 

@@ -23,6 +23,7 @@ from outsize.kernels.vectors_numba import (
     scale,
     splat,
     store,
+    storer,
     vector,
 )
 
@@ -33,20 +34,9 @@ load_int8 = loader(types.int8, alignment=1)
 load_scale = loader(types.float32, alignment=1)  # a line of whole numbers starts at any byte
 
 
-def _store(result: Any) -> Any:
-    def typed(typing_context: Any, address: Any, number: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            place = builder.inttoptr(arguments[0], context.get_data_type(result).as_pointer())
-            builder.store(arguments[1], place, align=1)
-            return context.get_dummy_value()
-
-        return types.void(types.int64, result), generate
-
-    return intrinsic(typed)
-
-
-store_int8, store_int32, store_int64 = map(_store, (types.int8, types.int32, types.int64))
-store_scale = _store(types.float32)
+store_int8, store_int32, store_int64, store_scale = (
+    storer(kind, alignment=1) for kind in (types.int8, types.int32, types.int64, types.float32)
+)
 
 
 def _integers(bits: int, lanes: int = _LANES) -> ir.VectorType:
