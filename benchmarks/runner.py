@@ -18,11 +18,8 @@ def run_command(benchmark: Benchmark, words: Sequence[str] | None = None) -> Non
         benchmark: What to run.
         words: The words of the command line; by default those of this process.
     """
-    parser = benchmark_parser(benchmark)
-    if benchmark.run_on is not None:
-        parser.add_argument("--device", help="cpu or cuda; by default what it chooses")
-    given = parser.parse_args(words)
-    measure(benchmark, given.out, quick=given.quick, device=getattr(given, "device", None))
+    given = benchmark_parser(benchmark).parse_args(words)
+    measure(benchmark, given.out, quick=given.quick)
 
 
 def benchmark_parser(benchmark: Benchmark, *, has_quick: bool = True) -> argparse.ArgumentParser:

@@ -11,6 +11,7 @@ from outsize.bench import (
     compositional,
     dlrm,
     encode,
+    kmeans,
     negative_sampling,
     rows,
     tables,
@@ -24,6 +25,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     "compositional": compositional.BENCHMARK,
     "dlrm": dlrm.BENCHMARK,
     "encode": encode.BENCHMARK,
+    "kmeans": kmeans.BENCHMARK,
     "negative-sampling": negative_sampling.BENCHMARK,
     "rows": rows.BENCHMARK,
     "tables": tables.BENCHMARK,
@@ -31,7 +33,6 @@ BENCHMARKS: dict[str, Benchmark] = {
 ALIASES: dict[str, str] = {"sample": "negative-sampling"}
 # Benchmarks that are in the repository, not in the package → the command that runs them.
 MOVED: dict[str, str] = {
-    "kmeans": "python -m benchmarks.speed.kmeans_loops",
     "kmeans-fits": "python -m benchmarks.speed.kmeans",
     "least-squares": "python -m benchmarks.cce.least_squares",
     "negative-theory": "python -m benchmarks.negatives.theory",

@@ -16,9 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.runner import run_command
-from outsize.bench import Benchmark
 from outsize.bench.conditions import kernels_of
+from outsize.bench.runner import Benchmark
 from outsize.bench.timing import cell, time_in_turns
 from outsize.clustering import nearest
 from outsize.clustering.engine import EngineName
@@ -34,24 +33,33 @@ _CUDA_POINTS = 1 << 19
 
 def run(quick: bool, say: Callable[[str], None], device: str = "cpu") -> dict[str, Any]:
     """Time the engines in turns, at several dims, numbers of clusters and threads."""
-    most, on_cuda = torch.get_num_threads(), device == "cuda"
-    if on_cuda:
-        points = [(4, 1_000, most)]
-        points += [(dim, k, most) for dim in (4, 8, 16, 32) for k in (100, 2_048, 8_192)]
-        points += [(4, 50_000, most)]
-    else:
-        points = [(4, 1_000, most), (4, 1_000, 1)]
-        points += [(dim, k, most) for dim in (4, 8, 16) for k in (100, 10_000, 50_000)]
-        points += [(8, 1_000, most), (16, 1_000, most)]
+    if device == "cuda":
+        return _run_on_cuda(quick, say)
+    most = torch.get_num_threads()
+    points = [(4, 1_000, most), (4, 1_000, 1)]
+    points += [(dim, k, most) for dim in (4, 8, 16) for k in (100, 10_000, 50_000)]
+    points += [(8, 1_000, most), (16, 1_000, most)]
     rows = []
     with torch_threads():
         for dim, k, threads in [(3, 7, 1)] if quick else points:
-            at_most = _CUDA_POINTS if on_cuda else min(_CHUNK, _MOST_PRODUCTS // (k * dim))
-            num_points = 1_000 if quick else at_most
-            say(f"dim {dim}, {k:,} clusters, {num_points:,} points, {threads} threads, {device}")
+            num_points = 1_000 if quick else min(_CHUNK, _MOST_PRODUCTS // (k * dim))
+            say(f"dim {dim}, {k:,} clusters, {num_points:,} points, {threads} threads")
             torch.set_num_threads(threads)
-            rounds = 3 if quick or on_cuda else 7
-            rows.append({**_measure(dim, k, num_points, rounds, device), "threads": threads})
+            rows.append(_measure(dim, k, num_points, rounds=3 if quick else 7))
+            rows[-1]["threads"] = threads
+    speedups = {name: value for name, value in rows[0].items() if name.startswith("speedup_vs")}
+    return {"rows": rows, **speedups}
+
+
+def _run_on_cuda(quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
+    sizes = [(4, 1_000), *((dim, k) for dim in (4, 8, 16, 32) for k in (100, 2_048, 8_192))]
+    sizes += [(4, 50_000)]
+    rows = []
+    for dim, k in [(3, 7)] if quick else sizes:
+        num_points = 1_000 if quick else _CUDA_POINTS
+        say(f"dim {dim}, {k:,} clusters, {num_points:,} points on the GPU")
+        rows.append(_measure(dim, k, num_points, rounds=3, device="cuda"))
+        rows[-1]["threads"] = torch.get_num_threads()
     speedups = {name: value for name, value in rows[0].items() if name.startswith("speedup_vs")}
     return {"rows": rows, **speedups}
 
@@ -74,7 +82,7 @@ def table(results: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _measure(dim: int, k: int, num_points: int, rounds: int, device: str) -> dict[str, Any]:
+def _measure(dim: int, k: int, num_points: int, rounds: int, device: str = "cpu") -> dict[str, Any]:
     draw = torch.Generator(device).manual_seed(0)
     points = torch.randn(num_points, dim, generator=draw, device=device)
     centroids = torch.randn(k, dim, generator=draw, device=device)
@@ -119,9 +127,4 @@ def _search_by_faiss(points: Tensor, centroids: Tensor) -> object:
     return faiss.knn(points.numpy(), centroids.numpy(), 1)
 
 
-BENCHMARK = Benchmark(
-    "kmeans", "python -m benchmarks.speed.kmeans_loops", ABOUT, run, table, run_on=run
-)
-
-if __name__ == "__main__":
-    run_command(BENCHMARK)
+BENCHMARK = Benchmark("kmeans", "outsize bench kmeans", ABOUT, run, table, run_on=run)
