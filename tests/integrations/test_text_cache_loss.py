@@ -1,5 +1,6 @@
 """The negative cache over texts: tokens, keys, the loss, and what changes the cache when."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from tiny_texts import make_pairs
 from word_bags import WordBags
 
 from outsize.errors import CheckpointError, ConfigError, DataError
+from outsize.files import write_json
 from outsize.integrations.sentence_transformers import NegativeCacheLoss, TextCacheSettings
 from outsize.integrations.sentence_transformers.tokens import as_column, padded
 from outsize.negatives import Temperature
@@ -315,12 +317,34 @@ def test_a_saved_loss_continues_with_the_same_draws_and_scale(tmp_path):
         again.load(tmp_path / "absent")
     with pytest.raises(ConfigError, match="holds a corpus of 40 texts, but 39 are given"):
         make(model, corpus=TEXTS[1:]).load(tmp_path / "saved")
+    with pytest.raises(ConfigError, match="holds another corpus of 40 texts than is given"):
+        make(model, corpus=[*TEXTS[1:], "w1 w2"]).load(tmp_path / "saved")
+    make(model, corpus=TEXTS[::-1]).load(tmp_path / "saved")  # tokens identify texts in any order
     third = make(model)
     third.load(tmp_path / "saved")
     assert float(third.temperature()) == pytest.approx(20.0)  # a fixed scale is not restored
     for _ in range(2):
         with pytest.raises(ConfigError, match="the prompt it was made with"):
             third(batch(model, prompts=("w1 ", "w2 ")))
+
+
+def test_ids_of_a_saved_corpus_must_be_the_same_and_older_ones_are_not_known(tmp_path):
+    model = WordBags()
+    loss = make(model, settings={"keys": "label"})
+    loss(batch(model), torch.arange(8))
+    loss.save(tmp_path / "saved")
+    other = make(model, TEXTS[::-1], settings={"keys": "label"})
+    with pytest.raises(ConfigError, match="holds another corpus of 40 texts than is given"):
+        other.load(tmp_path / "saved")
+    path = tmp_path / "saved" / "texts.json"
+    layout = json.loads(path.read_text())
+    del layout["corpus"]  # as an older version wrote it
+    facts = write_json(path, layout)
+    manifest = tmp_path / "saved" / "manifest.json"
+    content = json.loads(manifest.read_text())
+    content["files"]["texts.json"] = facts
+    manifest.write_text(json.dumps(content))
+    other.load(tmp_path / "saved")
 
 
 def test_a_loss_that_had_no_batch_is_saved_and_loaded_as_such(tmp_path):

@@ -11,7 +11,7 @@ from outsize.errors import CheckpointError
 from outsize.files import write_json
 from outsize.integrations.sentence_transformers.settings import TextCacheSettings
 from outsize.integrations.sentence_transformers.tokens import feature_shapes
-from outsize.json_files import OneOf, Whole
+from outsize.json_files import Absent, OneOf, Whole
 from outsize.negatives import NegativeCache, ShardedNegativeCache, write_cache
 from outsize.negatives.cache.contract import ItemCache
 from outsize.rank_files import write_folder
@@ -33,6 +33,7 @@ class TextLayout:
         shared: What holds for all texts, such as the length of the prompt, as JSON.
         num_texts: Texts of the corpus; 0 for a cache of recent positives.
         log_beta: The logarithm of the inverse temperature.
+        corpus: The fingerprint of the corpus; empty where it is not known, or there is none.
     """
 
     dim: int
@@ -41,6 +42,7 @@ class TextLayout:
     shared: str
     num_texts: int
     log_beta: float = 0.0
+    corpus: str = ""
 
     def build_cache(self, settings: TextCacheSettings) -> ItemCache:
         """An empty cache of such texts, shared by all ranks, with room for the whole corpus."""
@@ -114,6 +116,7 @@ def load_folder(folder: Path) -> TextLayout | None:
         "shared": str,
         "num_texts": Whole(),
         "log_beta": OneOf(int, float),
+        "corpus": Absent(str),
     }
     content = read_verified(folder / _NAME, schema)
     content.pop("format")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from functools import cached_property
+from itertools import repeat
 from numbers import Integral
 from typing import Any
 
@@ -83,7 +85,8 @@ class TextCorpus(Feed):
     def begin(self, cache: ItemCache) -> None:
         """Tokenize, encode and push all texts. All ranks push equally often."""
         if world_size() > 1:  # each encodes the texts at other places
-            require_same_on_all_ranks(f"a corpus of {len(self):,} texts with hash {self._digest()}")
+            facts = f"a corpus of {len(self):,} texts with hash {self._hash_in_order()}"
+            require_same_on_all_ranks(facts)
         for places in self._shares(cache):
             with failing_in_group(cache.ranks, cache.device):
                 column = self._tokenized(places, cache.device)
@@ -106,13 +109,24 @@ class TextCorpus(Feed):
             places = range(rank + part * size * _TEXTS_AT_ONCE, len(self._texts), size)
             yield places[:_TEXTS_AT_ONCE]
 
-    def _digest(self) -> str:
-        """A hash of the texts in their order, and of ids of their own."""
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of the texts in any order, with ids of their own."""
+        total = sum(int.from_bytes(line, "little") for line in self._hashes())
+        return f"{total % (1 << 64):016x}"
+
+    def _hash_in_order(self) -> str:
         found = hashlib.blake2b(digest_size=6)
-        for text in self._texts:
-            found.update(f"{text}\0".encode("utf-8", "replace"))
-        found.update(str([] if self._ids is None else list(self._ids)).encode())
+        for line in self._hashes():
+            found.update(line)
         return found.hexdigest()
+
+    def _hashes(self) -> Iterator[bytes]:
+        """A hash of each text, with its id if it has one of its own."""
+        ids = repeat("") if self._ids is None else self._ids
+        for id_, text in zip(ids, self._texts, strict=False):  # `repeat` has no end
+            line = f"{id_}\0{text}".encode("utf-8", "replace")
+            yield hashlib.blake2b(line, digest_size=8).digest()
 
     def _ids_at(self, places: range, device: torch.device) -> Int64[Tensor, " n"]:
         assert self._ids is not None

@@ -213,7 +213,9 @@ class NegativeCacheLoss(nn.Module):
             save_unused(Path(folder))
             return
         log_beta = float(self.temperature.log_beta.detach())
-        save_folder(Path(folder), self.cache, replace(self._layout, log_beta=log_beta))
+        corpus = "" if self._corpus is None else self._corpus.fingerprint
+        layout = replace(self._layout, log_beta=log_beta, corpus=corpus)
+        save_folder(Path(folder), self.cache, layout)
 
     def load(self, folder: str | Path) -> None:
         """Continue with a saved cache, and a learned β. All ranks call it."""
@@ -225,6 +227,11 @@ class NegativeCacheLoss(nn.Module):
             raise ConfigError(
                 f"{folder} holds a corpus of {layout.num_texts:,} texts, but "
                 f"{self._num_texts():,} are given: give the same, or train without resuming"
+            )
+        if self._corpus is not None and layout.corpus not in ("", self._corpus.fingerprint):
+            raise ConfigError(
+                f"{folder} holds another corpus of {layout.num_texts:,} texts than is given: give "
+                "the same, or train without resuming"
             )
         device = next(self.model.parameters()).device
         self._build(layout, device)
