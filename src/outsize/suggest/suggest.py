@@ -65,7 +65,8 @@ def suggest_run(
     if task == "auto" and wishes.label is None and (ends := find_edge_ends(profiles)):
         raise DataError(
             f"{data}: columns {ends[0]!r} and {ends[1]!r} look like the ends of edges: for a "
-            'graph, write a run file with kind = "edges" (docs/graph-data.md); else say --label COLUMN'
+            'graph, write a run file with kind = "edges" (docs/graph-data.md); for clicks, say '
+            "--label COLUMN"
         )
     if task == "auto" and wishes.label is None and not is_named_as_label(profiles):
         task = "retrieval" if find_pair(profiles) else "click"
