@@ -10,7 +10,8 @@ import pytest
 
 import outsize
 
-ALSO_INSIDE = []  # memory beyond the tensors of kernels that may be read: where it begins and ends
+# Where memory begins and ends that kernels may read beside that of their tensors.
+ALSO_INSIDE: list[tuple[int, int]] = []
 needs_triton = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None, reason="triton is not installed"
 )

@@ -22,8 +22,9 @@ def random_state() -> dict[str, Any]:
 def load_random_state(state: Mapping[str, Any]) -> None:
     """Load what `random_state` returned."""
     torch.set_rng_state(state["cpu"])
-    if torch.cuda.is_available() and state["cuda"]:
-        torch.cuda.set_rng_state_all(state["cuda"])
+    # The machine that saved them may have had more GPUs.
+    for device, value in zip(range(torch.cuda.device_count()), state["cuda"], strict=False):
+        torch.cuda.set_rng_state(value, device)
 
 
 def own_generators() -> dict[str, Tensor]:
@@ -39,5 +40,6 @@ def load_own_generators(tensors: dict[str, Tensor]) -> None:
     """Take what `own_generators` returned out of the tensors of a file, and load it."""
     own = {name: tensors.pop(name) for name in sorted(tensors) if name.startswith(_OWN)}
     if own:
-        devices = [value for name, value in own.items() if name != f"{_OWN}cpu"]
-        load_random_state({"cpu": own[f"{_OWN}cpu"], "cuda": devices})
+        cpu = own.pop(f"{_OWN}cpu")
+        in_order = sorted(own, key=lambda name: (len(name), name))  # cuda.2 before cuda.10
+        load_random_state({"cpu": cpu, "cuda": [own[name] for name in in_order]})
