@@ -115,6 +115,16 @@ def test_a_graph_trains_as_the_cpu_does_within_rounding():
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there is one GPU")
+def test_a_graph_trains_on_another_device_than_the_current_one():
+    graphed, one = fitted("train.device=cuda:1")
+    _, other = fitted("train.device=cuda:1", "train.cuda_graph=false")
+    assert not one.said
+    assert graphed._step.is_captured
+    assert numbers(one) == numbers(other)
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("model", ["dlrm", "dcnv2", "deepfm", "wide-deep", "logistic"])
 def test_every_model_can_be_captured(model, precision):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -26,7 +27,7 @@ def batches_on(
         device: The device.
         prepare: Applied to each batch first.
     """
-    stream = torch.cuda.Stream(device)
+    stream = _stream_for_batches(device)
     stream.wait_stream(torch.cuda.current_stream(device))  # which made what the source reads
 
     def send(batch: ClickBatch) -> tuple[ClickBatch, torch.cuda.Event]:
@@ -39,6 +40,16 @@ def batches_on(
         for tensor in _memory_of(batch):
             tensor.record_stream(current)
         yield batch
+
+
+@cache
+def _stream_for_batches(device: torch.device) -> torch.cuda.Stream:
+    """The stream of a device on which batches are made.
+
+    Torch has 32 per device and hands them out in turn: one per call would become the stream of a
+    graph that is being captured.
+    """
+    return torch.cuda.Stream(device)
 
 
 def _memory_of(batch: ClickBatch) -> Iterator[Tensor]:

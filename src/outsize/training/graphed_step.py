@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -180,8 +181,13 @@ class _Captured:
         layout.pack(batch, self._buffer)
         own = layout.unpack(self._buffer)
         self._graph = torch.cuda.CUDAGraph()
-        # Other threads may use the device meanwhile, as the one that makes batches does.
-        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+        # Other threads may use the device meanwhile, as the one that makes batches does. It need
+        # not be the current device, whose stream torch would capture.
+        stream = _capture_stream(device)
+        with (
+            torch.cuda.device(device),
+            torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"),
+        ):
             loss, norm = step.gradients(own)
             step.update(loss, norm)
         self.norm: Tensor = norm
@@ -200,6 +206,12 @@ class _Captured:
             if isinstance(optimizer, RefreshedOptimizer | RowOptimizer):
                 optimizer.refresh_settings()
         self._graph.replay()
+
+
+@cache
+def _capture_stream(device: torch.device) -> torch.cuda.Stream:
+    """The stream of a device on which steps are captured."""
+    return torch.cuda.Stream(device)
 
 
 def fits_layout(batch: ClickBatch, layout: ClickLayout) -> bool:

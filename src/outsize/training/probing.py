@@ -191,7 +191,8 @@ def _seed(device: torch.device, seed: int) -> None:
     """Seed what a model may draw from, such as dropout that stays on."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
-        torch.cuda.manual_seed(seed)
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(seed)
 
 
 class _Trained:
