@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from outsize.bench import Benchmark, measure
+from outsize.bench.runner import results_page, results_stem, write_results
+from outsize.reporting.environment import environment
 
 
 def run_command(benchmark: Benchmark, words: Sequence[str] | None = None) -> None:
@@ -43,3 +46,31 @@ def typed_command(module: str) -> str:
         module: The script, such as `benchmarks.het.eviction`.
     """
     return f"python -m {module} {shlex.join(sys.argv[1:])}".strip()
+
+
+def write_page(
+    name: str,
+    title: str,
+    command: str,
+    body: str,
+    out: Path | None,
+    say: Callable[[str], None] | None = None,
+    **facts: Any,
+) -> None:
+    """Write the results of a script and their page to a folder.
+
+    Args:
+        name: The name of the files, without the device.
+        title: The title of the page.
+        command: The command, as a user types it.
+        body: The page below its head.
+        out: The folder, if any.
+        say: Shows the page; by default nothing does.
+        **facts: The results besides command and environment.
+    """
+    results = {"command": command, "environment": environment(), **facts}
+    page = results_page(title, results, body)
+    if say is not None:
+        say(page)
+    if out is not None:
+        write_results(out / results_stem(name, results["environment"]), results, page)

@@ -18,9 +18,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.runner import typed_command
-from outsize.bench.runner import results_page, results_stem, write_results
-from outsize.reporting.environment import environment
+from benchmarks.runner import typed_command, write_page
 from outsize.training import load_config, train
 
 VARIANTS = {
@@ -70,13 +68,9 @@ def main() -> None:
     cells = [(v, b, s) for s in range(arguments.seeds) for b in budgets for v in VARIANTS]
     with ProcessPoolExecutor(arguments.workers, get_context("spawn")) as pool:
         rows = list(pool.map(partial(one_run, arguments), cells))
-    facts = environment()
-    command = typed_command("benchmarks.cce.choices")
-    results = {"command": command, "environment": facts, "rows": rows}
-    title = f"Choices within CCE: {arguments.run.name}"
-    page = results_page(title, results, table(arguments.seeds, rows, budgets))
-    stem = results_stem(f"cce-choices-{arguments.run.stem}", facts)
-    write_results(arguments.out / stem, results, page)
+    command, name = typed_command("benchmarks.cce.choices"), f"cce-choices-{arguments.run.stem}"
+    title, body = f"Choices within CCE: {arguments.run.name}", table(arguments.seeds, rows, budgets)
+    write_page(name, title, command, body, arguments.out, rows=rows)
 
 
 def table(seeds: int, rows: list[dict[str, Any]], budgets: list[int]) -> str:

@@ -12,10 +12,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.runner import typed_command
-from outsize.bench.runner import results_page, results_stem, say_to_console, write_results
+from benchmarks.runner import typed_command, write_page
+from outsize.bench.runner import say_to_console
 from outsize.files import write_text_atomically
-from outsize.reporting.environment import environment
 from outsize.training import load_config, train
 
 Cell = Mapping[str, Any]
@@ -138,9 +137,6 @@ def write_grid(
         rows: What was measured.
         body: Makes the page below its head.
     """
-    if arguments.part[1] > 1:
-        return
-    facts = environment()
-    results = {"command": typed_command(module), "environment": facts, "rows": list(rows)}
-    page = results_page(title, results, body(rows))
-    write_results(arguments.out / results_stem(name, facts), results, page)
+    if arguments.part[1] == 1:
+        command = typed_command(module)
+        write_page(name, title, command, body(rows), arguments.out, rows=list(rows))

@@ -22,10 +22,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.het.staleness_runs import train_cells
-from benchmarks.runner import typed_command
-from outsize.bench.runner import results_page, results_stem, write_results
+from benchmarks.runner import typed_command, write_page
 from outsize.data.synthetic import SyntheticConfig
-from outsize.reporting.environment import environment
 from outsize.training import load_config
 from outsize.training.config import TrainConfig
 from outsize.training.run_folder import RunFolder
@@ -157,16 +155,12 @@ def main() -> None:
     ]  # fmt: skip
     rows = train_cells(cells, lambda text: print(text, flush=True), arguments.work, arguments.jobs,
                        one_run)  # fmt: skip
-    facts = environment()
-    results = {
-        "command": typed_command("benchmarks.cce.probes"), "environment": facts, "rows": rows
-    }  # fmt: skip
     planted = isinstance(data, SyntheticConfig) and data.individuality < 1
-    page = results_page(
-        f"Probed clustering: {arguments.run.name}", results, table(rows, variants, budgets, planted)
-    )
-    stem = results_stem(f"cce-probes-{arguments.name or arguments.run.stem}", facts)
-    write_results(arguments.out / stem, results, page)
+    body = table(rows, variants, budgets, planted)
+    title = f"Probed clustering: {arguments.run.name}"
+    name = f"cce-probes-{arguments.name or arguments.run.stem}"
+    command = typed_command("benchmarks.cce.probes")
+    write_page(name, title, command, body, arguments.out, rows=rows)
 
 
 def _chosen(text: str) -> list[str]:

@@ -14,10 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import outsize
-from benchmarks.runner import typed_command
-from outsize.bench.runner import results_page, results_stem, write_results
+from benchmarks.runner import typed_command, write_page
 from outsize.contracts import EmbeddingTable
-from outsize.reporting.environment import environment
 from outsize.training import load_config
 from outsize.training.tasks import ClickTask
 
@@ -34,13 +32,10 @@ def main() -> None:
     arguments = parser.parse_args()
     budgets = [int(word) for word in arguments.budgets.split(",")]
     rows = [row for seed in range(arguments.seeds) for row in one_seed(arguments, seed, budgets)]
-    facts = environment()
     command = typed_command("benchmarks.cce.quantize_after_training")
-    results = {"command": command, "environment": facts, "rows": rows}
     title = f"Product quantization after training: {arguments.run.name}"
-    page = results_page(title, results, table(arguments, rows, budgets))
-    stem = results_stem(f"quantize-{arguments.run.stem}", facts)
-    write_results(arguments.out / stem, results, page)
+    name, body = f"quantize-{arguments.run.stem}", table(arguments, rows, budgets)
+    write_page(name, title, command, body, arguments.out, rows=rows)
 
 
 def one_seed(arguments: argparse.Namespace, seed: int, budgets: list[int]) -> list[dict[str, Any]]:

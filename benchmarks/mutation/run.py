@@ -29,9 +29,8 @@ from queue import SimpleQueue
 from typing import Any
 
 from benchmarks.mutation.mutants import Mutant, mutants_of
-from outsize.bench.runner import results_page, results_stem, write_results
+from benchmarks.runner import write_page
 from outsize.files import write_text_atomically
-from outsize.reporting.environment import environment
 
 ROOT = Path(__file__).parents[2]
 TARGETS = (
@@ -68,15 +67,10 @@ def main() -> None:
     sample = sampled(every, given.sample, given.seed)
     covered = covering_tests(given.work / "covered", given.jobs)
     rows = run_mutants(sample, covered, given)
-    facts = environment()
     command = f"python -m benchmarks.mutation.run --sample {given.sample} --seed {given.seed}"
-    results = {"command": command, "environment": facts, "num_mutants": len(every), "rows": rows}
-    page = results_page(
-        "mutation: changes of the source that tests notice", results, table(results)
-    )
-    print(page)
-    if given.out is not None:
-        write_results(given.out / results_stem("mutation", facts), results, page)
+    title = "mutation: changes of the source that tests notice"
+    facts = {"num_mutants": len(every), "rows": rows}
+    write_page("mutation", title, command, table(facts), given.out, print, **facts)
 
 
 def sampled(mutants: Sequence[Mutant], num: int, seed: int) -> list[Mutant]:

@@ -16,8 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from outsize.bench.runner import results_page, results_stem, write_results
-from outsize.reporting.environment import environment
+from benchmarks.runner import write_page
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "real"
 # Settings in addition to those of the run file. A row of Wide & Deep and DeepFM is a vector of 16
@@ -82,13 +81,10 @@ def main() -> None:
             for cell in cells
         }
         results = {cell: [run.result() for run in each] for cell, each in runs.items()}
-    facts = environment()
     rows = [row(cell, each) for cell, each in results.items()]
-    command = "python -m benchmarks.speed.click_models DATA"
-    content = {"command": command, "environment": facts, "rows": rows}
-    title = "click-models: every model on real data"
-    page = results_page(title, content, table(rows, arguments.seeds))
-    write_results(arguments.out / results_stem("click-models", facts), content, page)
+    command, title = "python -m benchmarks.speed.click_models DATA", "every model on real data"
+    body = table(rows, arguments.seeds)
+    write_page("click-models", f"click-models: {title}", command, body, arguments.out, rows=rows)
 
 
 def row(cell: tuple[str, str], runs: list[dict[str, Any]]) -> dict[str, Any]:

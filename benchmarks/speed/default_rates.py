@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import outsize
-from outsize.bench.runner import results_page, results_stem, write_results
-from outsize.reporting.environment import environment
+from benchmarks.runner import write_page
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "real"
 DATA_SETS = {"sba_loans": "sba_loans.parquet", "us_flights": "us_flights_2024_01.parquet"}
@@ -42,12 +41,10 @@ def main() -> None:
     parser.add_argument("--subsample", type=int, default=16, help="every n-th row is used")
     arguments = parser.parse_args()
     rows = [row(arguments, data_set, name) for data_set in DATA_SETS for name in SETTINGS]
-    facts = environment()
     command = "python -m benchmarks.speed.default_rates DATA"
-    content = {"command": command, "environment": facts, "rows": rows}
     title = "default-rates: embeddings in stores and in tables with default settings"
-    page = results_page(title, content, table(rows, arguments.seeds))
-    write_results(arguments.out / results_stem("default-rates", facts), content, page)
+    body = table(rows, arguments.seeds)
+    write_page("default-rates", title, command, body, arguments.out, rows=rows)
 
 
 def row(arguments: argparse.Namespace, data_set: str, name: str) -> dict[str, Any]:

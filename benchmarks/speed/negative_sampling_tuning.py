@@ -19,9 +19,8 @@ from typing import Any
 
 from torch import Tensor
 
-from benchmarks.runner import typed_command
+from benchmarks.runner import typed_command, write_page
 from outsize.bench.negative_sampling import Workload, workload
-from outsize.bench.runner import results_page, write_results
 from outsize.bench.timing import time_in_turns
 from outsize.kernels.softmax.chunks import draw_by_chunks
 from outsize.kernels.softmax.logit_tiles import as_factors
@@ -29,7 +28,6 @@ from outsize.kernels.softmax.triton.draw_launches import draw_by_triton
 from outsize.kernels.softmax.triton.tile_launches import limits
 from outsize.kernels.softmax.tuning import SoftmaxTuning, default_tuning
 from outsize.negatives.cache.precision import PRECISIONS
-from outsize.reporting.environment import environment
 
 SIZES = ((256, 1 << 20, 768), (1024, 1 << 20, 768), (1024, 1 << 22, 128))
 # Queries, items and depth of a tile, warps, stages. The smaller ones leave room for two or three
@@ -144,13 +142,9 @@ def main() -> None:
                 print(json.dumps(rows[-1]), flush=True)
         cases.append({"size": size, "dtype": options.dtype, "rows": rows})
     command = typed_command("benchmarks.speed.negative_sampling_tuning")
-    results = {"command": command, "environment": environment(), "cases": cases}
     title = "negative-sampling-tuning: tile sizes of the kernels, fastest first"
-    page = results_page(title, results, table(results))
-    print(page)
-    if options.out is not None:
-        stem = f"negative-sampling-tuning-{options.dtype}-gpu"
-        write_results(options.out / stem, results, page)
+    name = f"negative-sampling-tuning-{options.dtype}"
+    write_page(name, title, command, table({"cases": cases}), options.out, print, cases=cases)
 
 
 if __name__ == "__main__":

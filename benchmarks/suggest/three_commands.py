@@ -28,9 +28,8 @@ import pyarrow.csv as pc
 import pyarrow.parquet as pq
 
 from benchmarks.het.staleness_runs import train_cells
-from benchmarks.runner import typed_command
-from outsize.bench.runner import Say, results_page, results_stem, say_to_console, write_results
-from outsize.reporting.environment import environment
+from benchmarks.runner import typed_command, write_page
+from outsize.bench.runner import Say, say_to_console
 from outsize.training.strict_toml import override, to_toml
 from outsize.training.toml_text import parse_toml
 
@@ -194,19 +193,11 @@ def main() -> None:
     else:
         rows = train_cells(cells, say, work, given.jobs, one_run)
     rows = [{key: row[key] for key in row if key not in ("work", "tree")} for row in rows]
-    facts = environment()
-    results = {
-        "benchmark": "three-commands",
-        "command": typed_command("benchmarks.suggest.three_commands"),
-        "environment": facts, "share": given.share, "rows": rows,
-    }  # fmt: skip
-    page = results_page(
-        "three-commands: `outsize init`, `train`, `report` on two CSV files", results,
-        table(rows, given.share),
-    )  # fmt: skip
-    say(page)
-    if given.out is not None:
-        write_results(given.out / results_stem("three-commands", facts), results, page)
+    title = "three-commands: `outsize init`, `train`, `report` on two CSV files"
+    command = typed_command("benchmarks.suggest.three_commands")
+    facts = {"benchmark": "three-commands", "share": given.share, "rows": rows}
+    body = table(rows, given.share)
+    write_page("three-commands", title, command, body, given.out, say, **facts)
 
 
 if __name__ == "__main__":
