@@ -88,7 +88,7 @@ def choose_engine(engine: EngineName, points: Float[Tensor, "columns n dim"]) ->
             )
     if engine == "triton" and not triton_engine.is_available(points):
         raise ConfigError(
-            f"triton works on CUDA, and is installed there; the points are on {points.device}: "
+            f"triton works on CUDA, in version 3.3 or newer; the points are on {points.device}: "
             "leave the engine to auto"
         )
     if engine == "triton" and dim > triton_engine.MAX_DIM:

@@ -10,11 +10,17 @@ from torch import Tensor
 
 from outsize.kernels.arrays import is_untraced
 
+_LEAST_TRITON = (3, 3)  # the first with tuples, and with loops that are flattened
+
 
 @cache
 def has_triton() -> bool:
-    """Whether Triton is installed, which compiles kernels for GPUs."""
-    return importlib.util.find_spec("triton") is not None
+    """Whether a Triton is installed that compiles the kernels for GPUs."""
+    if importlib.util.find_spec("triton") is None:
+        return False
+    import triton
+
+    return tuple(map(int, triton.__version__.split(".")[:2])) >= _LEAST_TRITON
 
 
 def uses_triton(*tensors: Tensor) -> bool:

@@ -83,7 +83,10 @@ def why_not_graphed(config: RunConfig, device: torch.device, store: RowStore | N
             "embeddings.optimizer.fused = true"
         )
     if store is not None and not uses_triton(store._no_ids()):
-        return "fused rows are updated on CUDA by Triton, which is not installed or not to be used"
+        return (
+            "fused rows are updated on CUDA by Triton, which is not installed, older than 3.3, or "
+            "not to be used"
+        )
     return ""
 
 
