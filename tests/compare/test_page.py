@@ -2,10 +2,10 @@ import csv
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from html_pages import Page
 
 from outsize.compare.crossing import Crossing
 from outsize.compare.factors import Factor, factors_of, format_factor
@@ -14,22 +14,6 @@ from outsize.compare.outcome import Outcome
 from outsize.compare.plots import size_svg
 from outsize.compare.results import Comparison, Point, Spread, best_at_each_budget
 from outsize.compare.text_tables import best_lines, factors_table, kind_lines
-
-
-class Page(HTMLParser):
-    """Tags, links and text of a page."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.opened, self.links, self.words = [], [], []
-        self.feed(text)
-
-    def handle_starttag(self, tag, attributes):
-        self.opened.append(tag)
-        self.links += [v for k, v in attributes if k in ("src", "href", "xlink:href") and v]
-
-    def handle_data(self, data):
-        self.words.append(data)
 
 
 @pytest.fixture

@@ -1,12 +1,17 @@
 """Runs on several ranks, as a user would start them."""
 
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import torch
+from processes import run_ranks
 from safetensors.torch import load_file
 
-from outsize.checkpoint import latest_checkpoint, load_checkpoint
+from outsize.checkpoint import latest_checkpoint, list_checkpoints, load_checkpoint
 from outsize.training.run_folder import RunFolder
 
 RUN = """
@@ -62,3 +67,25 @@ def pid_of_rank(launcher, rank):
     wanted = f"RANK={rank}".encode()
     (pid,) = [c for c in children if wanted in Path(f"/proc/{c}/environ").read_bytes().split(b"\0")]
     return int(pid)
+
+
+def train_and_kill_a_rank(words, whole, killed):
+    """Train on three ranks, and again with one that is killed; both runs end alike.
+
+    Returns what the second run wrote to standard error.
+    """
+    code, _, errors = run_ranks(3, *words, "--out", whole)
+    assert code == 0, errors
+    process = launch(3, *words, "--out", killed, options=["--max-restarts", "1"])
+    while not (killed / "checkpoint").is_dir() or not list_checkpoints(killed / "checkpoint"):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+    os.kill(pid_of_rank(process.pid, 1), signal.SIGKILL)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert "resumed at step" in errors
+    assert curve(killed) == curve(whole)
+    expected, found = final_weights(whole), final_weights(killed)
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    return errors

@@ -1,14 +1,11 @@
 """Whole runs whose rows are shared by ranks, with caches and without."""
 
-import os
 import shutil
-import signal
-import time
 from pathlib import Path
 
 import pytest
 import torch
-from launching import RUN, curve, final_weights, launch, pid_of_rank
+from launching import RUN, curve, final_weights, train_and_kill_a_rank
 from processes import run, run_ranks
 
 from outsize.checkpoint import list_checkpoints
@@ -85,26 +82,13 @@ def test_a_killed_rank_with_a_cache_is_replaced_and_the_run_ends_as_if_it_had_li
     shorter = ["--set", "train.epochs=1", "--set", "train.validate_every=40"]
     words = ["-m", "outsize", "train", path, "--set", "train.batch_size=16", *shorter]
     words += [*bounds(20, 3, "int8"), *more]
-    code, _, errors = run_ranks(3, *words, "--out", tmp_path / "whole")
-    assert code == 0, errors
-    out = tmp_path / "killed"
-    process = launch(3, *words, "--out", out, options=["--max-restarts", "1"])
-    while not (out / "checkpoint").is_dir() or not list_checkpoints(out / "checkpoint"):
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.01)
-    os.kill(pid_of_rank(process.pid, 1), signal.SIGKILL)
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
-    assert "resumed at step" in errors
-    assert curve(out) == curve(tmp_path / "whole")
+    whole, out = tmp_path / "whole", tmp_path / "killed"
+    train_and_kill_a_rank(words, whole, out)
     aucs = [
         [line["auc"] for line in RunFolder(folder).metrics() if "auc" in line]
-        for folder in (out, tmp_path / "whole")
+        for folder in (out, whole)
     ]
     assert aucs[0] == aucs[1]
-    expected, found = final_weights(tmp_path / "whole"), final_weights(out)
-    assert expected.keys() == found.keys()
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
 
 
 def test_a_run_with_a_cache_goes_on_with_another_number_of_ranks(run_file, tmp_path):

@@ -2,9 +2,9 @@ import json
 import math
 import shutil
 import xml.etree.ElementTree as ET
-from html.parser import HTMLParser
 
 import pytest
+from html_pages import Page
 
 import outsize
 from outsize.checkpoint import list_checkpoints
@@ -31,22 +31,6 @@ SMALL = {
     "data": {"num_train": 600, "num_validation": 200, "num_test": 200, "largest_vocabulary": 100},
     "train": {"batch_size": 100, "validate_every": 2, "log_every": 1},
 }
-
-
-class Page(HTMLParser):
-    """Tags, links and text of a page."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.opened, self.links, self.words = [], [], []
-        self.feed(text)
-
-    def handle_starttag(self, tag, attributes):
-        self.opened.append(tag)
-        self.links += [v for k, v in attributes if k in ("src", "href", "xlink:href") and v]
-
-    def handle_data(self, data):
-        self.words.append(data)
 
 
 @pytest.fixture(scope="module")
