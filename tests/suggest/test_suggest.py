@@ -517,6 +517,16 @@ def test_pairs_without_a_label_make_a_two_tower_run(write, tmp_path):
         suggest_run(write(csv_of(BASE)), task="retrieval")
 
 
+def test_lists_of_items_and_queries_of_one_row_each_are_refused(write):
+    rows = np.arange(NUM_ROWS)
+    lists = ["|".join(f"p{k}" for k in (i % 40, i % 37, i % 29)) for i in rows]
+    with pytest.raises(DataError, match="'items' holds several items per row, such as 'p0"):
+        suggest_run(write(csv_of({"user": rows % 90, "items": lists})))
+    pairs = write(csv_of({"order": rows + 0.5, "product": rows * 7 % 40}))
+    with pytest.raises(DataError, match="nearly every row has a 'order' of its own"):
+        suggest_run(pairs, query="order", item="product")
+
+
 def test_pairs_without_a_user_or_an_item_are_skipped_in_training(write, tmp_path):
     rows = np.arange(NUM_ROWS)
     users = ["" if i % 4 == 0 else i % 90 for i in rows]

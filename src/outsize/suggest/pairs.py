@@ -10,7 +10,7 @@ from outsize.data.encoding.sources import first_of
 from outsize.errors import DataError
 from outsize.suggest.notes import rows_to_skip
 from outsize.suggest.profile import Profile
-from outsize.suggest.roles import LEFT_OUT, Decision, in_words
+from outsize.suggest.roles import LEFT_OUT, Decision, find_separator, in_words
 from outsize.suggest.sample import Sample
 from outsize.suggest.settings import training_settings
 from outsize.suggest.splits import SPLIT_NAMES, SPLIT_WORDS
@@ -27,6 +27,7 @@ _ITEMS = frozenset(
 )  # fmt: skip
 _RATINGS = frozenset(["rating", "ratings", "stars", "score"])
 _EDGE_ENDS = (("source", "target"), ("src", "dst"))
+_MOST_QUERIES = 0.95
 _LEAST_IDS, _MAX_RATINGS, _LIKED = 20, 30, 0.6
 _DIM = 64
 
@@ -80,6 +81,7 @@ def suggest_retrieval_run(
         )
     require_columns(sample, "--query", [query])
     require_columns(sample, "--item", [item])
+    _require_pairs(profiles, query, item)
     data: dict[str, Any] = {
         "kind": "interactions", "path": list(sample.patterns), **sample.reading,
         "query": query, "item": item,
@@ -123,6 +125,22 @@ def suggest_retrieval_run(
     is_estimate = sample.is_text and not sample.is_whole
     notes = [*sample.notes, *notes]
     return Suggestion(decisions, sections, comments, notes, sample.total_rows, is_estimate)
+
+
+def _require_pairs(profiles: dict[str, Profile], query: str, item: str) -> None:
+    """Refuse lists of items, and queries that have one row each: they leave nothing to hold out."""
+    items, queries = profiles[item], profiles[query]
+    found = find_separator(items) if items.form == "text" else None
+    if items.form == "list" or (found is not None and found[0] != " "):
+        raise DataError(
+            f"column {item!r} holds several items per row, such as {items.values[0][:40]!r}: write "
+            "a row for each pair"
+        )
+    if queries.num_estimated > _MOST_QUERIES * (queries.num_rows - queries.num_missing):
+        raise DataError(
+            f"nearly every row has a {query!r} of its own: name a column of queries that have "
+            "several items, --query COLUMN"
+        )
 
 
 def _rating(data: dict[str, Any], profiles: dict[str, Profile], taken: set[str]) -> str:

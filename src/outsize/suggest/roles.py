@@ -130,7 +130,7 @@ def _decide_text(plain: Decision, profile: Profile, total_rows: int) -> Decision
         shown = profile.values[0][:32]
         reason = f"a time that cannot be read, such as {shown!r}: write 2024-01-31 08:00"
         return plain.left_out("time", reason)
-    found = _find_separator(profile)
+    found = find_separator(profile)
     if found:
         separator, num_tokens = found
         return replace(
@@ -232,7 +232,7 @@ def _has_far_values(profile: Profile) -> bool:
     return bool(far > _FAR * np.nanstd(numbers))
 
 
-def _find_separator(profile: Profile) -> tuple[str, int] | None:
+def find_separator(profile: Profile) -> tuple[str, int] | None:
     """The separator of a column of several values, and how many different ones there are."""
     step = 1 + len(profile.values) // _LOOKED_AT
     texts = profile.values[::step]

@@ -33,11 +33,15 @@ KINDS = {
     "truncated bytes": (b"1,\xff\xfe", "a wrong number of columns", "line 102: 2 columns"),
     "too long": (b"1,5,x,y", "a wrong number of columns", "line 102: 4 columns, not 3"),
     "label 7": (b"7,5,x", "a label other than 0 and 1", "line 102: 7.0"),
-    "label text": (b"yes,5,x", "a label in 'label' that is not a number", "line 102: b'yes'"),
+    "label text": (b"yes,5,x", "a label in 'label' that is not a number", "line 102: 'yes'"),
     "no label": (b",5,x", "no label", "line 102"),
-    "price text": (b"1,cheap,x", "a numeric value in 'price' that is not a number", "b'cheap'"),
+    "price text": (
+        b"1,cheap,x",
+        "a numeric value in 'price' that is not a number",
+        "line 102: 'cheap'",
+    ),
     "price inf": (b"1,inf,x", "a numeric value in 'price' too large", "line 102"),
-    "price huge": (b"1,1e300,x", "a numeric value in 'price' too large", "line 102: b'1e300'"),
+    "price huge": (b"1,1e300,x", "a numeric value in 'price' too large", "line 102: '1e300'"),
     "bytes": (b"1,5,\xff\xfe", "bytes in 'city' that are not UTF-8", "line 102"),
     "bytes in price": (b"1,\xff,x", "a numeric value in 'price' that is not a number", "line 102"),
 }

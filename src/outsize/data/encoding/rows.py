@@ -197,7 +197,8 @@ def _shown(value: object) -> str:
         plain = value.as_py() if hasattr(value, "as_py") else float(value)  # type: ignore[arg-type]
     except UnicodeDecodeError:
         return "bytes that are not UTF-8"
-    return f"{plain!r:.80}"
+    text = plain.decode(errors="backslashreplace") if isinstance(plain, bytes) else plain
+    return f"{text!r:.80}"
 
 
 def _type(column: Column) -> str:
