@@ -248,6 +248,13 @@ def test_compressed_files_that_were_read_whole_are_counted_and_need_no_note(tmp_
     assert (suggestion.total_rows, suggestion.is_estimate) == (NUM_ROWS, False)
 
 
+def test_numbers_of_a_small_file_are_categories_only_where_they_recur(write):
+    rows = np.arange(40)
+    columns = {"label": rows % 2, "city": rows % 3, "kind": rows % 7, "size": rows * 13 % 29 / 8}
+    found = uses(suggest_run(write(csv_of(columns))))
+    assert (found["kind"], found["size"]) == ("categorical", "standardize")
+
+
 def test_numbers_that_say_nothing_are_not_codes():
     numbers = np.random.default_rng(8).integers(0, 500, NUM_ROWS)
     profile = profile_of("noise", pa.array([str(n) for n in numbers]), NUM_ROWS, True)

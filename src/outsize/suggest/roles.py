@@ -28,6 +28,7 @@ _NUMBER_WORDS = frozenset(["no", "nr", "num", "number"])
 _COUNT_WORDS = frozenset(["of", "count", "total", "sum", "amount", "avg", "mean", "rate", "ratio"])
 _SEPARATORS = ("|", ";", ",", " ")
 _FEW_VALUES = 32
+_LEAST_OCCURRENCES = 5  # on average, of a number that is a category
 _UNIQUE_SHARE = 0.8
 _LONG_TEXT = 40
 _MAX_TOKENS = 20
@@ -165,7 +166,8 @@ def _decide_number(
         return plain.left_out("unique id", "nearly a value of its own per row")
     if profile.is_integer and _is_unique(profile, total_rows) and _numbers_rows(profile):
         return plain.left_out("row number", "by its name: it says where a row was, not what it is")
-    if profile.num_estimated <= _FEW_VALUES:
+    num_present = profile.num_rows - profile.num_missing
+    if profile.num_estimated <= min(_FEW_VALUES, num_present / _LEAST_OCCURRENCES):
         return _categorical(plain, "category", profile, "few numbers")
     if profile.is_integer or profile.is_stored_as_text:
         if _is_named_as_code(profile):
