@@ -75,7 +75,7 @@ def ensure_folder(
     except OSError as error:
         raise WriteError(
             f"could not write encoded data to {folder.path}: {reason_of(error)}; "
-            "name another folder as cache"
+            "name another folder, such as --set data.cache=cache"
         ) from error
 
 
@@ -97,7 +97,7 @@ def _verify_or_make(
             if flaw := encoded.flaw(everything=verify):
                 raise WriteError(
                     f"encoded data in {final} is damaged ({flaw}) and cannot be written again: "
-                    f"{reason_of(error)}; name another folder as cache"
+                    f"{reason_of(error)}; name another folder, such as --set data.cache=cache"
                 ) from error
             return
         if not encoded.is_outdated():
