@@ -18,11 +18,14 @@ from outsize.training.tasks import RetrievalTask
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (["model.kind=dlrm"], "unknown key"),
-        (["data.kind=synthetic"], "unknown key"),
+        (["model.kind=dlrm"], "is a key of model.kind = .*'two-tower'.*: remove it"),
+        (
+            ["data.kind=synthetic"],
+            "'data.num_queries' is a key of data.kind = 'synthetic-interactions'",
+        ),
     ],
 )
-def test_keys_of_another_kind_are_unknown(settings, words):
+def test_keys_of_another_kind_are_refused(settings, words):
     with pytest.raises(ConfigError, match=words):
         make_config(*settings)
 

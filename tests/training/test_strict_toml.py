@@ -147,6 +147,13 @@ def test_an_unknown_key_gets_a_hint_at_every_depth(tree, key, hint):
     assert f"unknown key {key!r}. Did you mean {hint!r}?" in refusal(tree)
 
 
+def test_a_key_of_another_kind_is_named_with_its_kind():
+    assert refusal({"shape": {"kind": "circle", "side": 1.0}}).endswith(
+        "'shape.side' is a key of shape.kind = 'square', but the kind is 'circle': remove it. "
+        "Known: grid, radius."
+    )
+
+
 def test_an_unknown_key_like_no_other_lists_the_known_ones():
     message = refusal({"shape": {"kind": "circle", "zzzz": 1}})
 

@@ -26,7 +26,7 @@ from typing import Any, Literal, TypeVar
 
 from outsize.errors import ConfigError
 from outsize.registries import OWN_NAMES, name_of
-from outsize.suggestions import suggestion
+from outsize.suggestions import few, suggestion
 from outsize.training.toml_text import MAX_DEPTH, parse_toml
 
 T = TypeVar("T")
@@ -227,8 +227,23 @@ def _decode_field(
                 f"{source}: {path}.kind = {shown(kind)} is unknown.{suggestion(str(kind), kinds)} "
                 f"There are: {', '.join(kinds)}{own}"
             )
+        _require_of_kind(kind, kinds, rest, source, path)
         return decode(kinds[kind], rest, source, path)
     return decode(hint, value, source, path)
+
+
+def _require_of_kind(
+    kind: str, kinds: Mapping[str, type], section: Mapping[str, Any], source: str, path: str
+) -> None:
+    """Raise if a key belongs to sections of other kinds, as where a run file's kind was changed."""
+    names = {name: set(getattr(each, "__dataclass_fields__", ())) for name, each in kinds.items()}
+    for key in section:
+        others = [name for name in kinds if key in names[name]]
+        if others and kind not in others:
+            raise ConfigError(
+                f"{source}: {_at(path, key)!r} is a key of {path}.kind = {few(map(repr, others))}, "
+                f"but the kind is {kind!r}: remove it. Known: {', '.join(sorted(names[kind]))}."
+            )
 
 
 def _decode_sections(kind: type[T], value: Any, source: str, path: str) -> dict[str, T]:

@@ -201,7 +201,7 @@ def test_what_a_graph_run_cannot_do_is_said_in_words(trained, tmp_path):
 @pytest.mark.parametrize(
     ("base", "settings", "message"),
     [
-        (NODES, ["model.kind=dlrm", "model.hidden=8"], "unknown key"),
+        (NODES, ["model.kind=dlrm", "model.hidden=8"], "but the kind is 'dlrm': remove it"),
         ({**NODES, "model": {"kind": "dlrm"}}, [], r"'dlrm' is for click data, but data.kind = "
          r"'synthetic-graph' is graph data"),
         ({"model": {"kind": "dlrm"}, "graph": {}}, [], r"\[graph\] belongs to a graph model"),

@@ -189,12 +189,17 @@ def _training_section(history: RunHistory, config: RunConfig) -> str:
 
 
 def _reclusterings(history: RunHistory) -> str:
-    """One table row per recluster, and per probe before one, if there are any."""
-    rows = [line for line in history.lines if line["split"] in ("recluster", "probe")]
-    shown = [
-        {**row, "entropies": " ".join(f"{h:.2f}" for h in row.get("entropies", ()))} for row in rows
-    ]
-    return f"<section><h2>Reclusterings</h2>{_table(shown)}</section><br>" if rows else ""
+    """A table of reclusterings, and one of the probes before them, if there are any."""
+    found = []
+    for title, split in (("Reclusterings", "recluster"), ("Probes", "probe")):
+        lines = [line for line in history.lines if line["split"] == split]
+        rows = [{name: line[name] for name in line if name != "split"} for line in lines]
+        for row in rows:
+            if "entropies" in row:
+                row["entropies"] = " ".join(f"{h:.2f}" for h in row["entropies"])
+        if rows:
+            found.append(f"{_figure(title, _table(rows))}<br>")
+    return "".join(found)
 
 
 def _rows_section(history: RunHistory) -> str:
