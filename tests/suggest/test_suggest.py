@@ -544,11 +544,11 @@ def test_pairs_without_a_user_or_an_item_are_skipped_in_training(write, tmp_path
 
 
 def test_rows_that_do_not_fit_in_memory_are_compressed():
-    sections, why = embedding_settings({"user": 50_000_000}, memory=4 << 30)
+    sections, why = embedding_settings({"user": 50_000_000}, 10**9, memory=4 << 30)
     assert sections["embeddings"]["method"] == "cce"
     assert "more than half of the 4.3 GB" in why
     assert sections["embeddings"]["max_params"] * 4 * 3 <= 2 << 30
-    sections, _ = embedding_settings({"user": 1000}, memory=4 << 30)
+    sections, _ = embedding_settings({"user": 1000}, 10**9, memory=4 << 30)
     assert sections["embeddings"]["kind"] == "store"
 
 
@@ -561,6 +561,14 @@ def test_small_data_has_small_batches():
 def test_small_data_has_a_small_model():
     small, large = (model_settings(3, 2, num_train)[0] for num_train in (3_000, 1_000_000))
     assert (small["hidden"], "hidden" in large) == ([64, 32], False)
+
+
+def test_rows_of_small_data_start_near_zero():
+    small, large = (
+        embedding_settings({"user": 1000}, num_train, memory=4 << 30)[0]["embeddings"]
+        for num_train in (3_000, 1_000_000)
+    )
+    assert (small.get("init_std"), large.get("init_std")) == (0.05, None)
 
 
 def test_distinct_values_are_estimated_from_those_that_occur_once():

@@ -17,6 +17,7 @@ _MEMORY_SHARE = 0.5
 _LEAST_CAP = 1 << 14
 _FEW_ROWS = 50_000
 _SMALL = [64, 32]
+_SMALL_START = 0.05  # so that ids that hardly occur hardly matter
 
 
 def training_settings(num_train: int, most_epochs: int = 5) -> dict[str, Any]:
@@ -55,12 +56,13 @@ def _model_of_width(num_dense: int, num_ids: int) -> tuple[dict[str, Any], str]:
 
 
 def embedding_settings(
-    num_ids_by_column: dict[str, int], memory: int | None = None
+    num_ids_by_column: dict[str, int], num_train: int, memory: int | None = None
 ) -> tuple[dict[str, dict[str, Any]], str]:
     """The sections of embeddings, and a comment: full rows if they fit in memory, else CCE.
 
     Args:
         num_ids_by_column: Estimated ids of each column.
+        num_train: Training rows.
         memory: Bytes there are; by default those this process may still allocate.
     """
     memory = available_bytes() if memory is None else memory
@@ -70,8 +72,9 @@ def embedding_settings(
     size = f"{num_ids:,} ids of {DIM} numbers, {format_bytes(num_bytes)} with the optimizer's state"
     if memory is None or num_bytes <= _MEMORY_SHARE * memory:
         there = "" if memory is None else f" of the {format_bytes(memory)} available"
+        start = {"init_std": _SMALL_START} if num_train < _FEW_ROWS else {}
         return {
-            "embeddings": {"kind": "store", "dim": DIM},
+            "embeddings": {"kind": "store", "dim": DIM, **start},
             "embeddings.optimizer": {"kind": "adagrad", "learning_rate": 0.05},
         }, f"full rows: {size}{there}"
     why = (

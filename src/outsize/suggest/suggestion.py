@@ -305,7 +305,7 @@ def _sections(
     }
     num_dense = sum(d.use in _NUMBER_KEYS for d in decisions)
     num_train = round(0.8 * sample.total_rows)
-    embeddings, why_embeddings = embedding_settings(ids)
+    embeddings, why_embeddings = embedding_settings(ids, num_train)
     model, why_model = model_settings(num_dense, len(ids), num_train)
     rare = min_count(sample.total_rows)
     if any(d.is_category_too for d in decisions):
