@@ -96,3 +96,12 @@ def test_rows_of_another_shape_or_without_a_value_are_refused(unchecked_shapes):
     bad[3, 3] = torch.nan
     with pytest.raises(NonFiniteError, match="the rows to fit hold NaN or infinity"):
         table.fit_rows(bad)
+
+
+@pytest.mark.parametrize(
+    "counts", [torch.ones(299, dtype=torch.int64), torch.arange(300) - 1, torch.full((300,), 1e400)]
+)
+@pytest.mark.parametrize("method", TABLES)
+def test_counts_that_are_not_one_per_id_are_refused(method, counts, unchecked_shapes):
+    with pytest.raises(DataError, match="'item': counts must be 300 numbers >= 0"):
+        fitted(method, rows_of_clusters(), counts)

@@ -7,6 +7,7 @@ import torch
 import outsize
 from outsize.errors import NonFiniteError, OutsizeError
 from outsize.ranks.collectives import gather_rows, process_group, rank, world_size
+from outsize.tables import PackedCCETable
 from outsize.testing.checks import refusal
 
 SPEC = outsize.TableSpec("ad", num_rows=400, dim=8)
@@ -79,6 +80,10 @@ def check_nan_of_one_rank_is_refused_by_all():
     # What the first rank alone knows to be wrong is refused by all.
     wrong = {"ad": torch.ones(3, dtype=torch.int64)} if rank() == 0 else None
     error = refusal(OutsizeError, lambda: outsize.Probe({"ad": table}, wrong))
+    assert "counts must be 400 numbers" in error, error
+    packed = PackedCCETable(SPEC, num_buckets=16, num_slots=100, columns=2)
+    many = {"ad": torch.arange(401)} if rank() == 0 else None
+    error = refusal(OutsizeError, lambda: outsize.Probe({"ad": packed}, many))
     assert "counts must be 400 numbers" in error, error
     assert torch.equal(table.weight, before)
 

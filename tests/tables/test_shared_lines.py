@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from outsize.errors import DataError
 from outsize.spec import TableSpec
 from outsize.tables import PackedCCETable, build_table
 from outsize.tables.shared_lines import LinePoints, SharedLines
@@ -98,3 +99,28 @@ def test_ids_that_never_occur_share_slots_with_those_that_do():
         in_blocks(table, rows, counts, blocks)
         assert torch.isfinite(table(torch.arange(SPEC.num_rows))).all()
         assert table(torch.arange(2_000, 3_000)).unique(dim=0).shape[0] <= 200 - table.num_own
+
+
+@pytest.mark.parametrize(
+    ("counts", "message"),
+    [
+        (torch.ones(7, dtype=torch.int64), r"3,000 numbers.*have the shape \(7,\)"),
+        (torch.ones(3_001, dtype=torch.int64), r"3,000 numbers.*have the shape \(3001,\)"),
+        (torch.arange(3_000) - 5, "between -5 and 2994"),
+        (torch.full((3_000,), torch.nan), "between nan and nan"),
+        (torch.zeros(3_000, dtype=torch.int64), "every count is 0"),
+    ],
+)
+def test_counts_that_are_not_one_per_id_are_refused_and_nothing_changes(
+    counts, message, unchecked_shapes
+):
+    table = PackedCCETable(SPEC, num_buckets=16, num_slots=200, columns=2)
+    before = {name: value.clone() for name, value in table.state_dict().items()}
+    for cluster in (
+        lambda: table.recluster(counts=counts),
+        lambda: table.fit_rows(torch.randn(3_000, 8), counts),
+        lambda: table.cluster_blocks(counts, blocks=2),
+    ):
+        with pytest.raises(DataError, match=f"'ad'.*{message}"):
+            cluster()
+    assert all(torch.equal(before[name], value) for name, value in table.state_dict().items())

@@ -10,9 +10,25 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from outsize.errors import DataError
+from outsize.spec import TableSpec
+
 _CHUNK_IDS = 1 << 16
 _HISTORY = 10
 _ITERATIONS = 40  # at most; each reads all rows at least once
+
+
+def require_counts(spec: TableSpec, counts: Int64[Tensor, " num_rows"]) -> None:
+    """Raise a `DataError` unless counts are one finite number >= 0 per id."""
+    has_shape = counts.shape == (spec.num_rows,)
+    if not has_shape or not bool((counts.isfinite() & (counts >= 0)).all()):
+        found = f"have the shape {tuple(counts.shape)}"
+        if has_shape:
+            found = f"are between {counts.min()} and {counts.max()}"
+        raise DataError(
+            f"table {spec.name!r}: counts must be {spec.num_rows:,} numbers >= 0, one for each "
+            f"id, but {found}"
+        )
 
 
 def fit_by_gradient(

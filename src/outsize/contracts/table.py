@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from outsize.contracts.bags import Bag, Codes, pool_rows, require_poolable
-from outsize.contracts.fitting import fit_by_gradient
+from outsize.contracts.fitting import fit_by_gradient, require_counts
 from outsize.contracts.ids import IdGuard
 from outsize.contracts.recluster import PlannedRecluster, ReclusterReport
 from outsize.errors import ConfigError, DataError, NonFiniteError
@@ -129,6 +129,8 @@ class EmbeddingTable(nn.Module, ABC):
             progress: Show a progress bar on standard error, if the method clusters.
         """
         self._require_rows(rows)
+        if counts is not None:
+            require_counts(self.spec, counts)
         device = next(self.parameters()).device
         self._fit(rows.detach().to(device), counts, progress)
 

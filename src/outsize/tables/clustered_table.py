@@ -32,6 +32,7 @@ from outsize.tables.reclustering import (
     nearest_pointers,
     plan_recluster,
     report_ids,
+    require_occurring,
     squared_errors,
 )
 from outsize.tables.shared_lines import LinePoints, SharedLines
@@ -166,6 +167,10 @@ class ClusteredTable(ComposedTable):
             helper: As in `recluster`.
             tolerance: As in `recluster`.
         """
+        with failing_together(ReclusterError):
+            if counts is not None:
+                require_occurring(self.spec, counts)
+            lines = self._lines_after(counts)
         return BlockClustering(
             self.spec,
             blocks,
@@ -177,7 +182,7 @@ class ClusteredTable(ComposedTable):
             seed=self._clustering_seed(),
             points_per_id=self._pool,
             tolerance=tolerance,
-            lines=self._lines_after(counts),
+            lines=lines,
         )
 
     def plan_blocks(
@@ -222,6 +227,8 @@ class ClusteredTable(ComposedTable):
         tolerance: float = 0.0,
     ) -> dict[str, Tensor]:
         """The parameters and buffers of this table after clustering the points of all ids."""
+        if counts is not None:
+            require_occurring(self.spec, counts)
         lines, spec = self._lines_after(counts), self.spec
         if lines is not None:
             points_of = LinePoints(lines, points_of, counts)

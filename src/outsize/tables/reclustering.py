@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from outsize.clustering import CHUNK_POINTS, draw_distinct, kmeans, nearest
 from outsize.contracts import EmbeddingTable, PlannedRecluster, ReclusterReport
+from outsize.contracts.fitting import require_counts
 from outsize.errors import DataError, NonFiniteError, ReclusterError
 from outsize.hashing import derive_seed
 from outsize.ranks.collectives import broadcast_first, value_of_first
@@ -52,20 +53,21 @@ def ids_to_cluster(
             return torch.arange(spec.num_rows), torch.ones(spec.num_rows)
         ids, weights = draw_distinct(torch.ones(1).expand(spec.num_rows), most, generator)
         return ids, weights.float()
+    require_occurring(spec, counts)
     counts = counts.cpu()
-    if counts.shape != (spec.num_rows,) or bool((counts < 0).any()):
-        raise DataError(
-            f"table {spec.name!r}: counts must be {spec.num_rows:,} numbers >= 0, one for each "
-            f"id, but have the shape {tuple(counts.shape)} and the least is {counts.min()}"
-        )
     num_seen = int(torch.count_nonzero(counts))
-    if num_seen == 0:
-        raise DataError(f"table {spec.name!r}: every count is 0: there is nothing to cluster")
     if num_seen <= most:
         ids = counts.nonzero().flatten()
         return ids, counts[ids].float()
     ids, weights = draw_distinct(counts, most, generator)
     return ids, weights.float()
+
+
+def require_occurring(spec: TableSpec, counts: Int64[Tensor, " num_rows"]) -> None:
+    """Raise a `DataError` unless counts are one number >= 0 per id, and not all 0."""
+    require_counts(spec, counts)
+    if not bool(counts.any()):
+        raise DataError(f"table {spec.name!r}: every count is 0: there is nothing to cluster")
 
 
 class Fitted(NamedTuple):
