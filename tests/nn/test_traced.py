@@ -47,3 +47,13 @@ def test_compressed_embeddings_of_a_torch_model_are_traced_with_no_difference(me
         given = batch(rows)
         with torch.no_grad():
             assert torch.equal(program.module()(*given), model(*given))
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore:.*torch.jit.trace")
+@pytest.mark.parametrize("method", outsize.TABLES)
+def test_a_trace_of_any_method_looks_up_other_ids(method):
+    options = {} if method == "full" else {"max_params": 480}
+    model = nn.Sequential(outsize.nn.Embedding(211, 6, method=method, **options), nn.Linear(6, 2))
+    traced = torch.jit.trace(model, (torch.arange(5),), check_trace=False)
+    ids = torch.arange(211)
+    torch.testing.assert_close(traced(ids), model(ids))

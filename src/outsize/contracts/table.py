@@ -157,8 +157,11 @@ class EmbeddingTable(nn.Module, ABC):
 
     @property
     def codes_version(self) -> int:
-        """A number that changes when the pointers change: older codes are then invalid."""
-        raise ConfigError(f"table {self.spec.name!r}: {_NO_POINTERS}")
+        """A number that changes when the pointers change: older codes are then invalid.
+
+        Absent where a method keeps no pointers.
+        """
+        raise AttributeError(_NO_POINTERS)  # torch.jit.trace asks for every attribute by hasattr
 
     def encode(self, ids: Int64[Tensor, "*shape"]) -> Codes:
         """Encode ids as pointers: several small integers per id, which can replace ids in data."""
