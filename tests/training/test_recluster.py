@@ -34,6 +34,29 @@ CCE = (
     "data.num_train=1500",
     "data.largest_vocabulary=300",
 )
+EMPTY_AT_FIRST = """
+[data]
+kind = "tabular"
+path = ["{}"]
+label = "label"
+categorical = ["user"]
+multi_valued = ["tags"]
+separator = "|"
+vocabulary = {{min_count = 1}}
+split = {{kind = "time", column = "day", validation_from = 7, test_from = 9}}
+[model]
+kind = "dlrm"
+bottom = []
+top = [4]
+[embeddings]
+kind = "tables"
+method = "cce"
+max_params = 32
+dim = 4
+recluster = {{count = 2, probe = {}}}
+[train]
+batch_size = 64
+"""
 
 
 @pytest.mark.parametrize(
@@ -182,3 +205,14 @@ def test_a_collapse_is_said_in_a_run():
         warnings.simplefilter("always")
         make_loop(config).fit()
     assert any("collapse" in str(warning.message) for warning in caught)
+
+
+@pytest.mark.parametrize("probe", ["false", "{rate=0.1, blocks=2}"])
+def test_a_feature_that_is_empty_so_far_is_clustered_as_if_counts_were_unknown(tmp_path, probe):
+    tags = ["" if row < 500 else f"t{row % 90}" for row in range(600)]
+    rows = [f"{row % 3 % 2},{row // 60},u{row % 70},{tag}" for row, tag in enumerate(tags)]
+    (tmp_path / "log.csv").write_text("\n".join(["label,day,user,tags", *rows]))
+    (tmp_path / "run.toml").write_text(EMPTY_AT_FIRST.format(tmp_path / "log.csv", probe))
+    config = outsize.training.load_config(tmp_path / "run.toml")
+    result = outsize.train(config, tmp_path / "run", quiet=True)
+    assert int(result.model.embeddings.tables["tags"].num_clusterings) == 2

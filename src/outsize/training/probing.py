@@ -24,6 +24,7 @@ from outsize.training.probe_config import ProbeConfig
 from outsize.training.probe_gain import Losses, losses_of
 from outsize.training.probe_rate import RATES, choose_rate, tried_ids
 from outsize.training.tasks import Task
+from outsize.training.tasks.base import occurring
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def recluster_probed(
     """
     started = time.perf_counter()
     with failing_together(ReclusterError):
-        counts = task.count_seen(step) if rank() == 0 else {}
+        counts = occurring(task.count_seen(step)) if rank() == 0 else {}
     weights = counts if weighted else {name: (n > 0).long() for name, n in counts.items()}
     tables = tables_of(task)
     num_seen = {name: int(torch.count_nonzero(counts[name])) for name in tables if name in counts}

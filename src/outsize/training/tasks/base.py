@@ -224,7 +224,7 @@ class Task(ABC, Generic[Batch]):
             A report per table.
         """
         with failing_together(ReclusterError):
-            counts = self.count_seen(step) if rank() == 0 and self._weighted else {}
+            counts = occurring(self.count_seen(step)) if rank() == 0 and self._weighted else {}
         return self.embeddings.recluster(optimizer, counts, tolerance=self.tolerance)
 
     def count_seen(self, step: int) -> dict[str, Tensor]:
@@ -335,3 +335,11 @@ class Task(ABC, Generic[Batch]):
     def autocast(self) -> AbstractContextManager[object]:
         """The context of a forward pass, in the precision of the run."""
         return torch.autocast("cuda", torch.bfloat16) if self._half else nullcontext()
+
+
+def occurring(counts: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The counts of the tables of which an id occurs.
+
+    The others, as of a feature that is still empty, are clustered as if counts were unknown.
+    """
+    return {name: found for name, found in counts.items() if bool(found.any())}

@@ -25,7 +25,7 @@ from outsize.training.build import build_click_data, build_device, build_model
 from outsize.training.config import RunConfig
 from outsize.training.metric_names import Metrics
 from outsize.training.probed_examples import BATCHES_PER_CHUNK, matching_batches, touching
-from outsize.training.tasks.base import RankPart, Task
+from outsize.training.tasks.base import RankPart, Task, occurring
 
 _BATCHES_PER_LOOK = 16  # evaluated between two looks whether to stop
 
@@ -82,7 +82,7 @@ class ClickTask(Task[ClickBatch]):
 
     def _count_by_table(self, num_seen: int) -> dict[str, Tensor]:
         """How often ids of each table occur in the first examples, where the first rank asks."""
-        return self._count_first(num_seen) if rank() == 0 and self._weighted else {}
+        return occurring(self._count_first(num_seen)) if rank() == 0 and self._weighted else {}
 
     def _count_first(self, num_seen: int) -> dict[str, Tensor]:
         counts: dict[str, Tensor] = {}
