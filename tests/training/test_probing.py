@@ -622,3 +622,11 @@ def test_probe_is_a_switch_or_a_section(value, expected):
 def test_impossible_probes_are_refused(settings, message):
     with pytest.raises(ConfigError, match=message):
         make_config(*CCE, *settings)
+
+
+def test_a_run_whose_budget_holds_full_tables_is_that_without_probes():
+    recorder = Recorder()
+    full = (*PROBED, "embeddings.max_params=1000000")
+    make_loop(make_config(*full), callbacks=recorder).fit()
+    assert not recorder.of("probe")
+    assert not recorder.of("recluster")

@@ -11,7 +11,7 @@ from outsize.contracts import ReclusterReport
 from outsize.training.config import RunConfig
 from outsize.training.loop_state import LoopState
 from outsize.training.memory_needs import state_numbers
-from outsize.training.probing import recluster_probed, skipped_probe
+from outsize.training.probing import recluster_probed, skipped_probe, tables_of
 from outsize.training.tasks import Task
 
 
@@ -42,6 +42,8 @@ class ReclusterSchedule:
         self._optimizer = optimizer
         self._total_steps = total_steps
         self._log = log
+        # Within its budget, every table may be full: there is nothing to probe then.
+        self._probe = config.embeddings.probe if tables_of(task) else None
         self.steps = config.embeddings.recluster_steps(total_steps, task.num_batches())
 
     def is_due(self, state: LoopState) -> bool:
@@ -50,13 +52,13 @@ class ReclusterSchedule:
 
     def has_probes_left(self, state: LoopState) -> bool:
         """Whether probes are to come: most of the progress is made by them, not between them."""
-        probed = self._config.embeddings.probe is not None and not state.rejected_probe
+        probed = self._probe is not None and not state.rejected_probe
         return probed and state.step <= max(self.steps, default=0)
 
     def run(self, state: LoopState) -> dict[str, ReclusterReport]:
         """Recluster, after a probe if the run asks for one and none was rejected before."""
         step, embeddings = state.step, self._config.embeddings
-        if embeddings.probe is None:
+        if self._probe is None:
             return self._task.recluster(step, self._optimizer)
         if state.rejected_probe:
             plain = self._task.recluster(step, self._optimizer)
@@ -65,10 +67,10 @@ class ReclusterSchedule:
             return plain
         reports, report = recluster_probed(
             self._task,
-            embeddings.probe,
+            self._probe,
             step,
             self._optimizer,
-            helper=embeddings.probe.helper or step < max(self.steps),
+            helper=self._probe.helper or step < max(self.steps),
             weighted=embeddings.weighs_ids,
             state_numbers=state_numbers(self._config),
             run_visits=self._visits_per_probe(step),
