@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from outsize.errors import DataError
 from outsize.spec import TableSpec
-from outsize.tables import PackedCCETable, build_table
-from outsize.tables.shared_lines import LinePoints, SharedLines
+from outsize.tables import PackedCCETable, block_clustering, build_table
+from outsize.tables.shared_lines import LinePoints, SharedLines, SharedSums
 
 SPEC = TableSpec("ad", num_rows=3_000, dim=8)
 
@@ -124,3 +124,19 @@ def test_counts_that_are_not_one_per_id_are_refused_and_nothing_changes(
         with pytest.raises(DataError, match=f"'ad'.*{message}"):
             cluster()
     assert all(torch.equal(before[name], value) for name, value in table.state_dict().items())
+
+
+def test_ids_that_share_slots_are_summed_in_chunks(monkeypatch):
+    """The sums of a whole block in float64 would take several times what its rows take."""
+    sizes, add = [], SharedSums.add
+
+    def counted(sums, ids, points, weights):
+        sizes.append(ids.numel())
+        add(sums, ids, points, weights)
+
+    monkeypatch.setattr(SharedSums, "add", counted)
+    monkeypatch.setattr(block_clustering, "CHUNK_POINTS", 128)
+    rows, counts = rows_and_counts(1.1)
+    table = PackedCCETable(SPEC, num_buckets=16, num_slots=200, columns=2)
+    in_blocks(table, rows, counts, 2)
+    assert 0 < max(sizes) <= 128

@@ -191,7 +191,8 @@ class BlockClustering:
         own, others = self._told_apart(ids)
         if self.lines is not None and others.numel():
             sums, size = self.lines.sums(), ids.numel()
-            sums.add(ids[others], _at(points, others, size), weights[others].double())
+            for some in others.split(CHUNK_POINTS):
+                sums.add(ids[some], _at(points, some, size), weights[some].double())
             means, masses = sums.means(), sums.masses()
             assert means is not None
             points = torch.cat([_at(points, own, size), means], dim=1)
