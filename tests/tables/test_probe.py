@@ -247,3 +247,26 @@ def test_ids_find_their_clusters_on_cuda():
                 block.step((table(ids) - target[ids]).square().sum())
     report = probe.apply()["ad"]
     assert report.mse < 0.01 * report.variance
+
+
+def test_a_probe_is_applied_once():
+    table = make_table()
+    probe = probed(table, planted(), passes=1, blocks=2)
+    probe.apply()
+    before = table.weight.detach().clone()
+    with pytest.raises(ConfigError, match="once: begin another"):
+        probe.apply()
+    assert torch.equal(table.weight, before)
+
+
+def test_a_block_is_left_before_another_is_entered():
+    table = make_table()
+    probe, other = (Probe({"ad": table}, blocks=2) for _ in range(2))
+    with probe.block(0):
+        for again in (probe, other):
+            is_refused = pytest.raises(ConfigError, match="'ad': a block of a probe is entered")
+            with is_refused, again.block(0):
+                pass
+    with probe.block(1):
+        pass
+    probe.apply()

@@ -210,6 +210,7 @@ class Probe:
             for name, table in self._tables.items()
         }
         self._num_done = 0
+        self._is_applied = False
         self._most: dict[str, MemoryUse] = {}
 
     @property
@@ -253,6 +254,12 @@ class Probe:
     @contextmanager
     def _entered(self, ids: Mapping[str, Tensor], rate: float) -> Iterator[ProbeBlock]:
         """Let look-ups of these ids read rows of their own."""
+        for name, table in self._tables.items():
+            if "lookup" in table.__dict__:
+                raise ConfigError(
+                    f"table {name!r}: a block of a probe is entered already: leave it before "
+                    "another is entered"
+                )
         rows = {name: ProbeRows(table, ids[name]) for name, table in self._tables.items()}
         try:
             for name, table in self._tables.items():
@@ -276,10 +283,13 @@ class Probe:
                 f"{self._num_done} of the {self.num_blocks} blocks of a probe are trained: enter "
                 "the others before apply()"
             )
+        if self._is_applied:
+            raise ConfigError("a probe reclusters its tables once: begin another to do it again")
         plans = {
             name: table.plan_blocks(self._clusterings[name], optimizer)
             for name, table in self._tables.items()
         }
+        self._is_applied = True
         return {name: plan.apply() for name, plan in plans.items()}
 
     def block_of(self, table: str) -> UInt8[Tensor, " num_rows"]:
