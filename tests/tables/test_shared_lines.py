@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from outsize.errors import DataError
 from outsize.spec import TableSpec
-from outsize.tables import PackedCCETable, block_clustering, build_table
+from outsize.tables import PackedCCETable, Probe, block_clustering, build_table
 from outsize.tables.shared_lines import LinePoints, SharedLines, SharedSums
 
 SPEC = TableSpec("ad", num_rows=3_000, dim=8)
@@ -140,3 +140,15 @@ def test_ids_that_share_slots_are_summed_in_chunks(monkeypatch):
     table = PackedCCETable(SPEC, num_buckets=16, num_slots=200, columns=2)
     in_blocks(table, rows, counts, 2)
     assert 0 < max(sizes) <= 128
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_the_memory_of_a_probe_counts_the_sums_of_shared_slots(shared):
+    table = PackedCCETable(SPEC, num_buckets=16, num_slots=320, columns=2, shared=shared)
+    probe = Probe({"ad": table}, blocks=3)
+    with probe.block(0):
+        pass
+    use = probe.memory_by_table()["ad"]
+    num_sums = 20 * (SPEC.dim + 1) if shared else 20 * (SPEC.dim + 2)  # with a weight per group
+    assert use.bytes_of("cache") == 8 * num_sums
+    assert use.bytes_of("index") == 8 * 1_000 + 2 * SPEC.num_rows

@@ -19,7 +19,7 @@ from outsize.clustering import CHUNK_POINTS, kmeans, nearest
 from outsize.errors import ConfigError, ReclusterError
 from outsize.ranks.collectives import broadcast_first, rank
 from outsize.ranks.failures import failing_together
-from outsize.spec import TableSpec
+from outsize.spec import MemoryUse, TableSpec
 from outsize.tables.pointers import pack
 from outsize.tables.reclustering import ITERATIONS, POINTS_PER_CLUSTER, PointsOf, ids_to_cluster
 from outsize.tables.shared_lines import SharedLines, SharedSums
@@ -106,6 +106,11 @@ class BlockClustering:
     def ids_of(self, block: int) -> Int64[Tensor, " n"]:
         """The ids of a block, ascending."""
         return (self.block_of == block).nonzero().flatten()
+
+    def memory_use(self) -> MemoryUse:
+        """The block of each id, and the sums for lines that ids share; not codes and pointers."""
+        use = MemoryUse.of({"index": [self.block_of]})
+        return use if self.lines is None else use + self.lines.memory_use(self._sums)
 
     @torch.no_grad()
     def add(self, ids: Int64[Tensor, " n"], vectors: Float[Tensor, "n dim"]) -> None:

@@ -297,8 +297,7 @@ class Probe:
         return self._clusterings[table].block_of
 
     def memory_by_table(self) -> dict[str, MemoryUse]:
-        """The most that the rows of a block took so far, by table; with the block of each id."""
+        """The most that a block took so far, by table: its rows, and what clusters them."""
         return {
-            name: use + MemoryUse.of({"index": [self._clusterings[name].block_of]})
-            for name, use in self._most.items()
+            name: use + self._clusterings[name].memory_use() for name, use in self._most.items()
         }

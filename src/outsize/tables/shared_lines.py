@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from outsize.clustering import CHUNK_POINTS
+from outsize.spec import MemoryUse
 
 _RARE = 1e-6  # weight of an id that never occurs, beside counts
 
@@ -59,6 +60,11 @@ class SharedLines:
         """Sums for the points of shared lines, all zero."""
         return SharedSums(self.num_shared, self._shared_by)
 
+    def memory_use(self, sums: SharedSums | None) -> MemoryUse:
+        """Which ids have a line of their own, and sums for the others."""
+        held = [] if sums is None else sums.held()
+        return MemoryUse.of({"index": [self._is_own], "cache": held})
+
     def others(self) -> Int64[Tensor, " n"]:
         """Ids without a line of their own, ascending."""
         return (~self._is_own).nonzero().flatten()
@@ -96,6 +102,10 @@ class SharedSums:
         if self._sums is None:
             self._sums = lines.new_zeros(lines.shape[0], self._num_shared, lines.shape[2])
         self._sums.index_add_(1, self._shared_by(ids), lines)
+
+    def held(self) -> list[Tensor]:
+        """The tensors that hold the sums; none before points were added."""
+        return [] if self._sums is None else [self._sums]
 
     def masses(self) -> Float64[Tensor, " shared"]:
         """The weight of all ids that were added, per line."""
