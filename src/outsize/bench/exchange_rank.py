@@ -18,14 +18,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from outsize.launched import leave
-from outsize.plan.reference import dense_reference, rows_reference, step_clock
+from outsize.plan.reference import dense_model, dense_reference, rows_reference, step_clock
 from outsize.ranks.collectives import ProcessRanks, barrier, mean_over_ranks_, process_group
 
 _STEPS, _ROUNDS_PER_STEP, _WARMUP = 30, 3, 5
 _ROUNDS, _LARGE_ROUNDS, _LARGE_BYTES = 300, 15, 4_000_000
-_FAST = 0.2  # of the rounds: the others have waited for the processor
+_FAST = 0.2  # of the messages: the others have waited for the processor
 _NAMES = ("dense", "rows", "wait", "round_s", "processor_s", "byte_s", "mean_byte_s")
 
 
@@ -39,7 +40,8 @@ def measure_together(ranks: ProcessRanks) -> dict[str, float]:
         `dense` and `rows`, the processor time of the reference steps in multiples of those of a
         rank alone; `wait`, the time of waiting for slower ranks as a share of the dense step;
         `round_s` and `processor_s`, the time of a round without content and its processor time;
-        `byte_s` and `mean_byte_s`, seconds per byte sent in messages and to average a gradient.
+        `byte_s`, seconds per byte sent in messages, and `mean_byte_s`, by how many seconds per byte
+        sent averaging the gradient prolongs the reference step.
     """
     work = dense_reference(), rows_reference()
     alone = _steps(*work, lambda: None)[:2] if ranks.rank == 0 else (0.0, 0.0)
@@ -47,7 +49,7 @@ def measure_together(ranks: ProcessRanks) -> dict[str, float]:
     counts = torch.zeros(ranks.size, 8, dtype=torch.int64)
     dense_s, rows_s, arrival_s, round_s = _steps(*work, lambda: ranks.swap_counts(counts))
     _, processor_s = _timed(lambda: ranks.swap_counts(counts), _ROUNDS)
-    byte_s, mean_byte_s = _content(ranks, round_s)
+    byte_s, mean_byte_s = _content(ranks, round_s), _averaging(ranks, dense_s)
     measured = [dense_s, rows_s, max(0.0, arrival_s - round_s), round_s, processor_s, byte_s]
     means = torch.tensor([*measured, mean_byte_s], dtype=torch.float64)
     mean_over_ranks_(means)
@@ -88,24 +90,38 @@ def _steps(
             others += rounds[1:]
     return (
         statistics.median(of_dense), statistics.median(of_rows), statistics.median(arrivals),
-        _fast(others),
+        statistics.median(others),
     )  # fmt: skip
 
 
-def _content(ranks: ProcessRanks, round_s: float) -> tuple[float, float]:
-    """Seconds per byte that this rank sends: in messages, and to average a gradient."""
+def _content(ranks: ProcessRanks, round_s: float) -> float:
+    """Seconds per byte that this rank sends in messages."""
     peers = ranks.size - 1
     part = _LARGE_BYTES // peers
     message, nothing = torch.zeros(part, dtype=torch.uint8), torch.empty(0, dtype=torch.uint8)
     messages = [nothing if rank == ranks.rank else message for rank in range(ranks.size)]
     sizes = [len(each) for each in messages]
     large_s, _ = _timed(lambda: ranks.swap_bytes(messages, sizes), _LARGE_ROUNDS)
-    byte_s = max(0.0, large_s - round_s) / (part * peers)
-    small, large = torch.zeros(ranks.size), torch.zeros(_LARGE_BYTES // 4)
-    small_mean_s, _ = _timed(lambda: mean_over_ranks_(small), _ROUNDS)
-    large_mean_s, _ = _timed(lambda: mean_over_ranks_(large), _LARGE_ROUNDS)
-    sent = 2 * peers / ranks.size * _LARGE_BYTES
-    return byte_s, max(0.0, large_mean_s - small_mean_s) / sent
+    return max(0.0, large_s - round_s) / (part * peers)
+
+
+def _averaging(ranks: ProcessRanks, dense_s: float) -> float:
+    """Seconds per byte that this rank sends to average a gradient within the backward pass.
+
+    Args:
+        ranks: All ranks.
+        dense_s: Seconds of the reference step without averaging, beside the other ranks'.
+    """
+    model = dense_model()
+    sent = 2 * (ranks.size - 1) / ranks.size * 4 * sum(p.numel() for p in model.parameters())
+    averaged_s = []
+    step = dense_reference(DistributedDataParallel(model))
+    for number in range(_WARMUP + _STEPS):
+        started = time.perf_counter()
+        step()
+        if number >= _WARMUP:
+            averaged_s.append(time.perf_counter() - started)
+    return max(0.0, statistics.median(averaged_s) - dense_s) / sent
 
 
 def _timed(call: Callable[[], object], rounds: int) -> tuple[float, float]:

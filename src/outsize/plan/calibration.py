@@ -40,7 +40,8 @@ class Together:
         wait: Time that a rank waits for slower ones, as a share of its dense step.
         round_s: Seconds of a round without content.
         byte_s: Seconds per byte that a rank sends.
-        mean_byte_s: Seconds per byte that a rank sends to average a gradient, the sums included.
+        mean_byte_s: Seconds per byte that a rank sends to average a gradient within the backward
+            pass, the sums included.
     """
 
     num_ranks: int

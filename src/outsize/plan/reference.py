@@ -53,12 +53,21 @@ def fill_cache() -> None:
     torch.empty(_OTHER_NUMBERS, dtype=torch.int64).fill_(1)
 
 
-def dense_reference() -> Callable[[], None]:
-    """A step of a small dense model: forward, backward, Adam."""
+def dense_model() -> nn.Module:
+    """The model of the dense reference step."""
     layers: list[nn.Module] = []
     for _ in range(_LAYERS):
         layers += [nn.Linear(_WIDTH, _WIDTH), nn.ReLU()]
-    model = nn.Sequential(*layers, nn.Linear(_WIDTH, 1))
+    return nn.Sequential(*layers, nn.Linear(_WIDTH, 1))
+
+
+def dense_reference(model: nn.Module | None = None) -> Callable[[], None]:
+    """A step of a small dense model: forward, backward, Adam.
+
+    Args:
+        model: The model of the step, such as a wrapped one; by default `dense_model()`.
+    """
+    model = dense_model() if model is None else model
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
     inputs = torch.rand(_BATCH, _WIDTH, generator=torch.Generator().manual_seed(0))
 

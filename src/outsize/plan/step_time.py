@@ -37,8 +37,8 @@ class Link:
         bits_per_s: What it carries in each direction.
         latency_s: Time of a round without content.
         peer_s: Time that each rank beyond two adds to a round in which all send to all.
-        mean_byte_s: Time per byte that one of more than two ranks sends to average a gradient, if
-            that is longer than what the link takes: they also add up what they get.
+        mean_byte_s: Time per byte that a rank sends to average a gradient, if that is longer than
+            what the link takes: ranks also add up what they get, while they compute.
     """
 
     bits_per_s: float
@@ -85,9 +85,7 @@ class Exchange:
         if self.dense_bytes:
             latencies += num - 1
         rounds = self.row_rounds + (1 if self.dense_bytes else 0)
-        dense_s = link.seconds(dense)
-        if num > 2:
-            dense_s = max(dense_s, dense * link.mean_byte_s)
+        dense_s = max(link.seconds(dense), dense * link.mean_byte_s)
         content_s = link.seconds(self.row_bytes) + dense_s
         return content_s + rounds * link.round_s(num) + latencies * link.latency_s
 
