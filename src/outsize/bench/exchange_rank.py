@@ -21,7 +21,13 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from outsize.launched import leave
-from outsize.plan.reference import dense_model, dense_reference, rows_reference, step_clock
+from outsize.plan.reference import (
+    dense_model,
+    dense_reference,
+    median_s,
+    rows_reference,
+    step_clock,
+)
 from outsize.ranks.collectives import ProcessRanks, barrier, mean_over_ranks_, process_group
 
 _STEPS, _ROUNDS_PER_STEP, _WARMUP = 30, 3, 5
@@ -114,14 +120,9 @@ def _averaging(ranks: ProcessRanks, dense_s: float) -> float:
     """
     model = dense_model()
     sent = 2 * (ranks.size - 1) / ranks.size * 4 * sum(p.numel() for p in model.parameters())
-    averaged_s = []
     step = dense_reference(DistributedDataParallel(model))
-    for number in range(_WARMUP + _STEPS):
-        started = time.perf_counter()
-        step()
-        if number >= _WARMUP:
-            averaged_s.append(time.perf_counter() - started)
-    return max(0.0, statistics.median(averaged_s) - dense_s) / sent
+    averaged_s = median_s(step, _STEPS, _WARMUP, time.perf_counter)  # waiting included
+    return max(0.0, averaged_s - dense_s) / sent
 
 
 def _timed(call: Callable[[], object], rounds: int) -> tuple[float, float]:

@@ -68,7 +68,7 @@ def load_row_encoder(folder: Path, recipe: Recipe) -> RowEncoder:
             encoder.set_keys(_keys_in(folder / values_file(feature), manifest["num_ids"][feature]))
     saved = manifest.get("moments")
     if saved is None:
-        saved = _count_moments(recipe) if recipe.standardize else {}
+        saved = _count_moments(recipe) if recipe.standardize or recipe.signed_log else {}
     moments = make_moments(recipe, saved)
     return RowEncoder(recipe, encoders, moments)
 

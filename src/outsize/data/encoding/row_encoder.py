@@ -200,9 +200,9 @@ def make_moments(
     recipe: Recipe, saved: Mapping[str, Sequence[Any]] | None = None
 ) -> dict[str, Moments]:
     """The moments of a recipe's columns: those that were saved, or else of no values."""
-    saved = {} if saved is None else saved
-    moments = {name: Moments(*saved.get(name, ())) for name in recipe.standardize}
-    return moments | {name: SignedLogMoments(*saved.get(name, ())) for name in recipe.signed_log}
+    kinds: dict[str, type[Moments]] = dict.fromkeys(recipe.standardize, Moments)
+    kinds |= dict.fromkeys(recipe.signed_log, SignedLogMoments)
+    return {name: kind(*(() if saved is None else saved[name])) for name, kind in kinds.items()}
 
 
 def regroup(parts: Iterable[EncodedRows], size: int) -> Iterator[EncodedRows]:
