@@ -69,7 +69,6 @@ def test_excluded_keys_are_never_drawn(cache):
     assert (again.keys != positives.unsqueeze(1)).all()
 
 
-@pytest.mark.parametrize("way", ["positives", "matrix", "wide matrix", "nothing"])
 def logits_of_rows(cache, queries):
     """The logits of all rows in float64; −inf for empty ones."""
     rows = torch.arange(len(cache.keys)).cuda()
@@ -101,6 +100,7 @@ def test_draws_are_from_the_softmax_over_what_is_held_and_not_excluded(cache, sy
         assert_independent(line[0::2], line[1::2])
 
 
+@pytest.mark.parametrize("way", ["positives", "matrix", "wide matrix", "nothing"])
 def test_a_gpu_is_never_waited_for(cache, way):
     queries, exclude = torch.randn(40, DIM).cuda(), on_gpu(WAYS[way])
     beta = torch.tensor(0.5).cuda()
