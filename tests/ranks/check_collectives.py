@@ -1,6 +1,7 @@
 """Run by torchrun: what ranks do together, checked on every rank."""
 
 import os
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -10,6 +11,7 @@ from outsize.errors import CheckpointError
 from outsize.interrupts import StopRequested, check_stop, stopping_when
 from outsize.metrics import ClickMetrics
 from outsize.ranks.collectives import (
+    ProcessRanks,
     any_rank,
     check_stop_together,
     first_rank_first,
@@ -23,6 +25,7 @@ from outsize.ranks.collectives import (
     world_size,
 )
 from outsize.ranks.failures import failing_together
+from outsize.ranks.gloo_threads import schedule_gloo_as_batch
 from outsize.training.build import data_parallel
 from outsize.training.config import RunConfig
 
@@ -39,6 +42,18 @@ def check_flags_and_sums():
     assert any_rank(rank() == 1, cpu)
     assert not any_rank(False, cpu)
     assert sum_over_ranks(torch.tensor(rank())).item() == sum(range(world_size()))
+
+
+def check_no_thread_of_gloo_preempts_what_it_waits_for():
+    further = ProcessRanks().own_group()
+    assert further.size == world_size()
+    threads = list(Path("/proc/self/task").iterdir())
+    names = [(thread / "comm").read_text().strip() for thread in threads]
+    loops = [thread for thread, name in zip(threads, names, strict=True) if name == "gloo_tcp_loop"]
+    policies = [os.sched_getscheduler(int(thread.name)) for thread in loops]
+    assert policies == [os.SCHED_BATCH] * len(loops)
+    assert schedule_gloo_as_batch() == len(loops) >= 2
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
 
 
 def check_a_mean_does_not_depend_on_the_place_of_a_value():
@@ -163,6 +178,7 @@ def check_one_rank_goes_first():
 with process_group(torch.device("cpu")):
     check_uneven_rows_are_gathered_in_rank_order()
     check_flags_and_sums()
+    check_no_thread_of_gloo_preempts_what_it_waits_for()
     check_a_mean_does_not_depend_on_the_place_of_a_value()
     check_the_first_step_of_a_process_averages_as_later_ones_do()
     check_values_are_gathered_in_rank_order()

@@ -19,6 +19,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from outsize.errors import LostRanksError
 from outsize.interrupts import StopRequested, stop_requested
+from outsize.ranks.gloo_threads import schedule_gloo_as_batch
 
 _LOST_RANK_TEXTS = (
     "Connection closed by peer",
@@ -55,6 +56,7 @@ def process_group(device: torch.device) -> Iterator[None]:
         torch.cuda.set_device(device)
     with _as_lost_ranks_error():
         _join("nccl" if device.type == "cuda" else "gloo")
+        schedule_gloo_as_batch()
         try:
             yield
             dist.barrier()  # no rank leaves while another needs it
@@ -242,6 +244,8 @@ class ProcessRanks:
         # NCCL sends only tensors on its device, gloo only tensors in main memory.
         is_nccl = dist.is_initialized() and dist.get_backend(group) == "nccl"
         self._device = torch.device("cuda" if is_nccl else "cpu")
+        if self.size > 1 and not is_nccl:
+            schedule_gloo_as_batch()
 
     def own_group(self) -> ProcessRanks:
         """The same ranks in a gloo group of their own, which another thread may use meanwhile.
