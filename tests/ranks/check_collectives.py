@@ -1,7 +1,6 @@
 """Run by torchrun: what ranks do together, checked on every rank."""
 
 import os
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -25,7 +24,7 @@ from outsize.ranks.collectives import (
     world_size,
 )
 from outsize.ranks.failures import failing_together
-from outsize.ranks.gloo_threads import schedule_gloo_as_batch
+from outsize.ranks.gloo_threads import gloo_loops
 from outsize.training.build import data_parallel
 from outsize.training.config import RunConfig
 
@@ -45,14 +44,9 @@ def check_flags_and_sums():
 
 
 def check_no_thread_of_gloo_preempts_what_it_waits_for():
-    further = ProcessRanks().own_group()
-    assert further.size == world_size()
-    threads = list(Path("/proc/self/task").iterdir())
-    names = [(thread / "comm").read_text().strip() for thread in threads]
-    loops = [thread for thread, name in zip(threads, names, strict=True) if name == "gloo_tcp_loop"]
-    policies = [os.sched_getscheduler(int(thread.name)) for thread in loops]
-    assert policies == [os.SCHED_BATCH] * len(loops)
-    assert schedule_gloo_as_batch() == len(loops) >= 2
+    assert ProcessRanks().own_group().size == world_size()
+    policies = [os.sched_getscheduler(thread) for thread in gloo_loops()]
+    assert policies == [os.SCHED_BATCH] * 2  # of the run's group, and of the other
     assert os.sched_getscheduler(0) == os.SCHED_OTHER
 
 

@@ -16,18 +16,24 @@ _THREADS = Path("/proc/self/task")
 _NAME = "gloo_tcp_loop"
 
 
-def schedule_gloo_as_batch() -> int:
-    """Make batch threads of those of this process that read gloo's sockets.
-
-    Returns:
-        The number of such threads; 0 where the system or this version of torch has none.
-    """
-    if not hasattr(os, "SCHED_BATCH") or not _THREADS.is_dir():
-        return 0
-    found = 0
-    for thread in _THREADS.iterdir():
+def schedule_gloo_as_batch() -> None:
+    """Make batch threads of those of this process that read gloo's sockets, where Linux can."""
+    if not hasattr(os, "SCHED_BATCH"):
+        return
+    for thread in gloo_loops():
         with contextlib.suppress(OSError):  # it has ended, or this process may not
+            os.sched_setscheduler(thread, os.SCHED_BATCH, os.sched_param(0))
+
+
+def gloo_loops() -> list[int]:
+    """The threads of this process that read gloo's sockets.
+
+    There are none where the system does not list threads, and in versions of torch that do not name
+    them.
+    """
+    found = []
+    for thread in _THREADS.iterdir() if _THREADS.is_dir() else ():
+        with contextlib.suppress(OSError):  # it has ended
             if (thread / "comm").read_text().strip() == _NAME:
-                os.sched_setscheduler(int(thread.name), os.SCHED_BATCH, os.sched_param(0))
-                found += 1
+                found.append(int(thread.name))
     return found
