@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import multiprocessing
+from torch.multiprocessing.spawn import start_processes
 
 from benchmarks.runner import run_command
 from outsize.bench import Benchmark
@@ -51,7 +51,7 @@ def run(quick: bool, say: Say) -> dict[str, Any]:
         say(f"{num_ranks} ranks, {cores} cores")
         with TemporaryDirectory(prefix="outsize-") as folder:
             given = (num_ranks, folder, 2 if quick else 25, 1 if quick else 8)
-            multiprocessing.start_processes(_rank, given, num_ranks, start_method="spawn")
+            start_processes(_rank, given, num_ranks, start_method="spawn")
             found = json.loads((Path(folder) / "found.json").read_text())
         points.append({"ranks": num_ranks, "cores": cores, "steps": found})
     return {"points": points}
