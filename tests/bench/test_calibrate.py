@@ -19,13 +19,13 @@ def test_it_measures_this_machine_and_writes_a_file_that_a_plan_reads(tmp_path):
 
 def test_a_folder_gets_a_file(tmp_path, monkeypatch):
     alike = {"dense": 1.5, "rows": 1.2, "wait": 0.1, "round_s": 1e-4, "processor_s": 1e-5,
-             "byte_s": 1e-9, "mean_byte_s": 2e-9}  # fmt: skip
+             "byte_s": 1e-9, "mean_s": 3e-4, "mean_byte_s": 2e-9}  # fmt: skip
     monkeypatch.setattr(calibrate, "_ranks_at_once", lambda number: alike)
     found, path = calibrate.calibrate(tmp_path / "folder", lambda line: None, quick=True)
     assert path == tmp_path / "folder" / "calibration.json"
     assert load_calibration(path) == found
     assert found.peer_s == 0.0
-    assert found.of_ranks(2).mean_byte_s == 2e-9
+    assert (found.of_ranks(2).mean_s, found.of_ranks(2).mean_byte_s) == (3e-4, 2e-9)
     assert found.wires["int8"] > found.wires["float32"]
 
 

@@ -27,7 +27,7 @@ def test_the_file_of_a_user_is_in_the_folder_of_caches():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda found: {"format": 2, "exchange": {}}, "has format 2, and this version reads 3"),
+        (lambda found: {"format": 2, "exchange": {}}, "has format 2, and this version reads 4"),
         (lambda found: {**found, "dense_s": 0.0}, "dense_s is 0.0, which is not a time"),
         (lambda found: {**found, "rows_s": "fast"}, "is not a calibration"),
         (lambda found: {**found, "together": [{}]}, "is not a calibration"),

@@ -60,6 +60,20 @@ def test_ranks_add_up_the_gradients_they_average():
     assert Exchange(4, 0.0, 0, 1000).seconds(Link(8e6, mean_byte_s=1e-9)) == pytest.approx(1.5e-3)
 
 
+def test_averaging_takes_what_software_was_measured_to_take_besides_the_latency_of_a_link():
+    measured = replace(CALIBRATION, together=tuple(
+        replace(each, mean_s=0.001 * each.num_ranks) for each in CALIBRATION.together
+    ))  # fmt: skip
+    here, there = (calibrated_link(link, measured, 4) for link in (None, Link(8e6, 5e-5)))
+    assert here.averaging_s(4, 0) == there.averaging_s(4, 0) == 0.0
+    assert here.averaging_s(4, 1000) == pytest.approx(0.004 + 1500 * 2e-9)
+    assert there.averaging_s(4, 1000) == pytest.approx(0.004 + 4 * 5e-5 + 1.5e-3)
+    exchange = Exchange(4, 0.0, 0, 1000)
+    time = StepTime(0.1, 0.2, exchange.seconds(there), steps_per_epoch=1, num_ranks=4)
+    saved = time.total_s - moves_of(time, exchange, there)["rounds of half the latency"]
+    assert saved == pytest.approx((4 * 5e-5 + 4 * there.latency_s) / 2)
+
+
 def test_a_calibration_adds_latency_and_the_slower_of_link_and_software_sets_the_pace():
     loop = calibrated_link(None, CALIBRATION)
     assert loop.seconds(1e6) == pytest.approx(1e-3)

@@ -10,6 +10,7 @@ FILE: a JSON object of the numbers that `measure_together` returns, averaged ove
 
 from __future__ import annotations
 
+import itertools
 import json
 import statistics
 import sys
@@ -18,10 +19,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
 
 from outsize.launched import leave
 from outsize.plan.reference import (
+    WIDTH,
     dense_model,
     dense_reference,
     median_s,
@@ -29,11 +30,13 @@ from outsize.plan.reference import (
     step_clock,
 )
 from outsize.ranks.collectives import ProcessRanks, barrier, mean_over_ranks_, process_group
+from outsize.training.build import averaging_gradients
 
 _STEPS, _ROUNDS_PER_STEP, _WARMUP = 30, 3, 5
 _ROUNDS, _LARGE_ROUNDS, _LARGE_BYTES = 300, 15, 4_000_000
 _FAST = 0.2  # of the messages: the others have waited for the processor
-_NAMES = ("dense", "rows", "wait", "round_s", "processor_s", "byte_s", "mean_byte_s")
+_NARROW = 64  # a model whose gradients are few bytes
+_NAMES = ("dense", "rows", "wait", "round_s", "processor_s", "byte_s", "mean_s", "mean_byte_s")
 
 
 def measure_together(ranks: ProcessRanks) -> dict[str, float]:
@@ -44,24 +47,25 @@ def measure_together(ranks: ProcessRanks) -> dict[str, float]:
 
     Returns:
         `dense` and `rows`, the processor time of the reference steps in multiples of those of a
-        rank alone; `wait`, the time of waiting for slower ranks as a share of the dense step;
-        `round_s` and `processor_s`, the time of a round without content and its processor time;
-        `byte_s`, seconds per byte sent in messages, and `mean_byte_s`, by how many seconds per byte
-        sent averaging the gradient prolongs the reference step.
+        rank alone; `wait`, by what share a step with a round at its end takes longer than what it
+        consists of, since ranks wait for the slowest; `round_s` and `processor_s`, the time of a
+        round without content and its processor time; `byte_s`, seconds per byte sent in messages;
+        `mean_s` and `mean_byte_s`, by how many seconds averaging gradients prolongs the step of a
+        small model, and by how many more per byte that a larger one sends.
     """
     work = dense_reference(), rows_reference()
     alone = _steps(*work, lambda: None)[:2] if ranks.rank == 0 else (0.0, 0.0)
     barrier()
     counts = torch.zeros(ranks.size, 8, dtype=torch.int64)
-    dense_s, rows_s, arrival_s, round_s = _steps(*work, lambda: ranks.swap_counts(counts))
+    dense_s, rows_s, step_s, round_s = _steps(*work, lambda: ranks.swap_counts(counts))
+    wait = max(0.0, step_s - round_s - dense_s - rows_s) / (dense_s + rows_s)
     _, processor_s = _timed(lambda: ranks.swap_counts(counts), _ROUNDS)
-    byte_s, mean_byte_s = _content(ranks, round_s), _averaging(ranks, dense_s)
-    measured = [dense_s, rows_s, max(0.0, arrival_s - round_s), round_s, processor_s, byte_s]
-    means = torch.tensor([*measured, mean_byte_s], dtype=torch.float64)
+    byte_s, averaging = _content(ranks, round_s), _averaging(ranks, wait)
+    measured = [dense_s, rows_s, wait, round_s, processor_s, byte_s, *averaging]
+    means = torch.tensor(measured, dtype=torch.float64)
     mean_over_ranks_(means)
     found = dict(zip(_NAMES, means.tolist(), strict=True))
     if ranks.rank == 0:
-        found["wait"] /= found["dense"]
         found["dense"], found["rows"] = (
             max(1.0, found[name] / own) for name, own in zip(("dense", "rows"), alone, strict=True)
         )
@@ -71,32 +75,32 @@ def measure_together(ranks: ProcessRanks) -> dict[str, float]:
 def _steps(
     dense: Callable[[], object], rows: Callable[[], object], swap: Callable[[], object]
 ) -> tuple[float, float, float, float]:
-    """Steps of dense work, rounds and rows.
+    """Steps of rows, dense work and rounds.
 
     Returns:
-        Processor seconds of the dense work and of the rows, seconds of the round that begins with
-        the dense work done, and of one that follows it.
+        Processor seconds of the dense work and of the rows, seconds of both with the round that
+        follows them, and of a round that follows another.
     """
     clock = step_clock()
-    of_dense, of_rows, arrivals, others = [], [], [], []
+    of_dense, of_rows, steps, rounds = [], [], [], []
     for step in range(_WARMUP + _STEPS):
-        times = [clock()]
+        began, times = time.perf_counter(), [clock()]
         for work in (rows, dense):
             work()
             times.append(clock())
-        rounds = []
-        for _ in range(1 + _ROUNDS_PER_STEP):
-            started = time.perf_counter()
+        swap()
+        marks = [time.perf_counter()]
+        for _ in range(_ROUNDS_PER_STEP):
             swap()
-            rounds.append(time.perf_counter() - started)
+            marks.append(time.perf_counter())
         if step >= _WARMUP:
             of_rows.append(times[1] - times[0])
             of_dense.append(times[2] - times[1])
-            arrivals.append(rounds[0])
-            others += rounds[1:]
+            steps.append(marks[0] - began)
+            rounds += [after - before for before, after in itertools.pairwise(marks)]
     return (
-        statistics.median(of_dense), statistics.median(of_rows), statistics.median(arrivals),
-        statistics.median(others),
+        statistics.median(of_dense), statistics.median(of_rows), statistics.median(steps),
+        statistics.median(rounds),
     )  # fmt: skip
 
 
@@ -111,18 +115,27 @@ def _content(ranks: ProcessRanks, round_s: float) -> float:
     return max(0.0, large_s - round_s) / (part * peers)
 
 
-def _averaging(ranks: ProcessRanks, dense_s: float) -> float:
-    """Seconds per byte that this rank sends to average a gradient within the backward pass.
+def _averaging(ranks: ProcessRanks, wait: float) -> tuple[float, float]:
+    """By how much averaging gradients prolongs a step.
 
     Args:
         ranks: All ranks.
-        dense_s: Seconds of the reference step without averaging, beside the other ranks'.
+        wait: The share of a step that a rank waits for slower ones, which is counted as such.
+
+    Returns:
+        Seconds for a model of few bytes, and further seconds per byte that a larger one sends.
     """
-    model = dense_model()
-    sent = 2 * (ranks.size - 1) / ranks.size * 4 * sum(p.numel() for p in model.parameters())
-    step = dense_reference(DistributedDataParallel(model))
-    averaged_s = median_s(step, _STEPS, _WARMUP, time.perf_counter)  # waiting included
-    return max(0.0, averaged_s - dense_s) / sent
+    sent, longer = [], []
+    for width in (_NARROW, WIDTH):
+        model = dense_model(width)
+        num_bytes = 4 * sum(weight.numel() for weight in model.parameters())
+        sent.append(2 * (ranks.size - 1) / ranks.size * num_bytes)
+        alone_s = median_s(dense_reference(model, width), _STEPS, _WARMUP)
+        averaged = dense_reference(averaging_gradients(model), width)
+        averaged_s = median_s(averaged, _STEPS, _WARMUP, time.perf_counter)  # waiting included
+        longer.append(max(0.0, averaged_s - (1 + wait) * alone_s))
+    few, many = longer
+    return few, max(0.0, many - few) / (sent[1] - sent[0])
 
 
 def _timed(call: Callable[[], object], rounds: int) -> tuple[float, float]:

@@ -14,8 +14,8 @@ from outsize.errors import ConfigError
 from outsize.files import write_text_atomically
 from outsize.json_files import Each, SchemaError, Whole, read_json
 
-FORMAT = 3
-NUMBERS = ("dense", "rows", "wait", "round_s", "byte_s", "mean_byte_s")
+FORMAT = 4
+NUMBERS = ("dense", "rows", "wait", "round_s", "byte_s", "mean_s", "mean_byte_s")
 """What is measured of several ranks at once: the numbers of `Together`."""
 _SCHEMA = {
     "format": Whole(1),
@@ -37,11 +37,12 @@ class Together:
         num_ranks: Number of ranks.
         dense: Processor time of a dense step, in multiples of that of a rank alone.
         rows: Processor time of a step of rows, likewise.
-        wait: Time that a rank waits for slower ones, as a share of its dense step.
+        wait: Time that a rank waits for slower ones, as a share of what it computes in a step.
         round_s: Seconds of a round without content.
         byte_s: Seconds per byte that a rank sends.
-        mean_byte_s: Seconds per byte that a rank sends to average a gradient within the backward
-            pass, the sums included.
+        mean_s: Seconds by which averaging the gradients of a small model prolongs its step.
+        mean_byte_s: Further seconds per byte that a rank sends to average the gradients of a larger
+            one, the sums included.
     """
 
     num_ranks: int
@@ -50,6 +51,7 @@ class Together:
     wait: float
     round_s: float
     byte_s: float
+    mean_s: float = 0.0
     mean_byte_s: float = 0.0
 
 

@@ -18,7 +18,8 @@ from outsize.optimizers import RowAdagrad
 from outsize.spec import TableSpec
 from outsize.stores import LocalStore
 
-_BATCH, _WIDTH, _LAYERS = 512, 384, 3
+WIDTH = 384
+_BATCH, _LAYERS = 512, 3
 _NUM_ROWS, _DIM, _READS = 400_000, 16, 8_000
 _ROUNDS, _WARMUP = 11, 3
 _OTHER_NUMBERS = 1 << 20
@@ -58,23 +59,24 @@ def fill_cache() -> None:
     torch.empty(_OTHER_NUMBERS, dtype=torch.int64).fill_(1)
 
 
-def dense_model() -> nn.Module:
-    """The model of the dense reference step."""
+def dense_model(width: int = WIDTH) -> nn.Module:
+    """The model of the dense reference step, or a narrower one."""
     layers: list[nn.Module] = []
     for _ in range(_LAYERS):
-        layers += [nn.Linear(_WIDTH, _WIDTH), nn.ReLU()]
-    return nn.Sequential(*layers, nn.Linear(_WIDTH, 1))
+        layers += [nn.Linear(width, width), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(width, 1))
 
 
-def dense_reference(model: nn.Module | None = None) -> Callable[[], None]:
+def dense_reference(model: nn.Module | None = None, width: int = WIDTH) -> Callable[[], None]:
     """A step of a small dense model: forward, backward, Adam.
 
     Args:
-        model: The model of the step, such as a wrapped one; by default `dense_model()`.
+        model: The model of the step, such as a wrapped one; by default `dense_model(width)`.
+        width: The number of its inputs.
     """
-    model = dense_model() if model is None else model
+    model = dense_model(width) if model is None else model
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
-    inputs = torch.rand(_BATCH, _WIDTH, generator=torch.Generator().manual_seed(0))
+    inputs = torch.rand(_BATCH, width, generator=torch.Generator().manual_seed(0))
 
     def step() -> None:
         optimizer.zero_grad()
@@ -106,4 +108,4 @@ def rows_per_s(seconds: float) -> float:
 
 def multiply_adds_per_s(seconds: float) -> float:
     """Multiplications of the dense reference step per second, forwards and backwards."""
-    return 3 * _BATCH * (_LAYERS * _WIDTH + 1) * _WIDTH / seconds
+    return 3 * _BATCH * (_LAYERS * WIDTH + 1) * WIDTH / seconds

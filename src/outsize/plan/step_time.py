@@ -37,6 +37,9 @@ class Link:
         bits_per_s: What it carries in each direction.
         latency_s: Time of a round without content.
         peer_s: Time that each rank beyond two adds to a round in which all send to all.
+        mean_s: Time that averaging gradients takes whatever their size, besides
+            `mean_latency_s` for each rank.
+        mean_latency_s: Time of each message of that without content.
         mean_byte_s: Time per byte that a rank sends to average a gradient, if that is longer than
             what the link takes: ranks also add up what they get, while they compute.
     """
@@ -44,6 +47,8 @@ class Link:
     bits_per_s: float
     latency_s: float = 0.0
     peer_s: float = 0.0
+    mean_s: float = 0.0
+    mean_latency_s: float | None = None
     mean_byte_s: float = 0.0
 
     def seconds(self, num_bytes: float) -> float:
@@ -53,6 +58,18 @@ class Link:
     def round_s(self, num_ranks: int) -> float:
         """Time of a round without content in which all send to all."""
         return self.latency_s + max(0, num_ranks - 2) * self.peer_s
+
+    def averaging_s(self, num_ranks: int, num_bytes: int) -> float:
+        """Time to average gradients: each part in one round, then the means around a ring."""
+        if not num_bytes:
+            return 0.0
+        sent = 2 * (num_ranks - 1) / num_ranks * num_bytes
+        content_s = max(self.seconds(sent), sent * self.mean_byte_s)
+        if self.mean_latency_s is None:  # software was not measured
+            around_s = self.round_s(num_ranks) + (num_ranks - 1) * self.latency_s
+        else:
+            around_s = self.mean_s + num_ranks * self.mean_latency_s
+        return content_s + around_s
 
 
 @dataclass(frozen=True)
@@ -74,20 +91,14 @@ class Exchange:
     def seconds(self, link: Link) -> float:
         """The time of a step's messages.
 
-        Two ranks average gradients in two rounds. More of them send each part to its rank in one
-        round, and the means around a ring. Every step ends with a flag that all ranks agree on.
+        Every step ends with a flag that all ranks agree on.
         """
         num = self.num_ranks
         if num == 1:
             return 0.0
-        dense = 2 * (num - 1) / num * self.dense_bytes
-        latencies = 2 * math.ceil(math.log2(num))  # the flag
-        if self.dense_bytes:
-            latencies += num - 1
-        rounds = self.row_rounds + (1 if self.dense_bytes else 0)
-        dense_s = max(link.seconds(dense), dense * link.mean_byte_s)
-        content_s = link.seconds(self.row_bytes) + dense_s
-        return content_s + rounds * link.round_s(num) + latencies * link.latency_s
+        flag_s = 2 * math.ceil(math.log2(num)) * link.latency_s
+        rows_s = link.seconds(self.row_bytes) + self.row_rounds * link.round_s(num)
+        return link.averaging_s(num, self.dense_bytes) + rows_s + flag_s
 
 
 @dataclass(frozen=True)
@@ -177,7 +188,12 @@ def calibrated_link(link: Link | None, calibration: Calibration, num_ranks: int 
     busy = two if link is not None else many
     further = (many.round_s - two.round_s) / (many.num_ranks - 2) if num_ranks > 2 else 0.0
     own = Link(
-        8 / max(busy.byte_s, 1e-15), two.round_s, max(0.0, further), mean_byte_s=busy.mean_byte_s
+        8 / max(busy.byte_s, 1e-15),
+        two.round_s,
+        max(0.0, further),
+        mean_s=many.mean_s,
+        mean_latency_s=0.0,
+        mean_byte_s=many.mean_byte_s,
     )
     if link is None:
         return own
@@ -185,7 +201,7 @@ def calibrated_link(link: Link | None, calibration: Calibration, num_ranks: int 
         own,
         bits_per_s=min(link.bits_per_s, own.bits_per_s),
         latency_s=link.latency_s + own.latency_s,
-        mean_byte_s=many.mean_byte_s,
+        mean_latency_s=link.latency_s,
     )
 
 
@@ -209,7 +225,10 @@ def moves_of(time: StepTime, exchange: Exchange, link: Link) -> dict[str, float]
     }
     if exchange.num_ranks > 1:
         wider = replace(link, bits_per_s=2 * link.bits_per_s)
-        nearer = replace(link, latency_s=link.latency_s / 2, peer_s=link.peer_s / 2)
+        of_means = None if link.mean_latency_s is None else link.mean_latency_s / 2
+        nearer = replace(
+            link, latency_s=link.latency_s / 2, peer_s=link.peer_s / 2, mean_latency_s=of_means
+        )
         fewer = replace(exchange, row_bytes=exchange.row_bytes / 2)
         found["a link of twice the bits per second"] = without + exchange.seconds(wider)
         found["rounds of half the latency"] = without + exchange.seconds(nearer)

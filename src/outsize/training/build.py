@@ -50,16 +50,23 @@ from outsize.training.served_weights import ServedWeights
 def data_parallel(config: RunConfig, model: nn.Module) -> nn.Module:
     """Wrap a model so that its dense gradients are averaged over ranks that train in step.
 
-    Without weights there is nothing to average, and DDP would refuse. DDP ignores all buffers: rows
-    belong to a store, and the rest are constants.
-
-    DDP lays gradients out again after its first step. Of three ranks and more, gloo would then add
-    them in another order, and a resumed run would not be the same run.
+    Without weights there is nothing to average, and DDP would refuse.
     """
     if world_size() == 1 or config.is_asynchronous:
         return model
     if not any(weight.requires_grad for weight in model.parameters()):
         return model
+    return averaging_gradients(model)
+
+
+def averaging_gradients(model: nn.Module) -> nn.Module:
+    """Wrap a model so that a backward pass averages its gradients over ranks.
+
+    DDP ignores all buffers: rows belong to a store, and the rest are constants.
+
+    DDP lays gradients out again after its first step. Of three ranks and more, gloo would then add
+    them in another order, and a resumed run would not be the same run.
+    """
     buffers = [name for name, _ in model.named_buffers()]
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, buffers)
     wrapped = DistributedDataParallel(model)
