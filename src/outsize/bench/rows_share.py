@@ -45,7 +45,7 @@ class GivenVectors(nn.Module):
 def without_rows(model: DLRM) -> tuple[DLRM, GivenVectors]:
     """A model with the dense layers of another, and new weights, on vectors that it is given."""
     given = GivenVectors()
-    dense = DLRM(model.num_dense, model.embeddings).to(model.pairs.device)
+    dense = DLRM(model.num_dense, model.embeddings).to(model.interaction.pairs.device)
     dense.add_module("embeddings", given)
     return dense, given
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from outsize.collection import EmbeddingCollection, FeatureInput
 from outsize.errors import ConfigError
 from outsize.models.click_model import ClickModel, ClickModelConfig
+from outsize.models.interaction import Interaction
 from outsize.models.mlp import mlp
 from outsize.models.requirements import require_widths
 
@@ -50,8 +51,6 @@ class DLRM(ClickModel):
         seed: Seed of the initial weights.
     """
 
-    pairs: Tensor
-
     def __init__(
         self,
         num_dense: int,
@@ -68,10 +67,8 @@ class DLRM(ClickModel):
             if num_dense
             else None
         )
-        num_vectors = embeddings.num_features + (1 if num_dense else 0)
-        row, column = torch.tril_indices(num_vectors, num_vectors, offset=-1)
-        self.register_buffer("pairs", row * num_vectors + column, persistent=False)
-        width = self.pairs.numel() + (dim if num_dense else 0)
+        self.interaction = Interaction(embeddings.num_features + (1 if num_dense else 0))
+        width = self.interaction.num_pairs + (dim if num_dense else 0)
         if not width:
             raise ConfigError("DLRM needs dense features or two categorical ones to interact")
         self.top = mlp((width, *top, 1), final_relu=False, generator=generator)
@@ -86,7 +83,6 @@ class DLRM(ClickModel):
             hidden = self.bottom(dense)
             vectors = torch.cat((hidden.unsqueeze(1), vectors.to(hidden.dtype)), dim=1)
             below = [hidden]
-        products = torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1)
-        interactions = products.index_select(1, self.pairs)
-        logits: Tensor = self.top(torch.cat((*below, interactions), dim=1)).squeeze(1)
+        products = self.interaction(vectors)
+        logits: Tensor = self.top(torch.cat((*below, products), dim=1)).squeeze(1)
         return logits.float()
