@@ -34,14 +34,16 @@ from outsize.data.packed_clicks import ClickLayout
 from outsize.data.zipf import Zipf
 from outsize.errors import ConfigError
 from outsize.hashing import derive_seed, mix_bits, normal_at, uniform_at
+from outsize.kernels.available import uses_triton
+from outsize.kernels.clicks.click_law import EFFECTS, ClickLaw
 
 _CALIBRATION_EXAMPLES = 1 << 14
-_LATENT_DIM = 4
+_LATENT_DIM = EFFECTS - 1
 _EXAMPLES_PER_CHUNK = {"cpu": 1 << 12, "cuda": 1 << 17}
 _MAX_IDS = 1 << 31  # rank × stride must fit an int64
 _MAX_TRAINED, _MAX_HELD_OUT = 10**12, 10**9
 _MAX_FEATURES = 1 << 16
-_NUM_EFFECTS = _LATENT_DIM + 1  # an id's latent vector and its linear effect
+_SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)
@@ -108,10 +110,10 @@ class SyntheticConfig(ClickDataConfig):
         num_made = min(_CALIBRATION_EXAMPLES, self.num_train)
         return {
             f"data.num_clusters = {self.num_clusters:,} of {num_features:,} features":
-                num_features * self.num_clusters * _NUM_EFFECTS * 8,
+                num_features * self.num_clusters * EFFECTS * 8,
             f"data.num_dense = {self.num_dense:,}": num_made * self.num_dense * 8,
             f"data.num_categorical = {num_features:,}":
-                num_made * num_features * (8 + _NUM_EFFECTS * 4),
+                num_made * num_features * (8 + EFFECTS * 4),
         }  # fmt: skip
 
     def sizes(self) -> tuple[int, ...]:
@@ -144,11 +146,12 @@ class SyntheticClicks(ClickData):
         self._seeds = {name: derive_seed(config.seed, name) for name in _DRAWS}
         self._dense_weight = normal_at(self._key("dense-weight", self._dense_columns))
         self._dense_weight /= max(1.0, math.sqrt(config.num_dense))
-        numbers = torch.arange(len(sizes) * config.num_clusters * _NUM_EFFECTS)
+        numbers = torch.arange(len(sizes) * config.num_clusters * EFFECTS)
         self._cluster_effects = normal_at(self._key("cluster-effect", numbers))
-        self._cluster_effects = self._cluster_effects.view(-1, _NUM_EFFECTS)
+        self._cluster_effects = self._cluster_effects.view(-1, EFFECTS)
         self.bias = 0.0
         self._scale = 1.0
+        self._law: ClickLaw | None = None
         self._calibrate()
 
     def num_examples(self, split: Split) -> int:  # noqa: D102
@@ -164,7 +167,42 @@ class SyntheticClicks(ClickData):
         for name, value in vars(self).items():
             if isinstance(value, Tensor | Zipf):
                 setattr(moved, name, value.to(device))
+        moved._law = moved.law() if device.type == "cuda" else None
         return moved
+
+    def law(self) -> ClickLaw:
+        """The log as one kernel reads it."""
+        config, zipf, num = self.config, self._zipf, len(self._sizes)
+        seeds = [self._seeds[name] for name in ("dense", "id", "effect", "label")]
+        seeds += [derive_seed(config.seed, "split", place) for place in range(len(_SPLITS))]
+        numbers = [
+            1 - config.skew,
+            float(zipf.head[-1]),
+            float(zipf.before_tail),
+            config.drift * 1e-6,
+            math.sqrt(1 - config.individuality),
+            math.sqrt(12 * config.individuality),
+            math.sqrt((1 - config.interactions) / 2),
+            1 / math.sqrt(num),
+            math.sqrt(config.interactions) / (2 * _norm_of_pairs(num)),
+            self._scale,
+            self.bias,
+        ]
+        device = self._sizes.device
+        return ClickLaw(
+            seeds=torch.tensor(seeds, device=device),
+            dense_weight=self._dense_weight,
+            sizes=self._sizes,
+            strides=self._strides,
+            totals=zipf.totals,
+            head=zipf.head,
+            effects=self._cluster_effects,
+            numbers=torch.tensor(numbers, dtype=torch.float64, device=device),
+            num_train=config.num_train,
+            num_clusters=config.num_clusters,
+            is_logarithmic=config.skew == 1.0,
+            has_own=config.individuality > 0,
+        )
 
     def examples(  # noqa: D102
         self, split: Split, first: int, stop: int, epoch: int = 0
@@ -202,8 +240,14 @@ class SyntheticClicks(ClickData):
                 yield made.slice(low, low + batch_size)
 
     def _examples(self, split: Split, numbers: Int64[Tensor, " batch"]) -> ClickBatch:
+        offset = _SPLITS.index(split)
+        if self._law is not None and uses_triton(numbers):
+            from outsize.kernels.clicks.clicks_triton import clicks_by_triton
+
+            made = clicks_by_triton(numbers, offset, self._law)
+            named = dict(zip(self.vocabularies, made.ids.unbind(0), strict=True))
+            return ClickBatch(made.dense, named, made.labels, made.probability)
         # Held-out examples follow the training examples in time.
-        offset = {"train": 0, "validation": 1, "test": 2}[split]
         time = numbers + (self.config.num_train if offset else 0)
         keys = mix_bits(numbers + derive_seed(self.config.seed, "split", offset))
         dense = normal_at(self._key("dense", keys.unsqueeze(1) + self._dense_columns))
@@ -228,10 +272,10 @@ class SyntheticClicks(ClickData):
         num = len(self._sizes)
         of_feature_and_id = ids * num + self._columns
         word = mix_bits(self._key("effect", of_feature_and_id))
-        effects = self._effects(word).view(*ids.shape, _NUM_EFFECTS)
+        effects = self._effects(word).view(*ids.shape, EFFECTS)
         vectors, linear = effects[..., :-1], effects[..., -1].sum(dim=1)
         pairs = (vectors.sum(dim=1).square() - vectors.square().sum(dim=1)).sum(dim=1) / 2
-        pairs = pairs / math.sqrt(max(1.0, num * (num - 1) / 2 * _LATENT_DIM))
+        pairs = pairs / _norm_of_pairs(num)
         from_dense = (dense * self._dense_weight).sum(dim=1)
         plain = from_dense.double() + linear.double() / math.sqrt(num)
         shares = (1 - self.config.interactions) / 2, self.config.interactions
@@ -249,7 +293,7 @@ class SyntheticClicks(ClickData):
         shared = self._cluster_effects.index_select(0, (place + self._columns * clusters).flatten())
         if own == 0:
             return shared
-        shifts = torch.arange(_NUM_EFFECTS, device=word.device) * 10
+        shifts = torch.arange(EFFECTS, device=word.device) * 10
         bits = (word.flatten().unsqueeze(1) >> shifts) & 0x3FF
         uniform = (bits.to(torch.float32) + 0.5) * 2.0**-10 - 0.5
         return shared * math.sqrt(1 - own) + uniform * math.sqrt(12 * own)
@@ -278,6 +322,11 @@ class SyntheticClicks(ClickData):
 
 
 _DRAWS = ("dense", "dense-weight", "id", "effect", "cluster-effect", "label")
+
+
+def _norm_of_pairs(num: int) -> float:
+    """What the sum of products of pairs of features is divided by."""
+    return math.sqrt(max(1.0, num * (num - 1) / 2 * _LATENT_DIM))
 
 
 def _stride(size: int) -> int:

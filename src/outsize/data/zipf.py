@@ -17,7 +17,7 @@ from torch import Tensor
 
 from outsize.errors import ConfigError
 
-_HEAD = 2048
+_HEAD = 2048  # a power of two
 
 
 class Zipf:
@@ -26,6 +26,12 @@ class Zipf:
     Args:
         sizes: Number of ranks of each column.
         skew: The exponent; 0 is uniform, 1.05 is typical of click logs.
+
+    Attributes:
+        sizes: As given.
+        head: Cumulative masses r^−skew of the first ranks.
+        before_tail: The integral up to the tail, which begins after the head.
+        totals: Mass of all ranks of each column.
     """
 
     def __init__(self, sizes: Sequence[int], skew: float) -> None:
@@ -35,12 +41,12 @@ class Zipf:
             raise ConfigError(f"skew must be a finite number >= 0, but got {skew}")
         self.skew = skew
         self.sizes = torch.tensor(sizes)
-        self._head = torch.arange(1, _HEAD + 1, dtype=torch.float64).pow(-skew).cumsum(0)
+        self.head = torch.arange(1, _HEAD + 1, dtype=torch.float64).pow(-skew).cumsum(0)
         ends = torch.tensor(sizes, dtype=torch.float64) + 0.5
-        self._before_tail = self._integral(torch.tensor(_HEAD + 0.5, dtype=torch.float64))
-        tail = self._integral(ends) - self._before_tail
-        inside_head = self._head[(self.sizes - 1).clamp(max=_HEAD - 1)]
-        self._totals = torch.where(self.sizes > _HEAD, self._head[-1] + tail, inside_head)
+        self.before_tail = self._integral(torch.tensor(_HEAD + 0.5, dtype=torch.float64))
+        tail = self._integral(ends) - self.before_tail
+        inside_head = self.head[(self.sizes - 1).clamp(max=_HEAD - 1)]
+        self.totals = torch.where(self.sizes > _HEAD, self.head[-1] + tail, inside_head)
 
     def to(self, device: torch.device) -> Zipf:
         """The same distribution, drawing on a device."""
@@ -52,16 +58,16 @@ class Zipf:
 
     def ranks(self, uniform: Float[Tensor, "n columns"]) -> Int64[Tensor, "n columns"]:
         """Turn uniform draws in (0, 1) into ranks."""
-        mass = uniform.double() * self._totals
-        ranks = torch.searchsorted(self._head, mass)
+        mass = uniform.double() * self.totals
+        ranks = torch.searchsorted(self.head, mass)
         in_tail = ranks >= _HEAD
-        place = self._inverse(mass[in_tail] - self._head[-1] + self._before_tail)
+        place = self._inverse(mass[in_tail] - self.head[-1] + self.before_tail)
         ranks[in_tail] = (place - 0.5).long().clamp_(min=_HEAD)
         return torch.minimum(ranks, self.sizes - 1)
 
     def probability(self, ranks: Int64[Tensor, " n"], column: int = 0) -> Float[Tensor, " n"]:
         """P(rank) in one column, in float64."""
-        return (ranks.double() + 1).pow(-self.skew) / self._totals[column]
+        return (ranks.double() + 1).pow(-self.skew) / self.totals[column]
 
     def _integral(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """∫₁ˣ t^−skew dt, in a form that is accurate for a skew near 1."""

@@ -1,0 +1,1 @@
+"""Examples of the synthetic click log, made on the device that trains."""
