@@ -17,6 +17,7 @@ from torch import Tensor
 
 from outsize.kernels.clicks.click_law import EFFECTS, ClickLaw, MadeClicks
 from outsize.kernels.compositional.starts_triton import mix
+from outsize.kernels.launches_triton import ceil_div, launch
 from outsize.kernels.launching import on_device
 
 _BLOCK, _WARPS = 128, 4
@@ -43,33 +44,15 @@ def clicks_by_triton(numbers: Int64[Tensor, " batch"], split: int, law: ClickLaw
     if not num:
         return made
     with on_device(numbers):
-        make_clicks_kernel[(triton.cdiv(num, _BLOCK),)](
-            numbers.contiguous(),
-            made.dense,
-            made.ids,
-            made.labels,
-            made.probability,
-            law.seeds,
-            law.dense_weight,
-            law.sizes,
-            law.strides,
-            law.totals,
-            law.head,
-            law.effects,
-            law.numbers,
-            num,
-            num_dense,
-            num_features,
-            law.num_clusters,
-            law.num_train if split else 0,
-            split,
-            HEAD=len(law.head),
-            LOGARITHMIC=law.is_logarithmic,
-            OWN=law.has_own,
-            BLOCK=_BLOCK,
-            num_warps=_WARPS,
-            enable_fp_fusion=False,
-        )
+        launch(
+            make_clicks_kernel, (ceil_div(num, _BLOCK),),
+            (numbers.contiguous(), made.dense, made.ids, made.labels, made.probability,
+             law.seeds, law.dense_weight, law.sizes, law.strides, law.totals, law.head,
+             law.effects, law.numbers, num, num_dense, num_features, law.num_clusters,
+             law.num_train if split else 0, split),
+            HEAD=len(law.head), LOGARITHMIC=law.is_logarithmic, OWN=law.has_own, BLOCK=_BLOCK,
+            num_warps=_WARPS, enable_fp_fusion=False,
+        )  # fmt: skip
     return made
 
 

@@ -13,6 +13,7 @@ import triton.language as tl
 from jaxtyping import Float32, Float64
 from torch import Tensor
 
+from outsize.kernels.launches_triton import launch
 from outsize.kernels.launching import on_device
 
 CANDIDATES = 1024  # that are compared with a chosen point at a time
@@ -35,19 +36,12 @@ def chains_by_triton(
     num_chains, length = limits.shape
     picked = torch.empty(num_chains, rows.shape[1], dtype=rows.dtype, device=rows.device)
     with on_device(rows):
-        chains_kernel[(1,)](
-            rows.contiguous(),
-            squares.clone(),
-            density,
-            limits.contiguous(),
-            density.new_empty(length),
-            picked,
-            num_chains,
-            DIM=rows.shape[1],
-            LENGTH=length,
-            CANDIDATES=CANDIDATES,
-            num_warps=8,
-        )
+        launch(
+            chains_kernel, (1,),
+            (rows.contiguous(), squares.clone(), density, limits.contiguous(),
+             density.new_empty(length), picked, num_chains),
+            DIM=rows.shape[1], LENGTH=length, CANDIDATES=CANDIDATES, num_warps=8,
+        )  # fmt: skip
     return picked
 
 

@@ -15,6 +15,7 @@ import triton.language as tl
 from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
+from outsize.kernels.launches_triton import ceil_div, launch, power_of_two
 from outsize.kernels.launching import num_processors, on_device
 
 MAX_DIM = 32  # of points in registers; above, a product with tensor cores is faster
@@ -43,21 +44,14 @@ def nearest_by_triton(
         return labels
     tile = next(size for bound, size in _POINTS.items() if dim <= bound)
     wanted = _PROGRAMS * num_processors(points.device)
-    while tile > _LEAST_POINTS and columns * triton.cdiv(num_points, tile) < wanted:
+    while tile > _LEAST_POINTS and columns * ceil_div(num_points, tile) < wanted:
         tile //= 2
     with on_device(points):
-        nearest_kernel[(triton.cdiv(num_points, tile), columns)](
-            points,
-            centroids,
-            half_norms,
-            labels,
-            num_points,
-            centroids.shape[1],
-            DIM=dim,
-            POINTS=tile,
-            TOGETHER=TOGETHER,
-            num_warps=4,
-        )
+        launch(
+            nearest_kernel, (ceil_div(num_points, tile), columns),
+            (points, centroids, half_norms, labels, num_points, centroids.shape[1]),
+            DIM=dim, POINTS=tile, TOGETHER=TOGETHER, num_warps=4,
+        )  # fmt: skip
     return labels
 
 
@@ -77,19 +71,12 @@ def sums_by_triton(
     masses = weights.new_empty(columns, num_clusters)
     sums = weights.new_empty(columns, num_clusters, dim)
     with on_device(points):
-        add_to_clusters_kernel[(columns * num_clusters,)](
-            points,
-            weights,
-            order,
-            starts,
-            masses,
-            sums,
-            num_points,
-            DIM=dim,
-            WIDTH=triton.next_power_of_2(dim),
-            MEMBERS=max(16, min(_MEMBERS, 4096 // triton.next_power_of_2(dim))),
-            num_warps=4,
-        )
+        launch(
+            add_to_clusters_kernel, (columns * num_clusters,),
+            (points, weights, order, starts, masses, sums, num_points),
+            DIM=dim, WIDTH=power_of_two(dim),
+            MEMBERS=max(16, min(_MEMBERS, 4096 // power_of_two(dim))), num_warps=4,
+        )  # fmt: skip
     return masses, sums
 
 

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-import triton
 from jaxtyping import Float, Int64
 from torch import Tensor
 
@@ -19,6 +18,7 @@ from outsize.kernels.compositional.compose_triton import compose_kernel
 from outsize.kernels.compositional.places import Places
 from outsize.kernels.compositional.scatter_triton import scatter_pieces_kernel
 from outsize.kernels.compositional.sums_triton import add_totals_kernel, sum_pieces_kernel
+from outsize.kernels.launches_triton import ceil_div, launch, power_of_two
 from outsize.kernels.launching import on_device
 
 _SPLITS = {torch.float32: 3, torch.float16: 2, torch.bfloat16: 1}  # parts of bfloat16
@@ -134,17 +134,14 @@ def tuning_for(places: Places) -> Tuning:
 def compose(weight: Float[Tensor, "..."], places: Places) -> Float[Tensor, "n dim"]:
     """Put vectors together."""
     out = weight.new_empty(places.ids.shape[0], places.dim)
-    lanes = triton.next_power_of_2(places.width)
+    lanes = power_of_two(places.width)
     block = max(16, tuning_for(places).numbers // lanes)
     with on_device(weight):
-        compose_kernel[(triton.cdiv(places.num_pieces, block),)](
-            array=weight,
-            out=out,
-            **places.arguments(),
-            LANES=lanes,
-            BLOCK=block,
-            num_warps=_WARPS,
-        )
+        launch(
+            compose_kernel, (ceil_div(places.num_pieces, block),),
+            (weight, out, *places.arguments(), places.size),
+            **places.constants(), LANES=lanes, BLOCK=block, num_warps=_WARPS,
+        )  # fmt: skip
     return out
 
 
@@ -159,9 +156,11 @@ def summed(
         return totals.view(-1)
     out = gradients.new_empty(places.size)
     with on_device(gradients):
-        add_totals_kernel[(triton.cdiv(places.size, 64),)](
-            totals, out, totals.shape[0], totals.shape[1], places.size, LINES=32, BLOCK=64
-        )
+        launch(
+            add_totals_kernel, (ceil_div(places.size, 64),),
+            (totals, out, totals.shape[0], totals.shape[1], places.size),
+            LINES=32, BLOCK=64,
+        )  # fmt: skip
     return out
 
 
@@ -170,20 +169,16 @@ def _totals_in_order(
 ) -> Float[Tensor, "programs totals"]:
     """Sums of the gradients in each program's share of the pieces."""
     block, num_totals = _block(places, tuning), _num_totals(places)
-    num_programs = min(_num_programs(places, tuning), triton.cdiv(places.num_pieces, block))
+    num_programs = min(_num_programs(places, tuning), ceil_div(places.num_pieces, block))
     totals = gradients.new_empty(num_programs, num_totals, dtype=torch.float32)
     with on_device(gradients):
-        sum_pieces_kernel[(num_programs,)](
-            gradients=gradients,
-            totals=totals,
-            num_totals=num_totals,
-            **places.arguments(),
-            LANES=_lanes(places),
-            BLOCK=block,
-            SPLITS=_SPLITS[gradients.dtype],
-            ZEROS=min(2048, triton.next_power_of_2(num_totals)),
+        launch(
+            sum_pieces_kernel, (num_programs,),
+            (gradients, totals, *places.arguments(), num_totals, places.size),
+            **places.constants(), LANES=_lanes(places), BLOCK=block,
+            SPLITS=_SPLITS[gradients.dtype], ZEROS=min(2048, power_of_two(num_totals)),
             num_warps=tuning.warps,
-        )
+        )  # fmt: skip
     return totals
 
 
@@ -191,29 +186,24 @@ def _totals(
     gradients: Float[Tensor, "n dim"], places: Places, tuning: Tuning
 ) -> Float[Tensor, "copies totals"]:
     """Sums by atomic operations, in a few arrays so that frequent pieces wait less."""
-    lanes = triton.next_power_of_2(places.width)
+    lanes = power_of_two(places.width)
     block = max(16, tuning.numbers // lanes)
     num_totals = -(-places.size // 16) * 16
     worthwhile = places.num_pieces * lanes // num_totals
     copies = max(1, min(tuning.most_copies, tuning.most_copied // num_totals, worthwhile))
     totals = gradients.new_zeros(copies, num_totals, dtype=torch.float32)
     with on_device(gradients):
-        scatter_pieces_kernel[(triton.cdiv(places.num_pieces, block),)](
-            gradients=gradients,
-            totals=totals,
-            num_lines=copies,
-            num_totals=num_totals,
-            **places.arguments(),
-            LANES=lanes,
-            BLOCK=block,
-            num_warps=_WARPS,
-        )
+        launch(
+            scatter_pieces_kernel, (ceil_div(places.num_pieces, block),),
+            (gradients, totals, *places.arguments(), copies, num_totals, places.size),
+            **places.constants(), LANES=lanes, BLOCK=block, num_warps=_WARPS,
+        )  # fmt: skip
     return totals
 
 
 def _lanes(places: Places) -> int:
     """Numbers of a piece that are summed together; 16 or more, as products need."""
-    return max(16, int(triton.next_power_of_2(places.width)))
+    return max(16, power_of_two(places.width))
 
 
 def _block(places: Places, tuning: Tuning) -> int:

@@ -50,24 +50,22 @@ class Places(NamedTuple):
         """Whether pieces overlap, and continue at the beginning of the array."""
         return self.stride < self.width
 
-    def arguments(self) -> dict[str, Any]:
-        """The arguments for ids and sources."""
-        found: dict[str, Any] = {"ids": self.ids, "lines": self.lines}
-        for k, (pointers, origin) in enumerate((self.sources[0], self.sources[-1]), start=1):
-            bits, per_line, first, offset, buckets = pointers.layout()
-            found |= {
-                f"data_{k}": pointers.tensor.contiguous(),
-                f"per_line_{k}": per_line,
-                f"first_{k}": first,
-                f"offset_{k}": offset,
-                f"buckets_{k}": buckets,
-                f"origin_{k}": origin,
-                f"KIND_{k}": _kind(pointers),
-                f"BITS_{k}": bits,
-            }
-        return found | {
-            "num_pieces": self.num_pieces,
-            "size": self.size,
+    def arguments(self) -> list[Any]:
+        """The arguments of kernels from `ids` to `num_pieces`."""
+        found: list[Any] = [self.ids, self.lines]
+        for pointers, origin in (self.sources[0], self.sources[-1]):
+            _, *layout = pointers.layout()
+            found += [pointers.tensor.contiguous(), *layout, origin]
+        return [*found, self.num_pieces]
+
+    def constants(self) -> dict[str, Any]:
+        """What kernels are compiled for."""
+        first, last = self.sources[0][0], self.sources[-1][0]
+        return {
+            "KIND_1": _kind(first),
+            "BITS_1": first.layout()[0],
+            "KIND_2": _kind(last),
+            "BITS_2": last.layout()[0],
             "SOURCES": len(self.sources),
             "STRIDE": self.stride,
             "STEPPED": self.stepped,

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from outsize.kernels.compositional.slots import SlotMap
 from outsize.kernels.compositional.starts_triton import bucket_of, hash_mixed, mix
+from outsize.kernels.launches_triton import ceil_div, launch
 from outsize.kernels.launching import on_device
 
 _BLOCK = 256
@@ -24,19 +25,12 @@ def found_slots_by_triton(ids: Int64[Tensor, " n"], slot_map: SlotMap) -> Int64[
     if not len(ids):
         return slots
     with on_device(ids):
-        find_slots_kernel[(triton.cdiv(len(ids), _BLOCK),)](
-            ids,
-            starts.contiguous(),
-            lows.contiguous(),
-            hashes.contiguous(),
-            slots,
-            len(ids),
-            len(lows),
-            num_shared,
-            offset,
-            LOW_BITS=8 * lows.element_size(),
-            BLOCK=_BLOCK,
-        )
+        launch(
+            find_slots_kernel, (ceil_div(len(ids), _BLOCK),),
+            (ids, starts.contiguous(), lows.contiguous(), hashes.contiguous(), slots, len(ids),
+             len(lows), num_shared, offset),
+            LOW_BITS=8 * lows.element_size(), BLOCK=_BLOCK,
+        )  # fmt: skip
     return slots
 
 

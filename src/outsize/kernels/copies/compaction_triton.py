@@ -14,6 +14,7 @@ import triton.language as tl
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
+from outsize.kernels.launches_triton import launch
 from outsize.kernels.launching import on_device
 
 MOST_LINES = 1 << 17
@@ -26,9 +27,11 @@ def marked_places_by_triton(mask: Bool[Tensor, " n"], num: int) -> Int64[Tensor,
     n = mask.shape[0]
     places = torch.empty(num, dtype=torch.int64, device=mask.device)
     with on_device(mask):
-        marked_kernel[(-(-n // _BLOCK_SIZE),)](
-            mask.contiguous(), places, n, num, BLOCK_SIZE=_BLOCK_SIZE, READ_AT_ONCE=_READ_AT_ONCE
-        )
+        launch(
+            marked_kernel, (-(-n // _BLOCK_SIZE),),
+            (mask.contiguous(), places, n, num),
+            BLOCK_SIZE=_BLOCK_SIZE, READ_AT_ONCE=_READ_AT_ONCE,
+        )  # fmt: skip
     return places
 
 

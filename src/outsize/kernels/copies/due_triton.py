@@ -10,6 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from outsize.kernels.copies.lines_triton import tile
+from outsize.kernels.launches_triton import launch
 from outsize.kernels.launching import on_device
 
 if TYPE_CHECKING:
@@ -30,9 +31,10 @@ def mark_due_by_triton(
     num = touched.shape[0]
     is_due = torch.empty(num, dtype=torch.bool, device=touched.device)
     with on_device(touched):
-        due_kernel[(-(-num // _BLOCK_SIZE),)](
-            touched.contiguous(), ticks, is_due if is_evicted is None else is_evicted, is_due,
-            count, num, int(min(write_staleness, _MOST_TICKS)),
+        launch(
+            due_kernel, (-(-num // _BLOCK_SIZE),),
+            (touched.contiguous(), ticks, is_due if is_evicted is None else is_evicted, is_due,
+             count, num, int(min(write_staleness, _MOST_TICKS))),
             HAS_EVICTED=is_evicted is not None, BLOCK_SIZE=_BLOCK_SIZE,
         )  # fmt: skip
     return is_due
@@ -52,10 +54,11 @@ def pending_by_triton(
         squares = torch.empty(num, width, device=places.device)
     lines, columns = tile(max(dim, width))
     with on_device(places):
-        pending_kernel[(-(-num // lines),)](
-            listed, places, held, copies.ticks, copies.pending,
-            gradients if summed is None else summed, slots, ids, ticks, gradients,
-            gradients if squares is None else squares, num, dim, width,
+        launch(
+            pending_kernel, (-(-num // lines),),
+            (listed, places, held, copies.ticks, copies.pending,
+             gradients if summed is None else summed, slots, ids, ticks, gradients,
+             gradients if squares is None else squares, num, dim, width),
             HAS_SQUARES=summed is not None, LINES=lines, COLUMNS=columns,
         )  # fmt: skip
     return slots, ids, gradients, ticks, squares
@@ -70,9 +73,11 @@ def clear_by_triton(copies: CopyLines, slots: Tensor) -> None:
     width = squares.shape[1]
     lines, columns = tile(max(dim, width))
     with on_device(slots):
-        clear_kernel[(-(-num // lines),)](
-            slots.contiguous(), copies.clocks, copies.ticks, copies.leftover, copies.checks,
-            copies.balance, copies.pending, squares, num, dim, width, LINES=lines, COLUMNS=columns,
+        launch(
+            clear_kernel, (-(-num // lines),),
+            (slots.contiguous(), copies.clocks, copies.ticks, copies.leftover, copies.checks,
+             copies.balance, copies.pending, squares, num, dim, width),
+            LINES=lines, COLUMNS=columns,
         )  # fmt: skip
 
 

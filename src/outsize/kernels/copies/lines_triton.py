@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from outsize.kernels.launches_triton import ceil_div, launch, power_of_two
 from outsize.kernels.launching import on_device
 
 if TYPE_CHECKING:
@@ -42,10 +43,10 @@ def add_by_triton(
         width = squares.shape[1]
         lines, columns = tile(max(dim, width))
         with on_device(slots):
-            add_kernel[(triton.cdiv(num, lines),)](
-                slots, places, gradients.contiguous(), copies.pending,
-                squares.contiguous(), summed,
-                copies.balance, found, num, dim, width, float(divisor or 1), saved_bytes,
+            launch(
+                add_kernel, (ceil_div(num, lines),),
+                (slots, places, gradients.contiguous(), copies.pending, squares.contiguous(),
+                 summed, copies.balance, found, num, dim, width, float(divisor or 1), saved_bytes),
                 SUMS=divisor is None, HAS_SQUARES=has_squares, LINES=lines, COLUMNS=columns,
             )  # fmt: skip
     return found
@@ -67,12 +68,13 @@ def settle_by_triton(
         width = squares.shape[1]
         lines, columns = tile(max(dim, width))
         with on_device(slots):
-            settle_kernel[(triton.cdiv(num, lines),)](
-                slots, gradients.contiguous(), ticks, sent.contiguous(), copies.clocks,
-                copies.ticks, copies.pending, squares,
-                copies.leftover, copies.balance, num, dim, width, saved_bytes,
-                KEEPS_ERROR=keeps_error, HAS_SQUARES=copies.squares is not None,
-                LINES=lines, COLUMNS=columns,
+            launch(
+                settle_kernel, (ceil_div(num, lines),),
+                (slots, gradients.contiguous(), ticks, sent.contiguous(), copies.clocks,
+                 copies.ticks, copies.pending, squares, copies.leftover, copies.balance, num,
+                 dim, width, saved_bytes),
+                KEEPS_ERROR=keeps_error, HAS_SQUARES=copies.squares is not None, LINES=lines,
+                COLUMNS=columns,
             )  # fmt: skip
 
 
@@ -91,22 +93,26 @@ def read_through_by_triton(
     clocks = torch.empty_like(ids)
     with on_device(ids):
         lines, columns = tile(dim)
-        read_kernel[(triton.cdiv(num, lines),)](
-            ids, slots, stale, owner.rows, owner.clocks, copies.rows, copies.clocks, copies.ticks,
-            rows, clocks, num, dim, LINES=lines, COLUMNS=columns,
+        launch(
+            read_kernel, (ceil_div(num, lines),),
+            (ids, slots, stale, owner.rows, owner.clocks, copies.rows, copies.clocks,
+             copies.ticks, rows, clocks, num, dim),
+            LINES=lines, COLUMNS=columns,
         )  # fmt: skip
         for name, part in owner.state.items() if num_refreshed else ():
             width = part.shape[1]
             lines, columns = tile(width)
-            copy_kernel[(triton.cdiv(num, lines),)](
-                ids, slots, stale, part, state[name], num, width, LINES=lines, COLUMNS=columns
-            )
+            launch(
+                copy_kernel, (ceil_div(num, lines),),
+                (ids, slots, stale, part, state[name], num, width),
+                LINES=lines, COLUMNS=columns,
+            )  # fmt: skip
     return rows, clocks
 
 
 def tile(width: int) -> tuple[int, int]:
     """Lines and columns of a tile."""
-    columns = triton.next_power_of_2(width)
+    columns = power_of_two(width)
     return min(256, max(1, _TILE // columns)), columns
 
 

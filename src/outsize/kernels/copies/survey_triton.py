@@ -10,6 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from outsize.kernels.copies.passes import CopyLines
+from outsize.kernels.launches_triton import ceil_div, launch
 from outsize.kernels.launching import on_device
 
 if TYPE_CHECKING:
@@ -34,10 +35,11 @@ def survey_by_triton(
     stale, again, costly = (torch.empty(n, dtype=torch.bool, device=ids.device) for _ in range(3))
     counts = torch.zeros(6, dtype=torch.int64, device=ids.device)
     with on_device(ids):
-        survey_kernel[(triton.cdiv(n, _BLOCK_SIZE),)](
-            found, ids, owner_clocks, copies.clocks, copies.ticks, copies.leftover,
-            copies.checks, copies.balance, stale, again, costly, counts, n, read_staleness or 0,
-            int(min(write_staleness, _MOST_TICKS)), *prices, lag_offset,
+        launch(
+            survey_kernel, (ceil_div(n, _BLOCK_SIZE),),
+            (found, ids, owner_clocks, copies.clocks, copies.ticks, copies.leftover,
+             copies.checks, copies.balance, stale, again, costly, counts, n, read_staleness or 0,
+             int(min(write_staleness, _MOST_TICKS)), *prices, lag_offset),
             HAS_CHECKS=read_staleness is not None, BLOCK_SIZE=_BLOCK_SIZE,
         )  # fmt: skip
     return stale, again, costly, counts

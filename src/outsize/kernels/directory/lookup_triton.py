@@ -15,6 +15,7 @@ from jaxtyping import Int64
 from torch import Tensor
 
 from outsize.kernels.directory.lookup import SortedKeys
+from outsize.kernels.launches_triton import ceil_div, launch
 from outsize.kernels.launching import on_device
 
 _BLOCK_SIZE = 128
@@ -28,19 +29,12 @@ def rows_holding_by_triton(
     found = torch.empty_like(keys)
     long, short = lists[0], lists[-1]
     with on_device(keys):
-        rows_holding_kernel[(triton.cdiv(keys.numel(), _BLOCK_SIZE),)](
-            keys,
-            held,
-            long.keys,
-            long.rows,
-            short.keys,
-            short.rows,
-            found,
-            keys.numel(),
-            len(long.keys),
-            len(short.keys),
+        launch(
+            rows_holding_kernel, (ceil_div(keys.numel(), _BLOCK_SIZE),),
+            (keys, held, long.keys, long.rows, short.keys, short.rows, found, keys.numel(),
+             len(long.keys), len(short.keys)),
             BLOCK_SIZE=_BLOCK_SIZE,
-        )
+        )  # fmt: skip
     return found
 
 
@@ -54,9 +48,11 @@ def keys_and_ages_by_triton(
     rows = rows.contiguous()
     keys, ages = torch.empty_like(rows), torch.empty_like(rows)
     with on_device(rows):
-        keys_and_ages_kernel[(triton.cdiv(rows.numel(), _BLOCK_SIZE),)](
-            rows, held, encoded_at, keys, ages, step, rows.numel(), BLOCK_SIZE=_BLOCK_SIZE
-        )
+        launch(
+            keys_and_ages_kernel, (ceil_div(rows.numel(), _BLOCK_SIZE),),
+            (rows, held, encoded_at, keys, ages, step, rows.numel()),
+            BLOCK_SIZE=_BLOCK_SIZE,
+        )  # fmt: skip
     return keys, ages
 
 

@@ -14,6 +14,7 @@ import triton.language as tl
 from jaxtyping import Float32, Int64
 from torch import Tensor
 
+from outsize.kernels.launches_triton import ceil_div, launch
 from outsize.kernels.launching import on_device
 
 _BLOCK_SIZE = 128
@@ -26,8 +27,9 @@ def estimate_by_triton(
     found = torch.empty(ids.shape[0], device=ids.device)
     if ids.shape[0]:
         with on_device(ids):
-            estimate_kernel[_grid(ids)](
-                amounts, hashes, ids.contiguous(), found, *_sizes(amounts, hashes, ids),
+            launch(
+                estimate_kernel, _grid(ids),
+                (amounts, hashes, ids.contiguous(), found, *_sizes(amounts, hashes, ids)),
                 NUM_HASHES=hashes.shape[0], BLOCK_SIZE=_BLOCK_SIZE,
             )  # fmt: skip
     return found
@@ -42,9 +44,10 @@ def lift_by_triton(
     """Raise the buckets of each id to at least an amount."""
     if ids.shape[0]:
         with on_device(ids):
-            lift_kernel[_grid(ids)](
-                amounts.view(torch.int32), hashes, ids.contiguous(),
-                given.contiguous().view(torch.int32), *_sizes(amounts, hashes, ids),
+            launch(
+                lift_kernel, _grid(ids),
+                (amounts.view(torch.int32), hashes, ids.contiguous(),
+                 given.contiguous().view(torch.int32), *_sizes(amounts, hashes, ids)),
                 NUM_HASHES=hashes.shape[0], BLOCK_SIZE=_BLOCK_SIZE,
             )  # fmt: skip
 
@@ -61,15 +64,17 @@ def count_uses_by_triton(
     if ids.shape[0]:
         counted = torch.empty(ids.shape[0], device=ids.device)
         with on_device(ids):
-            count_kernel[_grid(ids)](
-                amounts, hashes, ids.contiguous(), slots.contiguous(), worth, amount, counted,
-                *_sizes(amounts, hashes, ids), NUM_HASHES=hashes.shape[0], BLOCK_SIZE=_BLOCK_SIZE,
+            launch(
+                count_kernel, _grid(ids),
+                (amounts, hashes, ids.contiguous(), slots.contiguous(), worth, amount, counted,
+                 *_sizes(amounts, hashes, ids)),
+                NUM_HASHES=hashes.shape[0], BLOCK_SIZE=_BLOCK_SIZE,
             )  # fmt: skip
         lift_by_triton(amounts, hashes, ids, counted)
 
 
 def _grid(ids: Tensor) -> tuple[int]:
-    return (triton.cdiv(ids.shape[0], _BLOCK_SIZE),)
+    return (ceil_div(ids.shape[0], _BLOCK_SIZE),)
 
 
 def _sizes(amounts: Tensor, hashes: Tensor, ids: Tensor) -> tuple[int, int]:

@@ -18,6 +18,7 @@ import triton.language as tl
 from jaxtyping import Int32, Int64
 from torch import Tensor
 
+from outsize.kernels.launches_triton import ceil_div, launch
 from outsize.kernels.launching import on_device
 
 _BLOCK_SIZE = 128
@@ -33,8 +34,9 @@ def find_by_triton(
     found = torch.empty_like(ids)
     if ids.shape[0]:
         with on_device(ids):
-            find_kernel[(triton.cdiv(ids.shape[0], _BLOCK_SIZE),)](
-                entries, held, ids.contiguous(), found, ids.shape[0], entries.shape[0],
+            launch(
+                find_kernel, (ceil_div(ids.shape[0], _BLOCK_SIZE),),
+                (entries, held, ids.contiguous(), found, ids.shape[0], entries.shape[0]),
                 BLOCK_SIZE=_BLOCK_SIZE,
             )  # fmt: skip
     return found
@@ -48,9 +50,10 @@ def put_by_triton(
     """Add absent ids; without `slots`, all that are not negative, each with its place as slot."""
     if ids.shape[0]:
         with on_device(ids):
-            put_kernel[(triton.cdiv(ids.shape[0], _BLOCK_SIZE),)](
-                entries, ids.contiguous(), ids if slots is None else slots.contiguous(),
-                ids.shape[0], entries.shape[0],
+            launch(
+                put_kernel, (ceil_div(ids.shape[0], _BLOCK_SIZE),),
+                (entries, ids.contiguous(), ids if slots is None else slots.contiguous(),
+                 ids.shape[0], entries.shape[0]),
                 HAS_SLOTS=slots is not None, BLOCK_SIZE=_BLOCK_SIZE,
             )  # fmt: skip
 

@@ -14,6 +14,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from outsize.kernels.distinct.distinct import Distinct, Runs
+from outsize.kernels.launches_triton import ceil_div, launch
 from outsize.kernels.launching import on_device
 
 _BLOCK_SIZE = 1024
@@ -25,9 +26,11 @@ def sorted_runs(keys: Int[Tensor, " n"]) -> Runs:
     is_new = torch.empty_like(found, dtype=torch.int32)
     if num := keys.shape[0]:
         with on_device(keys):
-            mark_new_kernel[(triton.cdiv(num, _BLOCK_SIZE),)](
-                found, is_new, num, BLOCK_SIZE=_BLOCK_SIZE
-            )
+            launch(
+                mark_new_kernel, (ceil_div(num, _BLOCK_SIZE),),
+                (found, is_new, num),
+                BLOCK_SIZE=_BLOCK_SIZE,
+            )  # fmt: skip
     return Runs(found, order, torch.cumsum(is_new, 0, dtype=torch.int32))
 
 
@@ -40,9 +43,11 @@ def distinct_by_triton(keys: Int[Tensor, " n"]) -> Distinct:
     inverse = torch.empty(num, dtype=torch.int64, device=keys.device)
     if num:
         with on_device(keys):
-            list_distinct_kernel[(triton.cdiv(num, _BLOCK_SIZE),)](
-                found.keys, found.order, found.runs, ids, inverse, num, BLOCK_SIZE=_BLOCK_SIZE
-            )
+            launch(
+                list_distinct_kernel, (ceil_div(num, _BLOCK_SIZE),),
+                (found.keys, found.order, found.runs, ids, inverse, num),
+                BLOCK_SIZE=_BLOCK_SIZE,
+            )  # fmt: skip
     return Distinct(ids, inverse, runs=found)
 
 

@@ -15,6 +15,7 @@ from jaxtyping import Float, Int, Int64
 from torch import Tensor
 
 from outsize.kernels.gather.gather import Bags
+from outsize.kernels.launches_triton import ceil_div, launch, power_of_two
 from outsize.kernels.launching import on_device
 from outsize.kernels.rows.rounding_triton import as_float, as_words
 
@@ -26,7 +27,7 @@ _MOST_COLUMNS = 1024
 
 def columns_at_once(dim: int) -> int:
     """The number of columns of a tile: a power of two."""
-    return min(int(triton.next_power_of_2(max(dim, 1))), _MOST_COLUMNS)
+    return min(power_of_two(max(dim, 1)), _MOST_COLUMNS)
 
 
 def read_columns_by_triton(
@@ -57,8 +58,9 @@ def read_columns_by_triton(
         width = columns_at_once(dim)
         lines = max(TILE // width, 1)
         with on_device(rows):
-            read_columns_kernel[(triton.cdiv(num, lines),)](
-                words, ids, bounds, offsets, worst, keys, out, num, ids.shape[1], *ids.stride(),
+            launch(
+                read_columns_kernel, (ceil_div(num, lines),),
+                (words, ids, bounds, offsets, worst, keys, out, num, ids.shape[1], *ids.stride()),
                 FORMAT=form, DIM=dim, WIDTH=width, LINES=lines, num_warps=_WARPS,
             )  # fmt: skip
     return out
@@ -76,8 +78,9 @@ def read_lines_by_triton(
         out = torch.empty(num, dim, device=rows.device)
         if num:
             with on_device(rows):
-                read_rows_kernel[(triton.cdiv(num, lines),)](
-                    words, places.contiguous(), out, num,
+                launch(
+                    read_rows_kernel, (ceil_div(num, lines),),
+                    (words, places.contiguous(), out, num),
                     FORMAT=form, DIM=dim, WIDTH=width, LINES=lines, num_warps=_WARPS,
                 )  # fmt: skip
         return out
@@ -86,9 +89,10 @@ def read_lines_by_triton(
     if num:
         scales = out if bags.scales is None else bags.scales.contiguous()
         with on_device(rows):
-            pool_rows_kernel[(triton.cdiv(num, lines),)](
-                words, places.contiguous(), bags.edges.contiguous(), scales, out, num,
-                places.shape[0],
+            launch(
+                pool_rows_kernel, (ceil_div(num, lines),),
+                (words, places.contiguous(), bags.edges.contiguous(), scales, out, num,
+                 places.shape[0]),
                 FORMAT=form, DIM=dim, WIDTH=width, LINES=lines,
                 HAS_SCALES=bags.scales is not None, num_warps=1,
             )  # fmt: skip

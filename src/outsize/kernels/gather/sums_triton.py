@@ -21,6 +21,7 @@ from torch import Tensor
 
 from outsize.kernels.distinct.distinct import Runs
 from outsize.kernels.gather.gather_triton import columns_at_once
+from outsize.kernels.launches_triton import ceil_div, launch
 from outsize.kernels.launching import on_device
 
 CHUNK = 32  # occurrences that are summed in order
@@ -67,30 +68,33 @@ def sum_by_triton(
     num, dim = found.num, gradients.shape[1]
     width = columns_at_once(dim)
     most = min(num, num_rows)
-    num_chunks = triton.cdiv(num, CHUNK)
+    num_chunks = ceil_div(num, CHUNK)
     num_groups = num // (CHUNK * GROUP)  # whole ones
     totals = torch.empty(most + num_chunks + num_groups, dim, device=gradients.device)
     keys = torch.empty(most, dtype=found.keys.dtype, device=gradients.device)
     starts = torch.empty(most + 1, dtype=torch.int32, device=gradients.device)
     lanes = max(TILE // width, 1)
-    parts = triton.cdiv(dim, width)
+    parts = ceil_div(dim, width)
     warps = max(width * lanes // TILE, 1)
     with on_device(gradients):
-        sum_chunks_kernel[(triton.cdiv(num_chunks, lanes), parts)](
-            gradients, found.keys, found.order, found.runs,
-            found.order if lines is None else lines, totals if scales is None else scales,
-            totals, keys, starts, is_bad, num, most,
-            DIM=dim, WIDTH=width, CHUNK=CHUNK, LANES=lanes,
-            HAS_LINES=lines is not None, HAS_SCALES=scales is not None, num_warps=warps,
+        launch(
+            sum_chunks_kernel, (ceil_div(num_chunks, lanes), parts),
+            (gradients, found.keys, found.order, found.runs,
+             found.order if lines is None else lines, totals if scales is None else scales,
+             totals, keys, starts, is_bad, num, most),
+            DIM=dim, WIDTH=width, CHUNK=CHUNK, LANES=lanes, HAS_LINES=lines is not None,
+            HAS_SCALES=scales is not None, num_warps=warps,
         )  # fmt: skip
         if num_groups:
-            sum_groups_kernel[(num_groups, parts)](
-                totals, found.runs, most, num_chunks,
+            launch(
+                sum_groups_kernel, (num_groups, parts),
+                (totals, found.runs, most, num_chunks),
                 DIM=dim, WIDTH=width, CHUNK=CHUNK, GROUP=GROUP, LANES=lanes, num_warps=warps,
             )  # fmt: skip
         if num_chunks > 1:
-            add_carried_kernel[(triton.cdiv(num_chunks - 1, lanes), parts)](
-                totals, found.runs, starts, is_bad, num, most, num_chunks,
+            launch(
+                add_carried_kernel, (ceil_div(num_chunks - 1, lanes), parts),
+                (totals, found.runs, starts, is_bad, num, most, num_chunks),
                 DIM=dim, WIDTH=width, CHUNK=CHUNK, GROUP=GROUP, LANES=lanes, SHORT=SHORT,
                 num_warps=warps,
             )  # fmt: skip

@@ -10,6 +10,7 @@ import triton.language as tl
 from jaxtyping import Int64
 from torch import Tensor
 
+from outsize.kernels.launches_triton import ceil_div, launch
 from outsize.kernels.launching import on_device
 
 _BLOCK = 1024
@@ -23,9 +24,11 @@ def checked_by_triton(
     """`checked_ids` of at least one id."""
     safe = torch.empty_like(ids, memory_format=torch.contiguous_format)
     with on_device(ids):
-        check_ids_kernel[(triton.cdiv(ids.numel(), _BLOCK),)](
-            ids.contiguous(), bounds, worst, safe, ids.numel(), ids.shape[1], BLOCK=_BLOCK
-        )
+        launch(
+            check_ids_kernel, (ceil_div(ids.numel(), _BLOCK),),
+            (ids.contiguous(), bounds, worst, safe, ids.numel(), ids.shape[1]),
+            BLOCK=_BLOCK,
+        )  # fmt: skip
     return safe
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from outsize.hashing import derive_seed
 from outsize.kernels.gather.gather_triton import columns_at_once
+from outsize.kernels.launches_triton import ceil_div, launch
 from outsize.kernels.launching import num_processors, on_device
 from outsize.kernels.rows import rule_numbers_numba
 from outsize.kernels.rows.rounding_triton import (
@@ -84,18 +85,18 @@ def update_by_triton(
     most, dim = places.shape[0], rows.shape[1]
     width = columns_at_once(dim)
     lines = max(TILE // width, 1)
-    tiles = max(triton.cdiv(most, lines), 1)
+    tiles = max(ceil_div(most, lines), 1)
     programs = min(tiles, num_processors(rows.device) * PROGRAMS_PER_PROCESSOR)
     words, form = as_words(rows)
     norms = torch.empty(programs, device=rows.device)
     parts = [*state.values(), norms, norms, norms][:3]
     with on_device(rows):
-        update_rows_kernel[(programs,)](
-            words, *parts, clocks, places, gradients,
-            norms if squares is None else squares, clocks if ticks is None else ticks,
-            clocks if runs is None else runs, clocks if is_bad is None else is_bad,
-            settings, norms, most if runs is None else runs.shape[0],
-            derive_seed(seed, "row rounding"), first_id,
+        launch(
+            update_rows_kernel, (programs,),
+            (words, *parts, clocks, places, gradients, norms if squares is None else squares,
+             clocks if ticks is None else ticks, clocks if runs is None else runs,
+             clocks if is_bad is None else is_bad, settings, norms,
+             most if runs is None else runs.shape[0], derive_seed(seed, "row rounding"), first_id),
             RULE=rule, FORMAT=form, DIM=dim, WIDTH=width, LINES=lines,
             HAS_SQUARES=squares is not None, HAS_TICKS=ticks is not None,
             HAS_RUNS=runs is not None, HAS_FLAG=is_bad is not None, num_warps=WARPS,

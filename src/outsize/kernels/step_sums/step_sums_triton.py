@@ -9,6 +9,7 @@ import triton.language as tl
 from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
+from outsize.kernels.launches_triton import launch
 from outsize.kernels.launching import on_device
 
 
@@ -20,7 +21,11 @@ def add_step_by_triton(
 ) -> None:
     """`step_sums.add_step`, with the same bits unless the sum is NaN."""
     with on_device(losses):
-        add_step_kernel[(1,)](losses, num_finite, loss, norm, num_warps=1)
+        launch(
+            add_step_kernel, (1,),
+            (losses, num_finite, loss, norm),
+            num_warps=1,
+        )  # fmt: skip
 
 
 @triton.jit

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from outsize.kernels.launches_triton import ceil_div, launch, power_of_two
 from outsize.kernels.launching import on_device
 
 _TILE = 2048
@@ -25,10 +26,11 @@ def encode_by_triton(vectors: Tensor, dtype: torch.dtype, content: Tensor) -> No
     lines, columns = _tile(dim)
     if num and dim:
         with on_device(vectors):
-            encode_kernel[(triton.cdiv(num, lines),)](
-                vectors, content, content.view(dtype), num, dim, content.shape[1],
-                float(torch.iinfo(dtype).max), ITEM_BYTES=dtype.itemsize, LINES=lines,
-                COLUMNS=columns,
+            launch(
+                encode_kernel, (ceil_div(num, lines),),
+                (vectors, content, content.view(dtype), num, dim, content.shape[1],
+                 float(torch.iinfo(dtype).max)),
+                ITEM_BYTES=dtype.itemsize, LINES=lines, COLUMNS=columns,
             )  # fmt: skip
 
 
@@ -39,8 +41,9 @@ def decode_by_triton(content: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
     lines, columns = _tile(dim)
     if num and dim:
         with on_device(content):
-            decode_kernel[(triton.cdiv(num, lines),)](
-                content, content.view(dtype), vectors, num, dim, content.shape[1],
+            launch(
+                decode_kernel, (ceil_div(num, lines),),
+                (content, content.view(dtype), vectors, num, dim, content.shape[1]),
                 ITEM_BYTES=dtype.itemsize, LINES=lines, COLUMNS=columns,
             )  # fmt: skip
     return vectors
@@ -53,14 +56,16 @@ def round_by_triton(vectors: Tensor, dtype: torch.dtype) -> Tensor:
     lines, columns = _tile(dim)
     if num and dim:
         with on_device(vectors):
-            round_kernel[(triton.cdiv(num, lines),)](
-                vectors, out, num, dim, float(torch.iinfo(dtype).max), LINES=lines, COLUMNS=columns
-            )
+            launch(
+                round_kernel, (ceil_div(num, lines),),
+                (vectors, out, num, dim, float(torch.iinfo(dtype).max)),
+                LINES=lines, COLUMNS=columns,
+            )  # fmt: skip
     return out
 
 
 def _tile(dim: int) -> tuple[int, int]:
-    columns = triton.next_power_of_2(max(dim, 1))
+    columns = power_of_two(max(dim, 1))
     return min(128, max(1, _TILE // columns)), columns
 
 

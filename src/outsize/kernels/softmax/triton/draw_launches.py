@@ -14,12 +14,12 @@ from jaxtyping import Float32, Int64
 from torch import Tensor
 
 from outsize.kernels.directory.lookup import SortedKeys, rows_holding
+from outsize.kernels.launches_triton import ceil_div, launch, power_of_two
 from outsize.kernels.launching import on_device
 from outsize.kernels.ragged import Ragged
 from outsize.kernels.softmax.held_draws import HeldDraws, HeldKeys
 from outsize.kernels.softmax.scored_items import Excluded, ScoredItems, SoftmaxDraws, as_lists
 from outsize.kernels.softmax.triton.block_masses import block_masses_kernel
-from outsize.kernels.softmax.triton.launches import ceil_div, launch, power_of_two
 from outsize.kernels.softmax.triton.queries import prepare_queries_kernel
 from outsize.kernels.softmax.triton.tile_launches import launch_over_tiles, limits
 from outsize.kernels.softmax.triton.tree_draws import (

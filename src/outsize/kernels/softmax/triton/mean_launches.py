@@ -15,11 +15,11 @@ import torch
 from jaxtyping import BFloat16, Float32
 from torch import Tensor
 
+from outsize.kernels.launches_triton import ceil_div, launch, power_of_two
 from outsize.kernels.launching import num_processors, on_device
 from outsize.kernels.ragged import Ragged
 from outsize.kernels.softmax.scored_items import Excluded, ScoredItems, as_lists
 from outsize.kernels.softmax.triton.fused_mean import fused_mean_kernel
-from outsize.kernels.softmax.triton.launches import ceil_div, launch, power_of_two
 from outsize.kernels.softmax.triton.shares import add_rest_kernel, softmax_shares_kernel
 from outsize.kernels.softmax.triton.tile_launches import (
     descriptor,

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from outsize.kernels.launches_triton import ceil_div, launch
 from outsize.kernels.launching import num_processors
 from outsize.kernels.softmax.scored_items import ScoredItems
-from outsize.kernels.softmax.triton.launches import ceil_div, launch
 from outsize.kernels.softmax.tuning import DeviceLimits, SoftmaxTuning
 
 _DESCRIPTORS = "triton.tools.tensor_descriptor"

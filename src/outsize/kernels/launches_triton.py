@@ -29,7 +29,7 @@ def launch(kernel: Any, grid: tuple[int, ...], arguments: Sequence[Any], **const
     Args:
         kernel: A kernel of a module, whose compile-time constants come after all arguments.
         grid: Numbers of programs.
-        arguments: Tensors on the current device, tensor descriptors, and numbers.
+        arguments: One per argument: tensors on the current device, tensor descriptors, numbers.
         constants: Compile-time constants and launch options, always in the same order.
     """
     if not (_is_known and isinstance(kernel, JITFunction)):  # the other is its interpreter's
@@ -45,16 +45,17 @@ def launch(kernel: Any, grid: tuple[int, ...], arguments: Sequence[Any], **const
             values.append(address)
             continue
         values.append(argument)
-        if isinstance(argument, int):  # ones and multiples of 16 are compiled for
-            kinds.append((argument == 1, argument % 16 == 0, argument.bit_length() < 32))
-        elif isinstance(argument, float):
-            kinds.append(float)
+        if isinstance(argument, int | float):
+            kinds.append(kind_of_number(argument))
         else:
             kinds += (argument.base.dtype, *argument.block_shape)
     kind = tuple(kinds)
     found = _compiled.get(kind)
     if found is None:
-        _compiled[kind] = kernel[grid](*arguments, **constants), _num_constants(kernel)
+        are_constants = [parameter.is_constexpr for parameter in kernel.params]
+        num_constants = sum(are_constants)
+        assert are_constants == [False] * len(arguments) + [True] * num_constants, "see above"
+        _compiled[kind] = kernel[grid](*arguments, **constants), num_constants
         return
     compiled, num_constants = found
     compiled.run(
@@ -71,8 +72,15 @@ def launch(kernel: Any, grid: tuple[int, ...], arguments: Sequence[Any], **const
     )
 
 
-def _num_constants(kernel: Any) -> int:
-    return sum(parameter.is_constexpr for parameter in kernel.params)
+def kind_of_number(number: float) -> object:
+    """What a kernel that is given a number may be compiled for: its type, a one, a multiple of 16.
+
+    A kernel may have been told not to look at these: then it is kept more often than necessary.
+    """
+    if not isinstance(number, int) or isinstance(number, bool):
+        return type(number)
+    bits = 32 if -(1 << 31) <= number < 1 << 31 else 64 if number < 1 << 63 else -64
+    return number == 1, number % 16 == 0, bits
 
 
 def ceil_div(number: int, divisor: int) -> int:
