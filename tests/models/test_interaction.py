@@ -151,12 +151,68 @@ def test_nothing_of_it_is_saved():
     assert copy.deepcopy(Interaction(4)).num_pairs == 6
 
 
+def test_a_first_vector_is_in_front_of_the_products_it_is_in():
+    vectors, first = draw(5, 3, 7).requires_grad_(), draw(5, 7, seed=2).requires_grad_()
+    joined = torch.cat((first.unsqueeze(1), vectors), dim=1)
+    expected = torch.cat((first, plain(joined)), dim=1)
+    found = Interaction(4)(vectors, first)
+    assert torch.equal(found, expected)
+    weights = draw(*found.shape, seed=1)
+    gradients = torch.autograd.grad(found, (vectors, first), weights)
+    torch.testing.assert_close(gradients, torch.autograd.grad(expected, (vectors, first), weights))
+
+
+def test_vectors_are_multiplied_in_the_type_of_the_first():
+    vectors, first = draw(5, 3, 7, dtype=torch.float64), draw(5, 7)
+    found = Interaction(4)(vectors, first)
+    assert found.dtype == torch.float32
+    assert torch.equal(found, Interaction(4)(vectors.float(), first))
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_values_and_gradients_are_those_of_the_plain_expression_on_cuda(dtype):
-    tolerance = {"rtol": 2e-2, "atol": 1e-1} if dtype == torch.bfloat16 else {}
-    vectors = draw(100, 27, 16, dtype=dtype).cuda()
-    assert_equal_to_plain(vectors, Interaction(27).cuda(), **tolerance)
+@pytest.mark.parametrize("has_first", [True, False])
+@pytest.mark.parametrize("dim", [16, 200])
+def test_values_and_gradients_are_those_of_the_plain_expression_on_cuda(dim, has_first, dtype):
+    close = {"rtol": 2e-2, "atol": 1.0} if dtype == torch.bfloat16 else {"rtol": 1e-4, "atol": 1e-4}
+    vectors = draw(100, 27, dim, dtype=dtype).cuda()
+    interaction = Interaction(27).cuda()
+
+    def interact(leaf):
+        if not has_first:
+            return interaction(leaf)
+        return interaction(leaf[:, 1:], leaf[:, 0])[:, dim:]
+
+    found, expected = values_and_gradient(interact, vectors), values_and_gradient(plain, vectors)
+    for ours, known in zip(found, expected, strict=True):
+        assert ours.dtype == dtype
+        torch.testing.assert_close(ours, known, **close)
+
+
+@pytest.mark.gpu
+def test_second_gradients_are_those_of_torch_on_cuda():
+    vectors, first = draw(5, 3, 7).cuda().requires_grad_(), draw(5, 7).cuda().requires_grad_()
+    joined = torch.cat((first.unsqueeze(1), vectors), dim=1)
+    penalties = []
+    for features in (
+        Interaction(4).cuda()(vectors, first),
+        torch.cat((first, plain(joined)), dim=1),
+    ):
+        gradients = torch.autograd.grad(
+            features.square().sum(), (vectors, first), create_graph=True
+        )
+        penalty = sum(gradient.square().sum() for gradient in gradients)
+        penalties.append(torch.autograd.grad(penalty, (vectors, first)))
+    torch.testing.assert_close(*penalties, rtol=1e-4, atol=1e-2)
+
+
+@pytest.mark.gpu
+def test_autocast_multiplies_in_bfloat16_on_cuda():
+    vectors, first = draw(5, 3, 7).cuda().requires_grad_(), draw(5, 7).cuda()
+    interaction = Interaction(4).cuda()
+    with torch.autocast("cuda", torch.bfloat16):
+        assert interaction(vectors, first.bfloat16()).dtype == torch.bfloat16
+        assert Interaction(3).cuda()(vectors).dtype == torch.bfloat16
 
 
 @pytest.mark.gpu
@@ -164,15 +220,16 @@ def test_a_step_can_be_captured():
     vectors, interaction = draw(50, 27, 16).cuda(), Interaction(27).cuda()
     expected = values_and_gradient(interaction, vectors)
     leaf = vectors.clone().requires_grad_()
+    weights = draw(50, 351, seed=1).cuda()
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(2):
-            interaction(leaf).sum().backward()
-        stream.synchronize()
-        weights = draw(50, 351, seed=1).cuda()
-        with torch.cuda.graph(graph, stream=stream):
-            products = interaction(leaf)
-            (gradient,) = torch.autograd.grad(products, leaf, weights)
+            torch.autograd.grad(interaction(leaf), leaf, weights)
+    torch.cuda.current_stream().wait_stream(stream)
+    with torch.cuda.graph(graph):
+        products = interaction(leaf)
+        (gradient,) = torch.autograd.grad(products, leaf, weights)
     graph.replay()
     torch.cuda.synchronize()
     torch.testing.assert_close(products, expected[0])

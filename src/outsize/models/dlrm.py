@@ -78,11 +78,6 @@ class DLRM(ClickModel):
     ) -> Float[Tensor, " batch"]:
         """The logit of a click for each example."""
         vectors = self.embeddings.stacked(ids).to(dense.dtype)
-        below: list[Tensor] = []
-        if self.bottom is not None:
-            hidden = self.bottom(dense)
-            vectors = torch.cat((hidden.unsqueeze(1), vectors.to(hidden.dtype)), dim=1)
-            below = [hidden]
-        products = self.interaction(vectors)
-        logits: Tensor = self.top(torch.cat((*below, products), dim=1)).squeeze(1)
+        hidden = None if self.bottom is None else self.bottom(dense)
+        logits: Tensor = self.top(self.interaction(vectors, hidden)).squeeze(1)
         return logits.float()

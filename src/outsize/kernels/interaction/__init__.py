@@ -1,0 +1,1 @@
+"""Dot products of all pairs of an example's vectors."""
