@@ -14,8 +14,8 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
+from outsize.kernels.launches_triton import launch, power_of_two
 from outsize.kernels.launching import on_device
-from outsize.kernels.softmax.triton.launches import launch, power_of_two
 
 _MOST_VECTORS, _MOST_DIMS = 64, 128  # which registers have room for
 _LEAST = 16  # rows and columns that are multiplied
