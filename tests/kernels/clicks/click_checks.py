@@ -39,11 +39,11 @@ def assert_examples_are_those_of_torch(made_of, count):
                 is_same &= found.ids[name].cpu() == ids
             most = count // 10_000 if max(config.sizes()) > 1_000_000 else 0
             assert (~is_same).sum() <= most
-            torch.testing.assert_close(found.dense.cpu(), expected.dense, atol=2e-6, rtol=2e-6)
+            torch.testing.assert_close(found.dense.cpu(), expected.dense, atol=5e-6, rtol=5e-6)
             pairs = ((found.probability, expected.probability), (found.labels, expected.labels))
             (chance, known), (labels, drawn) = ((a.cpu()[is_same], b[is_same]) for a, b in pairs)
-            torch.testing.assert_close(chance, known, atol=2e-6, rtol=2e-5)
-            assert (labels != drawn).sum() <= 1
+            torch.testing.assert_close(chance, known, atol=1e-5, rtol=1e-4)
+            assert (labels != drawn).sum() <= 2
             assert set(found.labels.tolist()) <= {0.0, 1.0}
             assert_alone_as_in_company(made_of, data, split, first, found)
 
