@@ -121,7 +121,7 @@ def test_a_run_reclusters_when_it_is_due_and_says_so():
 def test_ids_weigh_as_often_as_they_were_seen():
     config = make_config(*CCE)
     task = make_loop(config).task
-    counts = task._count_by_table(128)
+    counts = task.count_occurring(step=2)
     batches = list(task.data.batches("train", 64))[:2]
     for name, counted in counts.items():
         expected = torch.cat([batch.ids[name] for batch in batches]).bincount(
@@ -129,7 +129,16 @@ def test_ids_weigh_as_often_as_they_were_seen():
         )
         assert torch.equal(counted, expected)
     plain = make_loop(make_config(*CCE, "embeddings.recluster.weighted=false")).task
-    assert plain._count_by_table(128) == {}
+    assert _counts_to_recluster(task).keys() == counts.keys()
+    assert _counts_to_recluster(plain) == {}
+
+
+def _counts_to_recluster(task):
+    """The counts that tables are reclustered with after two steps."""
+    taken = {}
+    task.embeddings.recluster = lambda optimizer, counts, tolerance: taken.update(counts) or {}
+    task.recluster(2, torch.optim.SGD(task.model.parameters()))
+    return taken
 
 
 @pytest.mark.parametrize("stop_at", [8, 9, 10, 30])

@@ -13,10 +13,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from outsize.contracts import ReclusterReport
-from outsize.errors import ReclusterError
 from outsize.hashing import derive_seed
-from outsize.ranks.collectives import rank, value_of_first
-from outsize.ranks.failures import failing_together
+from outsize.ranks.collectives import value_of_first
 from outsize.tables import Probe, ProbeBlock
 from outsize.tables.clustered_table import ClusteredTable
 from outsize.tables.saved_tables import SavedTables
@@ -24,7 +22,6 @@ from outsize.training.probe_config import ProbeConfig
 from outsize.training.probe_gain import Losses, losses_of
 from outsize.training.probe_rate import RATES, choose_rate, tried_ids
 from outsize.training.tasks import Task
-from outsize.training.tasks.base import occurring
 
 
 @dataclass(frozen=True)
@@ -99,8 +96,7 @@ def recluster_probed(
         reads_again: Whether training reads examples again that it has read.
     """
     started = time.perf_counter()
-    with failing_together(ReclusterError):
-        counts = occurring(task.count_seen(step)) if rank() == 0 else {}
+    counts = task.count_occurring(step)
     weights = counts if weighted else {name: (n > 0).long() for name, n in counts.items()}
     tables = tables_of(task)
     num_seen = {name: int(torch.count_nonzero(counts[name])) for name in tables if name in counts}

@@ -223,9 +223,18 @@ class Task(ABC, Generic[Batch]):
         Returns:
             A report per table.
         """
-        with failing_together(ReclusterError):
-            counts = occurring(self.count_seen(step)) if rank() == 0 and self._weighted else {}
+        counts = self.count_occurring(step) if self._weighted else {}
         return self.embeddings.recluster(optimizer, counts, tolerance=self.tolerance)
+
+    def count_occurring(self, step: int) -> dict[str, Tensor]:
+        """What `count_seen` returns on the first rank, of tables of which an id occurs; else {}.
+
+        Others, as of a feature that is still empty, are clustered as if counts were unknown. All
+        ranks call it: if the first fails, all do.
+        """
+        with failing_together(ReclusterError):
+            counts = self.count_seen(step) if rank() == 0 else {}
+            return {name: found for name, found in counts.items() if bool(found.any())}
 
     def count_seen(self, step: int) -> dict[str, Tensor]:
         """How often training has read each id by a step, for each table."""
@@ -335,11 +344,3 @@ class Task(ABC, Generic[Batch]):
     def autocast(self) -> AbstractContextManager[object]:
         """The context of a forward pass, in the precision of the run."""
         return torch.autocast("cuda", torch.bfloat16) if self._half else nullcontext()
-
-
-def occurring(counts: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The counts of the tables of which an id occurs.
-
-    The others, as of a feature that is still empty, are clustered as if counts were unknown.
-    """
-    return {name: found for name, found in counts.items() if bool(found.any())}

@@ -9,23 +9,20 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.optim import Optimizer
 
-from outsize.contracts import ReclusterReport
 from outsize.data import ClickBatch, ClickData
 from outsize.data.click_data import SPLITS, Split
 from outsize.data.on_device import batches_on
-from outsize.errors import DataError, ReclusterError
+from outsize.errors import DataError
 from outsize.metrics import Calibration, ClickMetrics
 from outsize.models import ClickModel
-from outsize.ranks.collectives import check_stop_together, rank, sum_over_ranks, world_size
-from outsize.ranks.failures import failing_together
+from outsize.ranks.collectives import check_stop_together, sum_over_ranks, world_size
 from outsize.tables import ProbeBlock
 from outsize.training.build import build_click_data, build_device, build_model
 from outsize.training.config import RunConfig
 from outsize.training.metric_names import Metrics
 from outsize.training.probed_examples import BATCHES_PER_CHUNK, matching_batches, touching
-from outsize.training.tasks.base import RankPart, Task, occurring
+from outsize.training.tasks.base import RankPart, Task
 
 _BATCHES_PER_LOOK = 16  # evaluated between two looks whether to stop
 
@@ -69,24 +66,9 @@ class ClickTask(Task[ClickBatch]):
         total = F.binary_cross_entropy_with_logits(*self._predict(batch), reduction="sum")
         return total * (world_size() / batch.num_global)
 
-    def recluster(self, step: int, optimizer: Optimizer) -> dict[str, ReclusterReport]:  # noqa: D102
-        with failing_together(ReclusterError):
-            counts = self._count_by_table(self._num_seen(step))
-        return self.embeddings.recluster(optimizer, counts, tolerance=self.tolerance)
-
     def count_seen(self, step: int) -> dict[str, Tensor]:  # noqa: D102
-        return self._count_first(self._num_seen(step))
-
-    def _num_seen(self, step: int) -> int:
-        return min(step * self._batch_size, self.num_train)
-
-    def _count_by_table(self, num_seen: int) -> dict[str, Tensor]:
-        """How often ids of each table occur in the first examples, where the first rank asks."""
-        return occurring(self._count_first(num_seen)) if rank() == 0 and self._weighted else {}
-
-    def _count_first(self, num_seen: int) -> dict[str, Tensor]:
         counts: dict[str, Tensor] = {}
-        by_feature = self.data.count_ids(num_seen)
+        by_feature = self.data.count_ids(min(step * self._batch_size, self.num_train))
         for feature in self.embeddings.features:
             counted, before = by_feature[feature.name], counts.get(feature.table)
             counts[feature.table] = counted if before is None else before + counted
