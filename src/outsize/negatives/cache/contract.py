@@ -51,6 +51,8 @@ class DrawOptions:
     """The options of `ItemCache.sample`, which describes them."""
 
     num: int
+    exclude: Ragged | None
+    exclude_everywhere: Int64[Tensor, " n"] | None
     with_mean: bool
     advance: bool
     with_pairs: bool
@@ -197,13 +199,15 @@ class ItemCache(nn.Module, ABC):
             systematic: Draw with equally spaced uniform numbers per query. Each draw alone has the
                 same distribution; together they repeat items as little as possible.
         """
-        options = DrawOptions(num, with_mean, advance, with_pairs, systematic)
-        draw = self._sample_by_kernels(queries, beta, exclude, exclude_everywhere, options)
+        lists = None if exclude is None else as_lists(exclude)
+        options = DrawOptions(
+            num, lists, exclude_everywhere, with_mean, advance, with_pairs, systematic
+        )
+        draw = self._sample_by_kernels(queries, beta, options)
         if draw is not None:
             return draw
         scaled = scaled_by(queries, beta)
-        lists = None if exclude is None else as_lists(exclude)
-        drawn, generator = self._draw(scaled, lists, exclude_everywhere, options)
+        drawn, generator = self._draw(scaled, options)
         uniforms = torch.rand(drawn.rows.shape, generator=generator, device=queries.device)
         keys, ages, items = self.found_at(drawn.rows.flatten())
 
@@ -225,23 +229,14 @@ class ItemCache(nn.Module, ABC):
         )
 
     def _sample_by_kernels(
-        self,
-        queries: Float[Tensor, "batch dim"],
-        beta: float | Tensor,
-        exclude: Int64[Tensor, "batch ..."] | Ragged | None,
-        exclude_everywhere: Int64[Tensor, " n"] | None,
-        options: DrawOptions,
+        self, queries: Float[Tensor, "batch dim"], beta: float | Tensor, options: DrawOptions
     ) -> Draw | None:
         """`sample` in a few kernels; `None` where there are none for these tensors."""
         return None
 
     @abstractmethod
     def _draw(
-        self,
-        scaled: Float32[Tensor, "batch dim"],
-        exclude: Ragged | None,
-        exclude_everywhere: Int64[Tensor, " m"] | None,
-        options: DrawOptions,
+        self, scaled: Float32[Tensor, "batch dim"], options: DrawOptions
     ) -> tuple[SoftmaxDraws, torch.Generator]:
         """Draw rows for queries that are already multiplied by β; returns the generator, too."""
 

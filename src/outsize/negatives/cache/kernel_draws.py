@@ -9,15 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from torch import Tensor
 
 from outsize.errors import ConfigError
-from outsize.kernels.ragged import Ragged
 from outsize.kernels.softmax.draws import softmax_mean
 from outsize.negatives.cache.contract import DrawOptions, scaled_by
 from outsize.negatives.cache.draw import Draw
-from outsize.negatives.cache.key_index import as_lists
 from outsize.negatives.cache.pair_logits import pair_logits
 from outsize.negatives.cache.stored_items import StoredItems
 
@@ -29,8 +27,6 @@ def sample_by_kernels(
     cache: NegativeCache,
     queries: Float[Tensor, "batch dim"],
     beta: float | Tensor,
-    exclude: Int64[Tensor, "batch ..."] | Ragged | None,
-    exclude_everywhere: Int64[Tensor, " n"] | None,
     options: DrawOptions,
 ) -> Draw:
     """`ItemCache.sample` for at least one query, by Triton."""
@@ -39,7 +35,7 @@ def sample_by_kernels(
     queries = queries.detach()
     if queries.dim() != 2 or queries.shape[1] != cache.dim:
         raise ConfigError(f"queries must be (batch, {cache.dim}), but got {tuple(queries.shape)}")
-    lists = None if exclude is None else as_lists(exclude)
+    lists = options.exclude
     if lists is not None and lists.num_lines != len(queries):
         raise ConfigError(
             f"exclude must have a list for each of {len(queries)} queries, but got "
@@ -47,7 +43,7 @@ def sample_by_kernels(
         )
     if options.num < 0:
         raise ConfigError(f"num must not be negative, but got {options.num}")
-    items, held = cache.scored(exclude_everywhere), cache.held_keys()
+    items, held = cache.scored(options.exclude_everywhere), cache.held_keys()
     found = draw_held_by_triton(
         queries,
         beta.detach() if isinstance(beta, Tensor) else beta,

@@ -20,7 +20,6 @@ from outsize.contracts import Shard
 from outsize.errors import ConfigError
 from outsize.kernels.available import uses_triton
 from outsize.kernels.directory.lookup import keys_and_ages
-from outsize.kernels.ragged import Ragged
 from outsize.kernels.softmax.draws import ScoredItems, SoftmaxDraws, draw_from_softmax
 from outsize.kernels.softmax.held_draws import HeldKeys
 from outsize.negatives.cache.cache_state import CacheState
@@ -158,26 +157,17 @@ class NegativeCache(CacheState):
         return PushReport(len(new), len(known), len(keys) - len(new) - len(known))
 
     def _draw(
-        self,
-        scaled: Float32[Tensor, "batch dim"],
-        exclude: Ragged | None,
-        exclude_everywhere: Int64[Tensor, " m"] | None,
-        options: DrawOptions,
+        self, scaled: Float32[Tensor, "batch dim"], options: DrawOptions
     ) -> tuple[SoftmaxDraws, torch.Generator]:
         generator = self.next_generator(options.advance)
-        return self.draw_rows(scaled, exclude, exclude_everywhere, options, generator), generator
+        return self.draw_rows(scaled, options, generator), generator
 
     def _sample_by_kernels(
-        self,
-        queries: Float[Tensor, "batch dim"],
-        beta: float | Tensor,
-        exclude: Int64[Tensor, "batch ..."] | Ragged | None,
-        exclude_everywhere: Int64[Tensor, " n"] | None,
-        options: DrawOptions,
+        self, queries: Float[Tensor, "batch dim"], beta: float | Tensor, options: DrawOptions
     ) -> Draw | None:
         if not (len(queries) and uses_triton(queries.detach(), self.keys)):
             return None
-        return sample_by_kernels(self, queries, beta, exclude, exclude_everywhere, options)
+        return sample_by_kernels(self, queries, beta, options)
 
     def held_keys(self) -> HeldKeys:
         """The keys of rows, as the kernels read them."""
@@ -192,14 +182,12 @@ class NegativeCache(CacheState):
     def draw_rows(
         self,
         scaled: Float32[Tensor, "batch dim"],
-        exclude: Ragged | None,
-        exclude_everywhere: Int64[Tensor, " m"] | None,
         options: DrawOptions,
         generator: torch.Generator,
     ) -> SoftmaxDraws:
         """Draw rows for queries that are already multiplied by β."""
-        items = self.scored(exclude_everywhere)
-        excluded = None if exclude is None else exclude.with_values(self.rows_of(exclude.values))
+        items, lists = self.scored(options.exclude_everywhere), options.exclude
+        excluded = None if lists is None else lists.with_values(self.rows_of(lists.values))
         how = (options.with_mean, options.systematic)
         return draw_from_softmax(scaled, items, options.num, generator, excluded, *how)
 

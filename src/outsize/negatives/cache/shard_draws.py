@@ -11,7 +11,7 @@ the k equally spaced candidates of a shard, the m draws that it gets take every 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float32, Int64
@@ -111,13 +111,11 @@ def draw_candidates(
     is_joint = all(torch.equal(request.exclude_everywhere, everywhere) for request in requests)
     answers: list[list[Tensor]] = []
     for group in [requests] if is_joint else [[request] for request in requests]:
-        drawn = shard.draw_rows(
-            torch.cat([request.scaled for request in group]),
-            Ragged.stacked([request.exclude for request in group]),
-            group[0].exclude_everywhere if len(group[0].exclude_everywhere) else None,
-            options,
-            generator,
-        )
+        scaled = torch.cat([request.scaled for request in group])
+        lists = Ragged.stacked([request.exclude for request in group])
+        keys = group[0].exclude_everywhere
+        asked = replace(options, exclude=lists, exclude_everywhere=keys if len(keys) else None)
+        drawn = shard.draw_rows(scaled, asked, generator)
         found = [drawn.log_partition, drawn.rows, drawn.logits]
         if drawn.mean is not None:
             found.append(drawn.mean)

@@ -153,17 +153,14 @@ class ShardedNegativeCache(ItemCache):
         return PushReport(*pushed)
 
     def _draw(
-        self,
-        scaled: Float32[Tensor, "batch dim"],
-        exclude: Ragged | None,
-        exclude_everywhere: Int64[Tensor, " m"] | None,
-        options: DrawOptions,
+        self, scaled: Float32[Tensor, "batch dim"], options: DrawOptions
     ) -> tuple[SoftmaxDraws, torch.Generator]:
         no_keys = torch.empty(len(scaled), 0, dtype=torch.int64, device=scaled.device)
+        everywhere = options.exclude_everywhere
         request = DrawRequest(
             scaled,
-            Ragged.of(no_keys) if exclude is None else exclude,
-            no_keys.flatten() if exclude_everywhere is None else exclude_everywhere,
+            Ragged.of(no_keys) if options.exclude is None else options.exclude,
+            no_keys.flatten() if everywhere is None else everywhere,
         )
         dtype = self.own.items.vectors.dtype
         requests = exchange_requests(self.ranks, request, dtype, options, self._facts)
