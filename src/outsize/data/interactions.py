@@ -255,20 +255,11 @@ def pa_array(values: object, kind: str | None = None) -> Column:
 
 def _concatenate(parts: list[Rows]) -> Rows:
     """Concatenate the rows of several chunks, with one dictionary per text column."""
-    import pyarrow as pa
-
-    texts: dict[str, CodedText] = {}
-    for name in parts[0].texts:
-        values = pa.concat_arrays([part.texts[name].values for part in parts])
-        coded = values.dictionary_encode()
-        numbers, first, codes = coded.indices.to_numpy(), 0, []
-        for part in parts:
-            own = numbers[first : first + len(part.texts[name].values)]
-            codes.append(np.append(own, -1)[part.texts[name].codes])
-            first += len(own)
-        texts[name] = CodedText(np.concatenate(codes).astype(np.int64), coded.dictionary)
-    numbers_by_name = {
+    texts = {
+        name: CodedText.concatenate([part.texts[name] for part in parts]) for name in parts[0].texts
+    }
+    numbers = {
         name: np.concatenate([part.numbers[name] for part in parts]) for name in parts[0].numbers
     }
     labels = np.concatenate([part.labels for part in parts])
-    return Rows(0, 0, labels, numbers_by_name, texts, sum(part.num_bytes for part in parts))
+    return Rows(0, 0, labels, numbers, texts, sum(part.num_bytes for part in parts))

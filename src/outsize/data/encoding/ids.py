@@ -7,6 +7,7 @@ done once per distinct value.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +33,21 @@ class CodedText:
 
     codes: NDArray[np.int64]
     values: Column
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[CodedText]) -> CodedText:
+        """The rows of several chunks of a column, with one dictionary."""
+        import pyarrow as pa
+
+        empty = pa.array([], pa.large_string())
+        coded = pa.concat_arrays([empty, *(part.values for part in parts)]).dictionary_encode()
+        numbers = coded.indices.to_numpy(zero_copy_only=False)
+        codes, first = [np.zeros(0, np.int64)], 0
+        for part in parts:
+            own = numbers[first : first + len(part.values)]
+            codes.append(np.append(own, -1)[part.codes])
+            first += len(own)
+        return cls(np.concatenate(codes).astype(np.int64), coded.dictionary)
 
     def take(self, mask: NDArray[np.bool_]) -> CodedText:
         """The rows selected by a mask."""

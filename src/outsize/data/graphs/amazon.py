@@ -25,7 +25,7 @@ from outsize.data.graphs.class_maps import read_class_map
 from outsize.data.graphs.graph import NodeType
 from outsize.data.graphs.graph_files import GraphFilesConfig
 from outsize.data.graphs.json_stream import JsonStream
-from outsize.data.graphs.labels import require_splits
+from outsize.data.graphs.labels import labelled_splits
 from outsize.data.graphs.npz import bags_of_matrix
 from outsize.data.graphs.npz_files import NpzFile, SparseMatrix
 from outsize.errors import DataError
@@ -89,7 +89,7 @@ class AmazonConfig(GraphFilesConfig):
 
 def _roles(path: Path, is_labelled: NDArray[np.bool_]) -> dict[Split, NDArray[np.int64]]:
     members = dict(JsonStream(path).members())
-    labelled: dict[Split, NDArray[np.int64]] = {}
+    nodes: dict[Split, NDArray[np.int64]] = {}
     for split, name in _ROLES.items():
         found = members.get(name)
         if not isinstance(found, list) or not all(type(node) is int for node in found):
@@ -99,7 +99,5 @@ def _roles(path: Path, is_labelled: NDArray[np.bool_]) -> dict[Split, NDArray[np
                 f"{path}: {name!r} has the node {max(found):,}, but there are "
                 f"{len(is_labelled):,} nodes"
             )
-        nodes = np.unique(np.array(found, np.int64))
-        labelled[split] = nodes[is_labelled[nodes]]
-    require_splits(labelled, int(is_labelled.sum()), str(path))
-    return labelled
+        nodes[split] = np.unique(np.array(found, np.int64))
+    return labelled_splits(nodes, is_labelled, str(path))

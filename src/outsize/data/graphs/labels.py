@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,10 +29,7 @@ def single_label(node_type: str, text: CodedText, min_class_size: int, origin: s
     """
     names = text.values.to_pylist()
     sizes = np.bincount(text.codes[text.codes >= 0], minlength=len(names))
-    large = [i for i in in_order(names) if sizes[i] >= max(1, min_class_size)]
-    _require_classes(len(large), min_class_size, origin)
-    number = np.full(len(names) + 1, -1)
-    number[large] = np.arange(len(large))
+    large, number = _large_classes(in_order(names), sizes, min_class_size, origin)
     return NodeLabels(node_type, number[text.codes], tuple(names[i] for i in large))
 
 
@@ -42,10 +39,7 @@ def multi_label(
     """Any number of classes per node, and a mask of the nodes that have a label."""
     names = bags.names.to_pylist()
     sizes = np.bincount(bags.values, minlength=len(names))
-    large = [i for i in in_order(names) if sizes[i] >= max(1, min_class_size)]
-    _require_classes(len(large), min_class_size, origin)
-    number = np.full(len(names), -1)
-    number[large] = np.arange(len(large))
+    large, number = _large_classes(in_order(names), sizes, min_class_size, origin)
     owners = np.repeat(np.arange(len(bags.starts) - 1), np.diff(bags.starts))
     found = number[bags.values]
     classes = class_matrix(owners[found >= 0], found[found >= 0], len(bags.starts) - 1, len(large))
@@ -57,10 +51,7 @@ def drop_small_classes(labels: NodeLabels, min_class_size: int, origin: str) -> 
     """One class per node, without classes that have no nodes, or fewer than asked for."""
     found = labels.classes >= 0
     sizes = np.bincount(labels.classes[found], minlength=len(labels.class_names))
-    large = np.flatnonzero(sizes >= max(1, min_class_size))
-    _require_classes(len(large), min_class_size, origin)
-    number = np.full(len(sizes) + 1, -1)
-    number[large] = np.arange(len(large))
+    large, number = _large_classes(range(len(sizes)), sizes, min_class_size, origin)
     names = tuple(labels.class_names[i] for i in large)
     return NodeLabels(labels.node_type, number[labels.classes], names)
 
@@ -101,30 +92,37 @@ def split_labelled(
     splitter.finish()
     assigned = splitter.assign(rows)
     found = {name: nodes[assigned == number] for number, name in enumerate(SPLITS)}
-    require_splits(found, len(nodes), origin)
-    return found
+    return labelled_splits(found, is_labelled, origin)
 
 
-def require_splits(
-    labelled: Mapping[Split, Sequence[Any] | NDArray[Any]], num_labelled: int, origin: str
-) -> None:
-    """Raise a `DataError` if a split has no labelled node."""
+def labelled_splits(
+    splits: Mapping[Split, NDArray[np.int64]], is_labelled: NDArray[np.bool_], origin: str
+) -> dict[Split, NDArray[np.int64]]:
+    """The labelled nodes of each split; raises a `DataError` if a split has none."""
+    labelled = {split: nodes[is_labelled[nodes]] for split, nodes in splits.items()}
     for split in SPLITS:
-        if not len(labelled.get(split, ())):
+        if not len(labelled[split]):
             raise DataError(
-                f"{origin}: no labelled node is in the {split} split, of {num_labelled:,} labelled "
-                "nodes: change the split, or add labels"
+                f"{origin}: no labelled node is in the {split} split, of {is_labelled.sum():,} "
+                "labelled nodes: change the split, or add labels"
             )
+    return labelled
 
 
-def _require_classes(num_classes: int, min_class_size: int, origin: str) -> None:
-    if num_classes:
-        return
-    if min_class_size > 1:
+def _large_classes(
+    order: Iterable[int], sizes: NDArray[np.int64], min_class_size: int, origin: str
+) -> tuple[list[int], NDArray[np.int64]]:
+    """The classes with enough nodes, in order, and the new number of each; −1 for the others."""
+    large = [i for i in order if sizes[i] >= max(1, min_class_size)]
+    if not large and min_class_size > 1:
         raise DataError(
             f"{origin}: no class has min_class_size = {min_class_size:,} nodes: lower it"
         )
-    raise DataError(f"{origin}: no node has a label")
+    if not large:
+        raise DataError(f"{origin}: no node has a label")
+    number = np.full(len(sizes) + 1, -1)
+    number[large] = np.arange(len(large))
+    return large, number
 
 
 def in_order(names: Sequence[str]) -> list[int]:

@@ -201,24 +201,10 @@ def _converted(convert: Any, path: Path, name: str, column: Column, *arguments: 
 
 
 def join_texts(parts: Sequence[CodedText]) -> CodedText:
-    """The rows of several chunks of a column, with one dictionary."""
+    """The rows of several chunks of a column, without values that no row has."""
     import pyarrow as pa
 
-    empty = pa.array([], pa.large_string())
-    coded = pa.concat_arrays([empty, *(part.values for part in parts)]).dictionary_encode()
-    numbers = coded.indices.to_numpy(zero_copy_only=False)
-    codes, first = [np.zeros(0, np.int64)], 0
-    for part in parts:
-        own = numbers[first : first + len(part.values)]
-        codes.append(np.append(own, -1)[part.codes])
-        first += len(own)
-    return _used(CodedText(np.concatenate(codes).astype(np.int64), coded.dictionary))
-
-
-def _used(text: CodedText) -> CodedText:
-    """The same without values that no row has."""
-    import pyarrow as pa
-
+    text = CodedText.concatenate(parts)
     used, codes = np.unique(text.codes, return_inverse=True)
     has_missing = bool(len(used)) and used[0] < 0
     values = text.values.take(pa.array(used[1:] if has_missing else used))

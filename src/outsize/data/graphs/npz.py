@@ -32,7 +32,7 @@ from outsize.data.graphs.assemble import RawGraph, RawRelation
 from outsize.data.graphs.csr import EdgeRules, Pairs, group_edges
 from outsize.data.graphs.graph import IdBags, NodeLabels, NodeType
 from outsize.data.graphs.graph_files import GraphFilesConfig
-from outsize.data.graphs.labels import drop_small_classes, require_splits, split_labelled
+from outsize.data.graphs.labels import drop_small_classes, labelled_splits, split_labelled
 from outsize.data.graphs.npz_files import NpzFile, SparseMatrix
 from outsize.errors import ConfigError, DataError
 
@@ -106,14 +106,12 @@ class NpzGraphConfig(GraphFilesConfig):
         if all(name is None for name in found.values()):
             split = HashSplit(validation=self.validation, test=self.test, seed=self.seed)
             return split_labelled(split, is_labelled, {}, {}, str(file.path))
-        labelled: dict[Split, NDArray[np.int64]] = {}
+        nodes: dict[Split, NDArray[np.int64]] = {}
         for split_name, name in found.items():
             if name is None:
                 raise DataError(f"{file.path} has no mask of the {split_name} split")
-            mask = self._mask(file, name, len(is_labelled))
-            labelled[split_name] = np.flatnonzero(mask & is_labelled)
-        require_splits(labelled, int(is_labelled.sum()), str(file.path))
-        return labelled
+            nodes[split_name] = np.flatnonzero(self._mask(file, name, len(is_labelled)))
+        return labelled_splits(nodes, is_labelled, str(file.path))
 
     def _mask(self, file: NpzFile, name: str, num_nodes: int) -> NDArray[np.bool_]:
         masks = np.atleast_2d(file.array(name)).astype(bool)

@@ -35,7 +35,7 @@ from outsize.data.graphs.assemble import RawGraph, RawRelation
 from outsize.data.graphs.csr import Pairs
 from outsize.data.graphs.graph import NodeLabels, NodeType
 from outsize.data.graphs.graph_files import GraphFilesConfig
-from outsize.data.graphs.labels import drop_small_classes, require_splits
+from outsize.data.graphs.labels import drop_small_classes, labelled_splits
 from outsize.data.graphs.raw_ids import NotIntegersError, id_keys
 from outsize.errors import ConfigError, DataError
 from outsize.interrupts import check_stop
@@ -264,7 +264,7 @@ def _labels(path: Path, kind: str, num_nodes: int, min_class_size: int) -> NodeL
 def _splits(layout: _Layout, labels: NodeLabels) -> dict[Split, NDArray[np.int64]]:
     num_nodes = len(labels.classes)
     is_labelled = np.ones(num_nodes, bool) if labels.is_multi_label else labels.classes >= 0
-    labelled: dict[Split, NDArray[np.int64]] = {}
+    splits: dict[Split, NDArray[np.int64]] = {}
     for split, path in layout.splits.items():
         numbers = _table(path, 1, None)[:, 0]
         if np.isnan(numbers).any() or not np.array_equal(numbers, np.floor(numbers)):
@@ -274,7 +274,5 @@ def _splits(layout: _Layout, labels: NodeLabels) -> dict[Split, NDArray[np.int64
             raise DataError(
                 f"{path}: it has the node {nodes.max():,}, but there are {num_nodes:,} nodes"
             )
-        nodes = np.unique(nodes)
-        labelled[split] = nodes[is_labelled[nodes]]
-    require_splits(labelled, int(is_labelled.sum()), str(layout.labels))
-    return labelled
+        splits[split] = np.unique(nodes)
+    return labelled_splits(splits, is_labelled, str(layout.labels))

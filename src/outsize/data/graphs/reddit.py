@@ -34,7 +34,7 @@ from outsize.data.graphs.csr import Pairs
 from outsize.data.graphs.graph import NodeLabels, NodeType
 from outsize.data.graphs.graph_files import GraphFilesConfig
 from outsize.data.graphs.json_stream import JsonStream
-from outsize.data.graphs.labels import drop_small_classes, require_splits
+from outsize.data.graphs.labels import drop_small_classes, labelled_splits
 from outsize.data.graphs.npz_files import NpzFile, SparseMatrix
 from outsize.errors import DataError
 
@@ -88,11 +88,7 @@ def _read_npz(graph: Path, data: Path, min_class_size: int) -> RawGraph:
     names = tuple(map(str, range(int(numbers.max(initial=-1)) + 1)))
     labels = NodeLabels("node", np.maximum(numbers, -1), names)
     labels = drop_small_classes(labels, min_class_size, str(data))
-    labelled: dict[Split, NDArray[np.int64]] = {
-        split: np.flatnonzero((splits == number + 1) & (labels.classes >= 0))
-        for number, split in enumerate(SPLITS)
-    }
-    require_splits(labelled, int((labels.classes >= 0).sum()), str(data))
+    labelled = labelled_splits(_nodes_of(splits - 1), labels.classes >= 0, str(data))
     relation = RawRelation("node", "node", matrix.pairs, str(graph))
     return RawGraph({"node": NodeType(num_nodes)}, {"edge": relation}, labels, labelled)
 
@@ -110,17 +106,18 @@ def _read_json(graph: Path, class_map: Path, min_class_size: int, arrays: ArrayF
     if len(numbers) < len(reader.ids):
         raise DataError(f"{graph}: two nodes have the same id")
     labels, is_labelled = read_class_map(class_map, numbers.get, len(numbers), min_class_size)
-    splits = np.array(reader.splits, np.int8)
-    labelled: dict[Split, NDArray[np.int64]] = {
-        split: np.flatnonzero((splits == number) & is_labelled)
-        for number, split in enumerate(SPLITS)
-    }
-    require_splits(labelled, int(is_labelled.sum()), str(graph))
+    splits = _nodes_of(np.array(reader.splits, np.int8))
+    labelled = labelled_splits(splits, is_labelled, str(graph))
     names = pa.array(list(numbers), pa.large_string())
     relation = RawRelation("node", "node", reader.numbered(links.chunks), str(graph))
     return RawGraph(
         {"node": NodeType(len(numbers), {}, names)}, {"edge": relation}, labels, labelled
     )
+
+
+def _nodes_of(splits: NDArray[Any]) -> dict[Split, NDArray[np.int64]]:
+    """The nodes of each split, given the number of each node's split."""
+    return {split: np.flatnonzero(splits == number) for number, split in enumerate(SPLITS)}
 
 
 class _JsonGraph:
