@@ -77,7 +77,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     app.callback(help=_ABOUT)(_options)
     for name, command in COMMANDS.items():
-        app.command(name)(_interruptible(name, _alone(name, command)))
+        app.command(name)(_run_by(name, command))
     as_json = "--json" in words
     try:
         result = app(words, standalone_mode=False)
@@ -125,13 +125,17 @@ class _Interrupted(Exception):
     """Ctrl-C or SIGTERM. Typer would turn `KeyboardInterrupt` into a bare exit code."""
 
 
-def _interruptible(
-    name: str, command: Callable[..., dict[str, Any]]
-) -> Callable[..., dict[str, Any]]:
+def _run_by(name: str, command: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    """A command that says how to go on after a stop.
+
+    Where several ranks would each run it in full, over each other's files, it is refused.
+    """
     way_on = [_AFTER_A_STOP[name]] if name in _AFTER_A_STOP else []
 
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        if name not in _ON_SEVERAL_RANKS and is_one_of_several():
+            raise ConfigError(f"outsize {name} runs in one process: start it without torchrun")
         try:
             return command(*args, **kwargs)
         except KeyboardInterrupt:
@@ -167,18 +171,6 @@ def _options(
     ] = None,
 ) -> None:
     """Options of no command."""
-
-
-def _alone(name: str, command: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-    """Refuse a command that several ranks would each run in full, over each other's files."""
-
-    @functools.wraps(command)
-    def run(*args: Any, **kwargs: Any) -> dict[str, Any]:
-        if name not in _ON_SEVERAL_RANKS and is_one_of_several():
-            raise ConfigError(f"outsize {name} runs in one process: start it without torchrun")
-        return command(*args, **kwargs)
-
-    return run
 
 
 def _fail(message: str, as_json: bool, is_own: bool = False) -> NoReturn:

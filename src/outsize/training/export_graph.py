@@ -103,7 +103,7 @@ def load_graph_run(run: RunFolder, step: int | None = None) -> LoadedGraphRun:
 
 def export_graph(
     folder: RunFolder, out: Path, step: int | None, facts_of: Any
-) -> tuple[dict[str, Any], dict[str, Any], str]:
+) -> dict[str, Any]:
     """Write the model of a graph run.
 
     Args:
@@ -115,7 +115,7 @@ def export_graph(
     loaded = load_graph_run(folder, step)
     chosen, data = loaded.chosen, loaded.data
     assert isinstance(loaded.config.model, GraphModelConfig)
-    training = {"step": chosen.step, "is_best": chosen.is_best, "metrics": chosen.metrics}
+    training = chosen.facts()
     written = write_exported_graph(
         out,
         loaded.model.eval(),
@@ -126,7 +126,7 @@ def export_graph(
         data=facts_of(loaded.config, _sizes(data), data.fingerprint),
         cold=loaded.cold(),
     )
-    return written, training, chosen.note
+    return {**written, **training, "note": chosen.note}
 
 
 def _sizes(data: GraphData) -> dict[str, int]:

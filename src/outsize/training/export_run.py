@@ -37,7 +37,6 @@ from outsize.training.quantization_loss import (
 from outsize.training.retrieval_evaluation import encode_items
 from outsize.training.run_folder import RunFolder
 from outsize.training.run_weights import (
-    ChosenCheckpoint,
     beta_of,
     load_click_model,
     load_retrieval_model,
@@ -89,15 +88,9 @@ def export_run(
                 f"{folder.path} holds a graph model, which cannot be quantized yet: train it with "
                 "compressed tables (embeddings.kind = 'tables')"
             )
-        written, training, note = export_graph(folder, out, step, _data_facts)
-        return {**written, **training, "note": note}
+        return export_graph(folder, out, step, _data_facts)
     export = _export_click if isinstance(config.model, ClickModelConfig) else _export_retrieval
-    written, training, note = export(folder, config, out, step, how, quiet)
-    return {**written, **training, "note": note}
-
-
-def _training(chosen: ChosenCheckpoint) -> dict[str, Any]:
-    return {"step": chosen.step, "is_best": chosen.is_best, "metrics": chosen.metrics}
+    return export(folder, config, out, step, how, quiet)
 
 
 def _export_click(
@@ -107,10 +100,10 @@ def _export_click(
     step: int | None,
     how: Quantization | None,
     quiet: bool,
-) -> tuple[dict[str, Any], dict[str, Any], str]:
+) -> dict[str, Any]:
     assert isinstance(config.model, ClickModelConfig)
     model, data, chosen = load_click_model(folder, config, step)
-    training = _training(chosen)
+    training = chosen.facts()
     if how is not None:
         quantized, changes = quantize_click_model(model, config.model, how)
         before, after = measure_click_models(
@@ -128,7 +121,7 @@ def _export_click(
         batch_size=config.train.eval_batch_size,
         data=_data_facts(config, sizes, data.fingerprint),
     )
-    return written, training, chosen.note
+    return {**written, **training, "note": chosen.note}
 
 
 def _export_retrieval(
@@ -138,11 +131,11 @@ def _export_retrieval(
     step: int | None,
     how: Quantization | None,
     quiet: bool,
-) -> tuple[dict[str, Any], dict[str, Any], str]:
+) -> dict[str, Any]:
     assert isinstance(config.model, RetrievalModelConfig)
     assert config.retrieval is not None
     model, data, chosen = load_retrieval_model(folder, config, step)
-    training, beta = _training(chosen), beta_of(config, chosen.folder)
+    training, beta = chosen.facts(), beta_of(config, chosen.folder)
     if how is not None and not model.embeddings.features:
         raise ConfigError(
             f"{folder.path} holds a {name_of(MODELS, config.model)} model, which has no tables to "
@@ -165,7 +158,7 @@ def _export_retrieval(
         written = write_exported_texts(
             out, model, config.model, vectors, items, training, data=facts
         )
-        return written, training, chosen.note
+        return {**written, **training, "note": chosen.note}
     written = write_exported_retrieval(
         out,
         model,
@@ -178,7 +171,7 @@ def _export_retrieval(
         pairs=pair_facts(config, beta),
         cold=cold_keys(data),
     )
-    return written, training, chosen.note
+    return {**written, **training, "note": chosen.note}
 
 
 def _item_texts(items: Texts) -> ItemTexts:

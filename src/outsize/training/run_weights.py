@@ -51,6 +51,10 @@ class ChosenCheckpoint:
     metrics: dict[str, Metrics]
     note: str = ""
 
+    def facts(self) -> dict[str, Any]:
+        """What an export says of the training of these weights."""
+        return {"step": self.step, "is_best": self.is_best, "metrics": self.metrics}
+
 
 def open_run(run: str | Path) -> RunFolder:
     """The folder of a run; raises a `ConfigError` if there is none."""
