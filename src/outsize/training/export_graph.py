@@ -101,9 +101,7 @@ def load_graph_run(run: RunFolder, step: int | None = None) -> LoadedGraphRun:
     return LoadedGraphRun(task, config, chosen)
 
 
-def export_graph(
-    folder: RunFolder, out: Path, step: int | None, facts_of: Any
-) -> dict[str, Any]:
+def export_graph(folder: RunFolder, out: Path, step: int | None, facts_of: Any) -> dict[str, Any]:
     """Write the model of a graph run.
 
     Args:
