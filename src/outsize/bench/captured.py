@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import cycle
 
 import torch
 
@@ -21,3 +22,9 @@ def captured(run: Callable[[], object]) -> Callable[[], None]:
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         run()
     return lambda: graph.replay()
+
+
+def in_turn(steps: Sequence[Callable[[], object]], is_captured: bool) -> Callable[[], object]:
+    """A function that takes one of the steps at each call, in turn; as CUDA graphs if asked to."""
+    turn = cycle([captured(step) for step in steps] if is_captured else steps)
+    return lambda: next(turn)()

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.optim import Optimizer
 
-from outsize.bench.captured import captured
+from outsize.bench.captured import in_turn
 from outsize.bench.timing import time_in_turns
 from outsize.data import ClickBatch
 from outsize.training.build import build_dense_optimizer
@@ -104,11 +104,7 @@ def bare_steps(
         for optimizer in optimizers:
             optimizer.step()
 
-    steps: list[Step] = [partial(step, batch) for batch in batches]
-    if is_captured:
-        steps = [captured(run) for run in steps]
-    turn = cycle(steps)
-    return lambda: next(turn)()
+    return in_turn([partial(step, batch) for batch in batches], is_captured)
 
 
 class _KeptBatches(ClickTask):

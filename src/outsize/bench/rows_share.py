@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
-from itertools import cycle
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from outsize.bench.captured import captured
+from outsize.bench.captured import in_turn
 from outsize.bench.timing import time_in_turns
 from outsize.data import ClickBatch
 from outsize.models import DLRM
@@ -106,7 +105,11 @@ def measure_rows_share(
 
     is_captured = rows.store.fused is not None and batches[0].labels.is_cuda
     work = {"step": whole_step, "dense": dense_step, "rows": row_step}
-    turns = {name: _in_turn(step, len(batches), is_captured) for name, step in work.items()}
+    places = range(len(batches))
+    turns = {
+        name: in_turn([partial(step, place) for place in places], is_captured)
+        for name, step in work.items()
+    }
     timings = time_in_turns(turns, rounds=rounds, calls=calls)
     step = timings["step"].median_s
     return {
@@ -114,15 +117,6 @@ def measure_rows_share(
         "share_alone": timings["rows"].median_s / step,
         **{name: asdict(timing) for name, timing in timings.items()},
     }
-
-
-def _in_turn(step: Callable[[int], None], num: int, is_captured: bool) -> Callable[[], object]:
-    """A function that takes a step on each of so many batches in turn."""
-    steps: list[Callable[[], object]] = [partial(step, place) for place in range(num)]
-    if is_captured:
-        steps = [captured(run) for run in steps]
-    turn = cycle(steps)
-    return lambda: next(turn)()
 
 
 def _loss(model: DLRM, batch: ClickBatch) -> Tensor:

@@ -103,7 +103,11 @@ class _Source:
         return torch.cat([self.read(some) for some in ids.split(CHUNK_ROWS)])
 
     def unchanged(self) -> EmbeddingTable:
-        return full_table(self.spec.name, self.rows()) if self.table is None else self.table
+        if self.table is not None:
+            return self.table
+        rows = self.rows()
+        spec = TableSpec(self.spec.name, len(rows), rows.shape[1], Init("zeros"), rows.dtype)
+        return FullTable.of_rows(spec, rows)
 
 
 def quantize_click_model(
@@ -187,15 +191,6 @@ def quantization_facts(
         "metrics_before": dict(before),
         "tables": [dataclasses.asdict(change) for change in changes],
     }
-
-
-def full_table(name: str, rows: Tensor) -> FullTable:
-    """A full table of given rows, without a copy of them."""
-    spec = TableSpec(name, rows.shape[0], rows.shape[1], Init("zeros"), rows.dtype)
-    with torch.device("meta"):
-        table = FullTable(spec)
-    table.load_state_dict({"weight": rows}, assign=True)
-    return table
 
 
 def _source(embeddings: EmbeddingCollection, name: str) -> _Source:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from outsize.contracts import EmbeddingTable
 from outsize.errors import BudgetError, ConfigError, DataError, NonFiniteError
@@ -24,15 +24,6 @@ from outsize.tables.sizing import Cost, largest_size
 PQ = "pq"
 _MAX_CODES = 256
 _PQ_OPTIONS = ("columns", "codes", "iterations")
-
-
-class _Rows(FullTable):
-    """Given rows as a table, without a copy of them."""
-
-    def __init__(self, spec: TableSpec, rows: Float[Tensor, "num_rows dim"]) -> None:
-        EmbeddingTable.__init__(self, spec)
-        self.sparse = False
-        self.weight = nn.Parameter(rows, requires_grad=False)
 
 
 def require_method(method: str, *, from_rows: bool) -> None:
@@ -160,5 +151,5 @@ def _quantized(
         if name not in _PQ_OPTIONS:
             raise ConfigError(f"a pq table has no option {name!r}; it has {', '.join(_PQ_OPTIONS)}")
     columns, codes = pq_size(spec, budget, options.pop("columns", None), options.pop("codes", None))
-    source = _Rows(spec, rows)
+    source = FullTable.of_rows(spec, rows)
     return quantize(source, columns, codes, counts=counts, seed=seed, progress=progress, **options)

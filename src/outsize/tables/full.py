@@ -31,6 +31,14 @@ class FullTable(EmbeddingTable):
         fill_initial_rows(self.weight, spec, seed)
 
     @classmethod
+    def of_rows(cls, spec: TableSpec, rows: Float[Tensor, "num_rows dim"]) -> FullTable:
+        """A table of given rows, without a copy of them."""
+        with torch.device("meta"):
+            table = cls(spec)
+        table.load_state_dict({"weight": rows}, assign=True)
+        return table
+
+    @classmethod
     def within(  # noqa: D102
         cls, spec: TableSpec, budget: Budget, *, seed: int = 0, **options: Any
     ) -> FullTable:

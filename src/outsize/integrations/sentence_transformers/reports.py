@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields, replace
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -11,6 +12,8 @@ from torch import nn
 from outsize.errors import ConfigError
 from outsize.integrations.sentence_transformers.optimizer_steps import OptimizerSteps
 from outsize.negatives import CacheLossReport, Draw, HeldItems
+
+Record = TypeVar("Record", Draw, HeldItems)
 
 
 class PendingReports:
@@ -51,9 +54,9 @@ def joined(reports: Sequence[CacheLossReport]) -> CacheLossReport:
     return replace(
         first,
         losses=torch.cat([report.losses for report in reports]),
-        positives=_joined_items([report.positives for report in reports]),
+        positives=_joined([report.positives for report in reports]),
         positive_embeddings=torch.cat([report.positive_embeddings for report in reports]),
-        draw=_joined_draws(draws) if draws else None,
+        draw=_joined(draws) if draws else None,
         drawn=torch.cat(drawn) if drawn else None,
     )
 
@@ -66,28 +69,13 @@ def is_finite(report: CacheLossReport) -> bool:
     return bool(torch.isfinite(total))
 
 
-def _joined_items(parts: Sequence[HeldItems]) -> HeldItems:
-    return HeldItems(
-        torch.cat([part.rows for part in parts]),
-        torch.cat([part.keys for part in parts]),
-        {name: torch.cat([part.features[name] for part in parts]) for name in parts[0].features},
-    )
+def _joined(parts: Sequence[Record]) -> Record:
+    """The lines of several items or draws, without the members that a draw may lack."""
 
+    def join(values: Sequence[Any]) -> Any:
+        if isinstance(values[0], Mapping):
+            return {name: join([each[name] for each in values]) for name in values[0]}
+        return torch.cat(list(values))
 
-def _joined_draws(draws: Sequence[Draw]) -> Draw:
-    """What a commit needs of several draws: the items, one line per query."""
-    return replace(
-        draws[0],
-        rows=torch.cat([draw.rows for draw in draws]),
-        keys=torch.cat([draw.keys for draw in draws]),
-        features={
-            name: torch.cat([draw.features[name] for draw in draws]) for name in draws[0].features
-        },
-        embeddings=torch.cat([draw.embeddings for draw in draws]),
-        ages=torch.cat([draw.ages for draw in draws]),
-        logits=torch.cat([draw.logits for draw in draws]),
-        log_partition=torch.cat([draw.log_partition for draw in draws]),
-        uniforms=torch.cat([draw.uniforms for draw in draws]),
-        mean_embedding=None,
-        pair_logits=None,
-    )
+    names = [field.name for field in fields(parts[0]) if field.default is MISSING]
+    return type(parts[0])(**{name: join([getattr(p, name) for p in parts]) for name in names})
