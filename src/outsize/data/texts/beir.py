@@ -43,15 +43,11 @@ class BeirConfig(TextDataConfig):
             chosen by a hash of their ids.
         max_bad_rows: The largest share of texts, or of judgements, that is left out; more is an
             error.
-        shuffle: Whether training pairs come in a different order each epoch.
-        seed: Seed of the shuffling, and of the choice of validation queries.
     """
 
     path: str
     validation: float = 0.05
     max_bad_rows: float = 0.001
-    shuffle: bool = True
-    seed: int = 0
 
     def __post_init__(self) -> None:
         require_text(self, "path")

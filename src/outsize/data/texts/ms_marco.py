@@ -52,8 +52,6 @@ class MsMarcoConfig(TextDataConfig):
             counts every grade.
         max_bad_rows: The largest share of texts, or of judgements, that is left out; more is an
             error.
-        shuffle: Whether training pairs come in a different order each epoch.
-        seed: Seed of the shuffling, and of the choice of validation queries.
     """
 
     path: str
@@ -65,8 +63,6 @@ class MsMarcoConfig(TextDataConfig):
     validation_share: float = 0.05
     min_grade: int = 1
     max_bad_rows: float = 0.001
-    shuffle: bool = True
-    seed: int = 0
 
     def __post_init__(self) -> None:
         require_text(self, "path", "collection", "queries", "train")

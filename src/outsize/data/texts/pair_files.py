@@ -64,8 +64,6 @@ class TextPairsConfig(TextDataConfig):
         delimiter: Between columns; by default a comma for `.csv` and a tab for other text.
         quoted: Whether values of a text file may be quoted.
         max_bad_rows: The largest share of rows that is left out; more is an error.
-        shuffle: Whether training pairs come in a different order each epoch.
-        seed: Seed of the shuffling, and of the choice of validation queries.
     """
 
     path: tuple[str, ...]
@@ -80,8 +78,6 @@ class TextPairsConfig(TextDataConfig):
     delimiter: str = ""
     quoted: bool = True
     max_bad_rows: float = 0.001
-    shuffle: bool = True
-    seed: int = 0
 
     def __post_init__(self) -> None:
         require_text(self, "path", "query", "item", "columns")

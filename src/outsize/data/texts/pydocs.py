@@ -54,8 +54,6 @@ class PydocsConfig(TextDataConfig):
             user's cache folder, `~/.cache/outsize`.
         verify: Verify the checksum of the kept functions whenever they are opened, not only if
             their file has changed since it was last verified.
-        shuffle: Whether training pairs come in a different order each epoch.
-        seed: Seed of the shuffling, and of the split.
     """
 
     packages: tuple[str, ...] = ()
@@ -66,8 +64,6 @@ class PydocsConfig(TextDataConfig):
     test: float = 0.05
     cache: str = ""
     verify: bool = False
-    shuffle: bool = True
-    seed: int = 0
 
     def __post_init__(self) -> None:
         require_text(self, "packages", "folders")
