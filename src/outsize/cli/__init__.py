@@ -23,10 +23,9 @@ from outsize.cli.command_options import say
 from outsize.cli.export_commands import evaluate, export, predict, serve
 from outsize.cli.init_command import init
 from outsize.cli.plan_command import plan
-from outsize.cli.report_command import report
 from outsize.cli.search_command import search
 from outsize.cli.tour_commands import bench, demo
-from outsize.cli.train_commands import compare, train
+from outsize.cli.train_commands import compare, report, train
 from outsize.errors import ConfigError, LostRanksError, OutsizeError
 from outsize.launched import (
     is_first_rank,

@@ -42,14 +42,9 @@ def overlay_svg(
             series.append(Series(trained, color, run.name))
         ring = _best_of(run, metric, over, size)
         series.append(Series(validated, color, run.name, markers=True, ring=ring))
-    if all(has.values()):
-        kind = Series([(0, 0), (1, 1)], _NEUTRAL, "train", dashed=True)
-        return draw(Plot(series, _axis(over, unit), label, keys=[kind]))
-    return draw(Plot(series, _axis(over, unit), label))
-
-
-def _axis(over: Over, unit: str) -> str:
-    return "step" if over == "step" else f"{unit} of training"
+    kinds = [Series([(0, 0), (1, 1)], _NEUTRAL, "train", dashed=True)] if all(has.values()) else []
+    x_label = "step" if over == "step" else f"{unit} of training"
+    return draw(Plot(series, x_label, label, keys=kinds))
 
 
 def run_colors(runs: Sequence[NamedRun]) -> dict[str, str]:

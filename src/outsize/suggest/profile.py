@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -23,8 +24,13 @@ _WITH_UNIT = re.compile(
     r"[+-]?[$€£¥₹] ?[+-]?\d[\d.,]*|[+-]?\d[\d.,]* ?[%$€£¥₹]|\([$€£¥₹]? ?\d[\d.,]*\)"
 )
 _WITH_DECIMAL_COMMA = re.compile(r"[+-]?(\d+|\d{1,3}([. ]\d{3})+)(,\d*)?")
+_SURELY_COMMA = re.compile(r"[+-]?(\d+,(\d{1,2}|\d{4,})|\d{1,3}([. ]\d{3})+,\d+)")
+_SURELY_POINT = re.compile(
+    r"[+-]?(\d*\.(\d{1,2}|\d{4,})|0?\.\d+|\d{1,3}(,\d{3})+\.\d+|\d{1,3}(,\d{3}){2,})"
+)
 _LEADING_ZERO = re.compile(r"0\d")
 _LARGEST = float(np.finfo(np.float32).max)
+_LOOKED_AT = 1_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,13 +224,32 @@ def _read_text(
 
 def _comma_number(values: list[str], parsed: list[float | None]) -> str:
     """A number that training cannot read, if most values, or all that are not read, are such."""
-    looked_at = list(zip(values[:1000], parsed[:1000], strict=True))
+    looked_at = list(zip(values[:_LOOKED_AT], parsed[:_LOOKED_AT], strict=True))
     unread = [text for text, number in looked_at if number is None]
     found = [
         text for text, _ in looked_at if _COMMA_NUMBER.fullmatch(text) or _WITH_UNIT.fullmatch(text)
     ]
     is_usual = len(found) > 0.5 * len(looked_at) and bool(unread)
     return found[0] if found and (is_usual or set(unread) <= set(found)) else ""
+
+
+def has_decimal_commas(profiles: Mapping[str, Profile]) -> bool:
+    """Whether some numbers have a decimal comma for sure, and none a decimal point.
+
+    A number such as 1,234 may be either. Columns of other texts do not count.
+    """
+    is_sure = False
+    for profile in profiles.values():
+        if profile.form not in ("text", "number") or profile.is_stored_as_text:
+            continue
+        values = profile.values[:: 1 + len(profile.values) // _LOOKED_AT]
+        if profile.comma_number:
+            is_sure |= any(map(_SURELY_COMMA.fullmatch, values))
+        elif profile.form == "text":
+            continue
+        if any(map(_SURELY_POINT.fullmatch, values)):
+            return False
+    return is_sure
 
 
 def number_in(text: str) -> float | None:

@@ -10,11 +10,10 @@ import numpy as np
 
 from outsize.data.encoding.recipe import feature_name
 from outsize.errors import DataError
-from outsize.suggest.decimals import has_decimal_commas
 from outsize.suggest.labels import Label, find_label, has_label_name, is_binary
 from outsize.suggest.leaks import NOTABLE, find_leaks
 from outsize.suggest.notes import note_on_copies, notes_on, rows_to_skip
-from outsize.suggest.profile import Profile, profile_of
+from outsize.suggest.profile import Profile, has_decimal_commas, profile_of
 from outsize.suggest.roles import LEFT_OUT, Decision, decide, in_words
 from outsize.suggest.sample import Sample
 from outsize.suggest.settings import (
@@ -123,7 +122,7 @@ def suggest_click_run(
     notes += notes_on(label, decided)
     if split.section["kind"] == "hash":
         notes += note_on_copies(profiles)
-    decisions = _in_order(sample, profiles, decided, label, split, wishes)
+    decisions = _in_order(sample, profiles, decided, label, split)
     suggestion = _sections(sample, decisions, profiles, label, split)
     return replace(suggestion, notes=[*sample.notes, *notes, *suggestion.notes])
 
@@ -241,7 +240,6 @@ def _in_order(
     decided: dict[str, Decision],
     label: Label,
     split: Split,
-    wishes: Wishes,
 ) -> list[Decision]:
     """All columns in the order of the file."""
     found = [

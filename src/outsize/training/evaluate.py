@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from outsize.data import RetrievalData
+from outsize.data import RetrievalData, TokenData
 from outsize.errors import ConfigError
 from outsize.export import load_exported
 from outsize.export.file_reading import LabelledFile
@@ -20,11 +20,17 @@ from outsize.models import ClickModel, ClickModelConfig, RetrievalModel
 from outsize.training.config import RunConfig
 from outsize.training.evaluate_graph import evaluate_graph_run, measure_graph_file
 from outsize.training.evaluate_pairs import cold_keys, evaluate_pairs, pair_facts, seen_in_run
-from outsize.training.evaluate_texts import evaluate_text_run
+from outsize.training.quantization_loss import measure_retrieval_model
 from outsize.training.retrieval_evaluation import encode_items
-from outsize.training.run_files import RunFile
+from outsize.training.run_files import RunFile, recording
 from outsize.training.run_folder import RunFolder
-from outsize.training.run_weights import beta_of, finite, load_click_model, load_retrieval_model
+from outsize.training.run_weights import (
+    beta_of,
+    finite,
+    load_click_model,
+    load_retrieval_model,
+    measured_on_splits,
+)
 
 
 @dataclass(frozen=True)
@@ -88,10 +94,10 @@ def evaluate(
                 "name a file"
             )
         return evaluate_graph_run(run, step)
-    if file is None and run.holds_run() and _holds_texts(run):
+    if file is None and run.holds_run() and getattr(run.config().data, "holds_texts", False):
         if exclude:
             raise ConfigError(f"{run.path} is measured on its own splits: leave --exclude out")
-        return evaluate_text_run(run, step, run_file)
+        return _evaluate_texts(run, step, run_file)
     if file is None:
         raise ConfigError(f"{model} is measured on a labelled file: name it after the folder")
     labelled = LabelledFile(Path(file), [Path(path) for path in exclude], max_bad_rows, quiet)
@@ -109,6 +115,18 @@ def evaluate(
         **counts,
         "note": "; ".join(note for note in notes if note),
     }
+
+
+def _evaluate_texts(run: RunFolder, step: int | None, run_file: RunFile | None) -> dict[str, Any]:
+    """The metrics of a text model on the splits of its own data, as `evaluate` returns them."""
+    config = run.config()
+    model, data, chosen = load_retrieval_model(run, config, step)
+    assert isinstance(data, TokenData)
+    beta = beta_of(config, chosen.folder)
+    ids = (side.ids.to_pylist() for side in (data.texts.queries, data.texts.items))
+    with recording(run_file, *ids) as (record, depth):
+        found = measure_retrieval_model(model, data, beta, config, record, depth)
+    return measured_on_splits(run, chosen, found)
 
 
 def _measure(
@@ -131,10 +149,6 @@ def _measure(
         notes.append("an export has no pairs that queries know already: name files of them with "
                      "--exclude to leave these out of rankings")  # fmt: skip
     return metrics, loaded.step, notes
-
-
-def _holds_texts(run: RunFolder) -> bool:
-    return bool(getattr(run.config().data, "holds_texts", False))
 
 
 def _no_rankings(model: str | Path) -> ConfigError:
