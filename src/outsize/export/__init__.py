@@ -7,7 +7,7 @@ to build the module, and `card.json` and `README.md` describe it. Loading does n
 data, stores or optimizers; the first raw rows import the encoding of data.
 """
 
-from outsize.export.format import FORMAT, require_free
+from outsize.export.format import require_free
 from outsize.export.load import load_exported
 from outsize.export.onnx_file import write_onnx
 from outsize.export.quantization import Quantization
@@ -15,7 +15,6 @@ from outsize.export.tracing import trace
 from outsize.export.write import write_exported
 
 __all__ = [
-    "FORMAT",
     "Quantization",
     "load_exported",
     "require_free",

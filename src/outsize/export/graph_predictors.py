@@ -205,6 +205,3 @@ def frames_of(
             raise cannot_score_rows(bad, chunk.numbers[~asked.is_good])
         yield chunk, asked
     unknown.warn(stacklevel=5)
-
-
-Predictor = NodePredictor | LinkPredictor

@@ -50,7 +50,7 @@ def read_part(graph: Graph, types_by_layer: list[list[str]]) -> Graph:
 
 
 def graph_state(graph: Graph) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """What `config.json` says of a graph, and its tensors by name, the widest types first."""
+    """What `config.json` says of a graph, and its tensors by name."""
     tensors: dict[str, Tensor] = {}
 
     def put(name: str, array: Any) -> None:
@@ -74,8 +74,7 @@ def graph_state(graph: Graph) -> tuple[dict[str, Any], dict[str, Tensor]]:
         put(f"relation.{number}.starts", edges.starts)
         put(f"relation.{number}.sources", edges.sources)
         relations.append({"name": name, "source": edges.source, "target": edges.target})
-    ordered = sorted(tensors, key=lambda name: -tensors[name].element_size())  # each is aligned
-    return {"nodes": nodes, "relations": relations}, {name: tensors[name] for name in ordered}
+    return {"nodes": nodes, "relations": relations}, tensors
 
 
 def graph_from_state(facts: Mapping[str, Any], tensor: Callable[[str], Tensor]) -> Graph:

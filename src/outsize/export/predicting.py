@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,19 +41,16 @@ class RowScorer:
     def __init__(self, make_encoder: Callable[[], RowEncoder], batch_size: int) -> None:
         self.batch_size = batch_size
         self._make_encoder = make_encoder
-        self._encoder: RowEncoder | None = None
 
     @classmethod
     def of_folder(cls, folder: Path, config: Mapping[str, Any], batch_size: int) -> RowScorer:
         """The scorer of an exported model."""
         return cls(lambda: load_encoder(folder, config["encoding"]), batch_size)
 
-    @property
+    @cached_property
     def encoder(self) -> RowEncoder:
         """The encoder of raw values."""
-        if self._encoder is None:
-            self._encoder = self._make_encoder()
-        return self._encoder
+        return self._make_encoder()
 
     def predict(
         self, model: ClickModel, rows: Any, *, logits: bool = False, skip_bad: bool = False

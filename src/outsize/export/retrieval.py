@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -135,14 +135,11 @@ class ItemSearcher:
         self.encoder = encoder
         self.pairs = pairs
         self.cold = np.zeros(0, np.uint64) if cold is None else cold
-        self._rows_of: ItemNames | None = None
 
-    @property
+    @cached_property
     def items(self) -> ItemNames:
         """Raw ids of items → their rows."""
-        if self._rows_of is None:
-            self._rows_of = ItemNames(self.names)
-        return self._rows_of
+        return ItemNames(self.names)
 
     @classmethod
     def of_folder(cls, folder: Path, config: Mapping[str, Any]) -> ItemSearcher:

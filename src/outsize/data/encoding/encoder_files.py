@@ -26,6 +26,12 @@ from outsize.json_files import Absent, Each, OneOf, SchemaError, Whole, check
 _COLUMNS = ("dense", "log1p", "standardize", "categorical", "multi_valued", "columns")
 _PLAIN = ("modulus", "separator", "max_length", "delimiter", "quoted", "derive", "max_bad_rows")
 _ALL = (*_COLUMNS, *_PLAIN)
+_LABEL = {
+    "column": str,
+    "positive_from": OneOf(None, float),
+    "dropped": [float],
+    "positive_values": [str],
+}
 _RECIPE = {
     **{name: [str] for name in _COLUMNS},
     "modulus": [Whole(1)],
@@ -38,12 +44,7 @@ _RECIPE = {
     "missing": Absent([str]),
     "signed_log": Absent([str]),
     "decimal": Absent(str),
-    "label": {
-        "column": str,
-        "positive_from": OneOf(None, float),
-        "dropped": [float],
-        "positive_values": [str],
-    },
+    "label": _LABEL,
     "hashed": [str],
     "num_buckets": Whole(1),
 }
@@ -83,11 +84,8 @@ def encoder_state(encoder: RowEncoder) -> tuple[dict[str, Any], dict[str, Tensor
     own = {name: getattr(recipe, name) for name in _ALL}
     facts = {
         "recipe": {
-            **{n: list(value) if isinstance(value, tuple) else value for n, value in own.items()},
-            "label": {
-                name: list(value) if isinstance(value, tuple) else value
-                for name, value in asdict(recipe.label).items()
-            },
+            **_as_lists(own),
+            "label": _as_lists(asdict(recipe.label)),
             "hashed": list(recipe.vocabulary.hashed),
             "num_buckets": recipe.vocabulary.num_buckets,
             **({"missing": list(recipe.missing)} if recipe.missing else {}),
@@ -111,24 +109,15 @@ def encoder_from_state(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) 
     """The encoder that `encoder_state` described; raises a `SchemaError` if parts disagree."""
     check(facts, _SCHEMA)
     saved = facts["recipe"]
-    label = saved["label"]
     vocabulary = VocabularyConfig(hashed=tuple(saved["hashed"]), num_buckets=saved["num_buckets"])
-    read: dict[str, Any] = {
-        name: tuple(saved[name]) if isinstance(saved[name], list) else saved[name] for name in _ALL
-    }
     recipe = Recipe(
         paths=("rows",),
-        label=LabelRule(
-            label["column"],
-            label["positive_from"],
-            tuple(label["dropped"]),
-            tuple(label["positive_values"]),
-        ),
+        label=LabelRule(**_as_tuples({name: saved["label"][name] for name in _LABEL})),
         vocabulary=vocabulary,
         missing=tuple(saved.get("missing", ())),
         decimal=saved.get("decimal", "."),
         signed_log=tuple(saved.get("signed_log", ())),
-        **read,
+        **_as_tuples({name: saved[name] for name in _ALL}),
     )
     encoders = make_encoders(recipe)
     wanted: set[str] = set()
@@ -153,6 +142,14 @@ def encoder_from_state(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) 
             raise SchemaError(f"moments.{name} is missing")
     moments = make_moments(recipe, facts["moments"])
     return RowEncoder(recipe, encoders, moments)
+
+
+def _as_lists(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {n: list(value) if isinstance(value, tuple) else value for n, value in settings.items()}
+
+
+def _as_tuples(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {n: tuple(value) if isinstance(value, list) else value for n, value in settings.items()}
 
 
 def _tensor(tensors: Mapping[str, Tensor], name: str, num_axes: int) -> Tensor:

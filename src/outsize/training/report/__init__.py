@@ -8,6 +8,5 @@ from outsize.training.report.curves import curve_svg
 from outsize.training.report.history import RunHistory
 from outsize.training.report.memory_plot import memory_svg
 from outsize.training.report.run_page import run_page, write_report
-from outsize.training.report.traffic_plot import traffic_svg
 
-__all__ = ["RunHistory", "curve_svg", "memory_svg", "run_page", "traffic_svg", "write_report"]
+__all__ = ["RunHistory", "curve_svg", "memory_svg", "run_page", "write_report"]
