@@ -48,15 +48,7 @@ class DCNv2Config(ClickModelConfig):
         require_one_of("structure", self.structure, get_args(Structure))
 
     def build(self, num_dense: int, embeddings: EmbeddingCollection, seed: int) -> DCNv2:  # noqa: D102
-        return DCNv2(
-            num_dense,
-            embeddings,
-            self.num_crosses,
-            self.rank,
-            self.hidden,
-            self.structure,
-            seed,
-        )
+        return DCNv2(num_dense, embeddings, **vars(self), seed=seed)
 
 
 class DCNv2(CrossModel):

@@ -64,19 +64,9 @@ class GraphSAGEConfig(GraphModelConfig):
         num_classes: int | None,
         seed: int,
     ) -> GraphSAGE:
-        return GraphSAGE(
-            embeddings,
-            schema,
-            output_types,
-            num_classes,
-            hidden=self.hidden,
-            layers=self.layers,
-            aggregate=self.aggregate,
-            dropout=self.dropout,
-            seed_dropout=self.seed_dropout,
-            normalize=num_classes is None if self.normalize is None else self.normalize,
-            seed=seed,
-        )
+        normalize = num_classes is None if self.normalize is None else self.normalize
+        settings = vars(self) | {"normalize": normalize}
+        return GraphSAGE(embeddings, schema, output_types, num_classes, **settings, seed=seed)
 
 
 class GraphSAGE(GraphModel):
