@@ -44,6 +44,7 @@ def check_flags_and_sums():
 
 
 def check_no_thread_of_gloo_preempts_what_it_waits_for():
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
     assert ProcessRanks().own_group().size == world_size()
     policies = [os.sched_getscheduler(thread) for thread in gloo_loops()]
     assert policies == [os.SCHED_BATCH] * 2  # of the run's group, and of the other

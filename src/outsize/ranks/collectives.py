@@ -19,7 +19,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from outsize.errors import LostRanksError
 from outsize.interrupts import StopRequested, stop_requested
-from outsize.ranks.gloo_threads import schedule_gloo_as_batch
+from outsize.ranks.gloo_threads import schedule_gloo_as_batch, starting_batch_threads
 
 _LOST_RANK_TEXTS = (
     "Connection closed by peer",
@@ -55,8 +55,8 @@ def process_group(device: torch.device) -> Iterator[None]:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     with _as_lost_ranks_error():
-        _join("nccl" if device.type == "cuda" else "gloo")
-        schedule_gloo_as_batch()
+        with starting_batch_threads():
+            _join("nccl" if device.type == "cuda" else "gloo")
         try:
             yield
             dist.barrier()  # no rank leaves while another needs it
@@ -255,7 +255,9 @@ class ProcessRanks:
         if self.size == 1:
             return self
         members = dist.get_process_group_ranks(self._group)
-        return ProcessRanks(dist.new_group(members, backend="gloo", use_local_synchronization=True))
+        with starting_batch_threads():
+            group = dist.new_group(members, backend="gloo", use_local_synchronization=True)
+        return ProcessRanks(group)
 
     def swap_counts(self, counts: Int64[Tensor, "size k"]) -> Int64[Tensor, "size k"]:  # noqa: D102
         if self.size == 1:
