@@ -44,6 +44,8 @@ def with_numbers(page: str) -> str:
             _cache(),
             "\n",
             _dlrm(),
+            "\n",
+            _steps_on_a_gpu(),
             _END,
             after,
         )
@@ -132,6 +134,25 @@ def _dlrm() -> str:
         f"A step of DLRM at batch {row['batch_size']:,} takes {step:.1f} ms, and {dense:.1f} ms on "
         f"vectors that are given: all that concerns rows is {row['share']:.1%} of it, and "
         f"{row['share_alone']:.1%} if timed alone ({_source(results)}).\n"
+    )
+
+
+def _steps_on_a_gpu() -> str:
+    dlrm, tables, cache = (_results(name, "gpu") for name in ("dlrm", "compositional", "cache"))
+    factors = {
+        row["optimizer"].split(" ")[0]: row["speed_up"]
+        for row in dlrm["speed"]
+        if row["batch_size"] == 2048
+    }
+    cce, step = tables["rows"][0], cache["steps"][0]
+    return (
+        f"On a GPU, a captured step of DLRM at batch 2,048 is {factors['sgd']:.1f} times as fast as "
+        f"plain PyTorch with SGD and {factors['Adagrad']:.0f} times with Adagrad "
+        f"({_source(dlrm)}). Look-up and backward of {cce['batch'] / 1e6:.1f} million ids by CCE "
+        f"take {cce['cce_vs_sparse']:.1f} times as long as by `nn.Embedding(sparse=True)` "
+        f"({_source(tables)}). With a cache over rows of the same GPU, a step of "
+        f"{step['num_ids']:,} ids of {step['dim']} takes {step['ratio']:.1f} times as long as "
+        f"without, and waits for the device {step['waits']:.0f} times ({_source(cache)}).\n"
     )
 
 
