@@ -146,8 +146,8 @@ def _steps_on_a_gpu() -> str:
     }
     cce, step = tables["rows"][0], cache["steps"][0]
     return (
-        f"On a GPU, a captured step of DLRM at batch 2,048 is {factors['sgd']:.1f} times as fast as "
-        f"plain PyTorch with SGD and {factors['Adagrad']:.0f} times with Adagrad "
+        f"On a GPU, a captured step of DLRM at batch 2,048 is {factors['sgd']:.1f} times as fast "
+        f"as plain PyTorch with SGD and {factors['Adagrad']:.0f} times with Adagrad "
         f"({_source(dlrm)}). Look-up and backward of {cce['batch'] / 1e6:.1f} million ids by CCE "
         f"take {cce['cce_vs_sparse']:.1f} times as long as by `nn.Embedding(sparse=True)` "
         f"({_source(tables)}). With a cache over rows of the same GPU, a step of "
