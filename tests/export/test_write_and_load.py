@@ -177,7 +177,8 @@ def test_the_loaded_module_is_plain_and_holds_no_trace_of_training(trained):
     assert not loaded.training
     assert loaded.embeddings.store is None
     assert all(isinstance(t, outsize.FullTable) for t in loaded.embeddings.tables.values())
-    assert dict(loaded.named_buffers()).keys() == {"pairs"}  # DLRM's own
+    own = {"interaction.pairs", "interaction.mirrored"}
+    assert dict(loaded.named_buffers()).keys() == own  # constants of DLRM
     num_rows = sum(load_config(result.out / "config.toml").data.sizes())
     dense = sum(parameter.numel() for parameter in result.model.parameters())
     assert sum(parameter.numel() for parameter in loaded.parameters()) == dense + num_rows * 4
