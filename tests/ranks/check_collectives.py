@@ -51,8 +51,32 @@ def check_no_thread_of_gloo_preempts_what_it_waits_for():
     assert os.sched_getscheduler(0) == os.SCHED_OTHER
 
 
+def check_messages_of_any_size_arrive_whole():
+    """Larger ones in pieces, from each rank to each other another number of them, or none."""
+
+    def content(sender, receiver):
+        size = (0, 1, 700_001, 1 << 19, (1 << 20) + 3)[(3 * sender + receiver) % 5]
+        draws = torch.Generator().manual_seed(10 * sender + receiver)
+        return torch.randint(256, (size,), generator=draws, dtype=torch.uint8)
+
+    everyone = range(world_size())
+    for ranks in (ProcessRanks(), ProcessRanks().own_group()):
+        for _ in range(3):
+            expected = [content(sender, rank()) for sender in everyone]
+            sent = [content(rank(), receiver) for receiver in everyone]
+            found = ranks.swap_bytes(sent, [len(message) for message in expected])
+            assert all(map(torch.equal, found, expected))
+    group = dist.new_group([0, world_size() - 1], backend="gloo")
+    if rank() in (0, world_size() - 1):
+        ranks, other = ProcessRanks(group), world_size() - 1 - rank()
+        sent, expected = content(rank(), other), content(other, rank())
+        messages, sizes = [sent[:0]] * 2, [0, 0]
+        messages[1 - ranks.rank], sizes[1 - ranks.rank] = sent, len(expected)
+        assert torch.equal(ranks.swap_bytes(messages, sizes)[1 - ranks.rank], expected)
+
+
 def check_a_mean_does_not_depend_on_the_place_of_a_value():
-    mine = torch.randn(1000, generator=torch.Generator().manual_seed(rank()))
+    mine = torch.randn(600_001, generator=torch.Generator().manual_seed(rank()))
     moved = mine.flip(0)
     everyone = gather_rows(mine)
     for values in (mine, moved):
@@ -174,6 +198,7 @@ with process_group(torch.device("cpu")):
     check_uneven_rows_are_gathered_in_rank_order()
     check_flags_and_sums()
     check_no_thread_of_gloo_preempts_what_it_waits_for()
+    check_messages_of_any_size_arrive_whole()
     check_a_mean_does_not_depend_on_the_place_of_a_value()
     check_the_first_step_of_a_process_averages_as_later_ones_do()
     check_values_are_gathered_in_rank_order()

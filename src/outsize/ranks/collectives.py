@@ -21,6 +21,7 @@ from outsize.errors import LostRanksError
 from outsize.interrupts import StopRequested, stop_requested
 from outsize.ranks.gloo_threads import schedule_gloo_as_batch, starting_batch_threads
 
+_PIECE_BYTES = 1 << 19  # of a message
 _LOST_RANK_TEXTS = (
     "Connection closed by peer",
     "Connection reset by peer",
@@ -144,13 +145,46 @@ def mean_over_ranks_(values: Tensor) -> None:
     size = world_size()
     sent = torch.nn.functional.pad(values, (0, -values.shape[0] % size))
     received = torch.empty_like(sent)
-    dist.all_to_all_single(received, sent)
+    if dist.get_backend() == "gloo":
+        swap_parts(received.view(size, -1).unbind(), sent.view(size, -1).unbind())
+    else:
+        dist.all_to_all_single(received, sent)
     own, *others = received.view(size, -1)
     for other in others:
         own += other
     own /= size
     dist.all_gather(list(sent.view(size, -1)), own)
     values.copy_(sent[: values.shape[0]])
+
+
+def swap_parts(
+    received: Sequence[Tensor], sent: Sequence[Tensor], group: dist.ProcessGroup | None = None
+) -> None:
+    """Send part i to rank i, and fill part i with what it sends; for gloo.
+
+    Gloo sends a large message before it receives one, so that a link that could carry both at once
+    carries one. In pieces, both go on together. Two ranks know the size of what they send each
+    other, and nothing is sent if that is nothing.
+
+    Args:
+        received: For each rank, a flat tensor of the size of what it sends here.
+        sent: For each rank, a flat tensor.
+        group: The ranks; `None` for the default group.
+    """
+    own, size = dist.get_rank(group), dist.get_world_size(group)
+    work: list[Any] = []
+    for step in range(1, size):  # each rank begins with another one
+        source, target = (own - step) % size, (own + step) % size
+        for call, part, peer in (
+            (dist.irecv, received[source], source),
+            (dist.isend, sent[target], target),
+        ):
+            peer = peer if group is None else dist.get_global_rank(group, peer)
+            pieces = part.split(max(1, _PIECE_BYTES // part.element_size())) if len(part) else ()
+            work += [call(piece, peer, group, tag) for tag, piece in enumerate(pieces)]
+    received[own].copy_(sent[own])
+    for each in work:
+        each.wait()
 
 
 def any_rank(flag: bool, device: torch.device) -> bool:
@@ -271,8 +305,12 @@ class ProcessRanks:
     ) -> list[UInt8[Tensor, " _"]]:
         if self.size == 1:
             return list(messages)
-        sent = _joined(messages)
         received = torch.empty(sum(sizes), dtype=torch.uint8, device=self._device)
+        if self._device.type == "cpu":
+            parts = received.split(list(sizes))
+            swap_parts(parts, [message.cpu() for message in messages], self._group)
+            return [part.to(messages[0].device) for part in parts]
+        sent = _joined(messages)
         splits = [message.shape[0] for message in messages]
         dist.all_to_all_single(
             received, sent.to(self._device), list(sizes), splits, group=self._group
