@@ -65,8 +65,9 @@ def table(results: Mapping[str, Any]) -> str:
     lines = [
         f"Two hosts of one rank each with a link between them; batch {_BATCH} per rank, 26 "
         f"features of 38,462 rows of {_DIM} numbers (Zipf 1.05), cache of 10% of the rows, "
-        f"{results['steps']} steps, the first half left out; medians of {results['turns']} turns, "
-        "milliseconds. Bold is what is more than 20% off.",
+        f"{results['steps']} steps; medians of {results['turns']} turns, milliseconds. Planned is "
+        "the mean step of the run, whose caches are empty at first and flushed at the end; "
+        "measured is its second half. Bold is what is more than 20% off.",
         "",
         "| link | mode | dense | rows | exchange | planned step | measured step | off |",
         "|---|---|--:|--:|--:|--:|--:|--:|",

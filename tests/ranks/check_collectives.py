@@ -59,6 +59,7 @@ def check_messages_of_any_size_arrive_whole():
         draws = torch.Generator().manual_seed(10 * sender + receiver)
         return torch.randint(256, (size,), generator=draws, dtype=torch.uint8)
 
+    os.environ["LOCAL_WORLD_SIZE"] = "1"  # as on several machines
     everyone = range(world_size())
     for ranks in (ProcessRanks(), ProcessRanks().own_group()):
         for _ in range(3):
@@ -73,6 +74,14 @@ def check_messages_of_any_size_arrive_whole():
         messages, sizes = [sent[:0]] * 2, [0, 0]
         messages[1 - ranks.rank], sizes[1 - ranks.rank] = sent, len(expected)
         assert torch.equal(ranks.swap_bytes(messages, sizes)[1 - ranks.rank], expected)
+
+
+def check_what_one_machine_sends_arrives_as_well():
+    os.environ["LOCAL_WORLD_SIZE"] = str(world_size())
+    sent = [torch.full((300_000 + receiver,), rank(), dtype=torch.uint8)
+            for receiver in range(world_size())]  # fmt: skip
+    found = ProcessRanks().swap_bytes(sent, [300_000 + rank()] * world_size())
+    assert all((part == sender).all() for sender, part in enumerate(found))
 
 
 def check_a_mean_does_not_depend_on_the_place_of_a_value():
@@ -199,6 +208,8 @@ with process_group(torch.device("cpu")):
     check_flags_and_sums()
     check_no_thread_of_gloo_preempts_what_it_waits_for()
     check_messages_of_any_size_arrive_whole()
+    check_a_mean_does_not_depend_on_the_place_of_a_value()
+    check_what_one_machine_sends_arrives_as_well()
     check_a_mean_does_not_depend_on_the_place_of_a_value()
     check_the_first_step_of_a_process_averages_as_later_ones_do()
     check_values_are_gathered_in_rank_order()

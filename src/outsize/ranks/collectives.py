@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, runtime_checkable
 
@@ -21,7 +21,7 @@ from outsize.errors import LostRanksError
 from outsize.interrupts import StopRequested, stop_requested
 from outsize.ranks.gloo_threads import schedule_gloo_as_batch, starting_batch_threads
 
-_PIECE_BYTES = 1 << 19  # of a message
+_PIECE_BYTES = 1 << 18  # larger messages go in pieces
 _LOST_RANK_TEXTS = (
     "Connection closed by peer",
     "Connection reset by peer",
@@ -37,6 +37,11 @@ _LOST_RANK_TEXTS = (
 def is_launched_as_rank() -> bool:
     """Whether a launcher such as torchrun started this process as one of several."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def are_on_one_machine() -> bool:
+    """Whether a launcher started all ranks on this machine; the same on all of them."""
+    return os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE", "1")
 
 
 def is_restarted() -> bool:
@@ -87,8 +92,7 @@ def _join(backend: str) -> None:
     prefix per attempt avoids them. Each machine counts restarts on its own, so this is done only if
     all ranks are on one machine.
     """
-    on_one_machine = os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]
-    if not (is_restarted() and on_one_machine):
+    if not (is_restarted() and are_on_one_machine()):
         dist.init_process_group(backend)
         return
     store, number, count = next(rendezvous("env://"))
@@ -145,8 +149,9 @@ def mean_over_ranks_(values: Tensor) -> None:
     size = world_size()
     sent = torch.nn.functional.pad(values, (0, -values.shape[0] % size))
     received = torch.empty_like(sent)
-    if dist.get_backend() == "gloo":
-        swap_parts(received.view(size, -1).unbind(), sent.view(size, -1).unbind())
+    if _goes_in_pieces(sent.nbytes // size) and dist.get_backend() == "gloo":
+        theirs, ours = (dict(enumerate(each.view(size, -1))) for each in (received, sent))
+        swap_in_pieces(theirs, ours)
     else:
         dist.all_to_all_single(received, sent)
     own, *others = received.view(size, -1)
@@ -157,34 +162,42 @@ def mean_over_ranks_(values: Tensor) -> None:
     values.copy_(sent[: values.shape[0]])
 
 
-def swap_parts(
-    received: Sequence[Tensor], sent: Sequence[Tensor], group: dist.ProcessGroup | None = None
+def swap_in_pieces(
+    received: Mapping[int, Tensor],
+    sent: Mapping[int, Tensor],
+    group: dist.ProcessGroup | None = None,
 ) -> None:
-    """Send part i to rank i, and fill part i with what it sends; for gloo.
+    """Send large messages to some ranks, and receive some, over gloo.
 
-    Gloo sends a large message before it receives one, so that a link that could carry both at once
-    carries one. In pieces, both go on together. Two ranks know the size of what they send each
-    other, and nothing is sent if that is nothing.
+    Gloo's `all_to_all` sends a large message before it receives one, so that a link carries one of
+    them at a time. In pieces, both go on together. On one machine this only takes longer.
 
     Args:
-        received: For each rank, a flat tensor of the size of what it sends here.
-        sent: For each rank, a flat tensor.
+        received: Rank → a flat tensor of the size of what it sends here.
+        sent: Rank → a flat tensor.
         group: The ranks; `None` for the default group.
     """
     own, size = dist.get_rank(group), dist.get_world_size(group)
     work: list[Any] = []
     for step in range(1, size):  # each rank begins with another one
-        source, target = (own - step) % size, (own + step) % size
-        for call, part, peer in (
-            (dist.irecv, received[source], source),
-            (dist.isend, sent[target], target),
+        for call, parts, peer in (
+            (dist.irecv, received, (own - step) % size),
+            (dist.isend, sent, (own + step) % size),
         ):
-            peer = peer if group is None else dist.get_global_rank(group, peer)
-            pieces = part.split(max(1, _PIECE_BYTES // part.element_size())) if len(part) else ()
-            work += [call(piece, peer, group, tag) for tag, piece in enumerate(pieces)]
-    received[own].copy_(sent[own])
+            if peer not in parts:
+                continue
+            place = peer if group is None else dist.get_global_rank(group, peer)
+            pieces = parts[peer].split(_PIECE_BYTES // parts[peer].element_size())
+            work += [call(piece, place, group, tag) for tag, piece in enumerate(pieces)]
+    if own in received:
+        received[own].copy_(sent[own])
     for each in work:
         each.wait()
+
+
+def _goes_in_pieces(num_bytes: int) -> bool:
+    """Whether a message between two ranks does, which both of them know."""
+    return num_bytes > _PIECE_BYTES and not are_on_one_machine()
 
 
 def any_rank(flag: bool, device: torch.device) -> bool:
@@ -305,12 +318,26 @@ class ProcessRanks:
     ) -> list[UInt8[Tensor, " _"]]:
         if self.size == 1:
             return list(messages)
-        received = torch.empty(sum(sizes), dtype=torch.uint8, device=self._device)
-        if self._device.type == "cpu":
-            parts = received.split(list(sizes))
-            swap_parts(parts, [message.cpu() for message in messages], self._group)
-            return [part.to(messages[0].device) for part in parts]
+        if self._device.type != "cpu":
+            return self._all_to_all(messages, sizes)
+        large = {
+            rank: part.cpu() for rank, part in enumerate(messages) if _goes_in_pieces(len(part))
+        }
+        wanted = {rank: size for rank, size in enumerate(sizes) if _goes_in_pieces(size)}
+        small = [part[:0] if rank in large else part for rank, part in enumerate(messages)]
+        found = self._all_to_all(small, [0 if _goes_in_pieces(size) else size for size in sizes])
+        if large or wanted:
+            parts = {rank: torch.empty(size, dtype=torch.uint8) for rank, size in wanted.items()}
+            swap_in_pieces(parts, large, self._group)
+            for rank, part in parts.items():
+                found[rank] = part.to(messages[0].device)
+        return found
+
+    def _all_to_all(
+        self, messages: Sequence[UInt8[Tensor, " _"]], sizes: Sequence[int]
+    ) -> list[UInt8[Tensor, " _"]]:
         sent = _joined(messages)
+        received = torch.empty(sum(sizes), dtype=torch.uint8, device=self._device)
         splits = [message.shape[0] for message in messages]
         dist.all_to_all_single(
             received, sent.to(self._device), list(sizes), splits, group=self._group
