@@ -29,7 +29,7 @@ from outsize.bench import Benchmark
 from outsize.bench.cache import Shape
 from outsize.bench.cache_parts import BATCHES_KEPT, BOUNDS, RATE
 from outsize.bench.runner import Say
-from outsize.bench.timing import summarize
+from outsize.bench.timing import Timing, cell, summarize
 from outsize.bench.workloads import make_batches, train_rows
 from outsize.collection import EmbeddingCollection
 from outsize.optimizers import RowAdagrad
@@ -66,11 +66,7 @@ def table(results: dict[str, Any]) -> str:
     ]
     for point in results["points"]:
         for name, times in point["steps"].items():
-            cells = [
-                f"{times[policy]['median_s'] * 1e3:.1f} ({times[policy]['p10_s'] * 1e3:.1f} to "
-                f"{times[policy]['p90_s'] * 1e3:.1f})"
-                for policy in POLICIES
-            ]
+            cells = [cell(Timing(**times[policy]).in_ms()) for policy in POLICIES]
             ratio = times["batch"]["median_s"] / times["other"]["median_s"]
             lines.append(
                 f"| {point['ranks']} | {point['cores']} | {name} | {' | '.join(cells)} | "

@@ -28,8 +28,9 @@ from benchmarks.het.one_gigabit import two_hosts
 from benchmarks.runner import run_command
 from outsize.bench import Benchmark
 from outsize.bench.runner import Say
-from outsize.bench.timing import summarize
-from outsize.ranks.collectives import process_group, swap_in_pieces
+from outsize.bench.timing import Timing, cell, summarize
+from outsize.ranks.collectives import process_group
+from outsize.ranks.pieces import swap_in_pieces
 
 _SIZES = (1_000, 100_000, 500_000, 1_000_000, 2_000_000, 4_000_000)
 _WAYS = ("all_to_all", "pieces")
@@ -69,11 +70,7 @@ def table(results: dict[str, Any]) -> str:
     ]
     for point in results["points"]:
         for size, times in point["sizes"].items():
-            cells = [
-                f"{times[way]['median_s'] * 1e3:.2f} ({times[way]['p10_s'] * 1e3:.2f} to "
-                f"{times[way]['p90_s'] * 1e3:.2f})"
-                for way in _WAYS
-            ]
+            cells = [cell(Timing(**times[way]).in_ms()) for way in _WAYS]
             ratio = times["pieces"]["median_s"] / times["all_to_all"]["median_s"]
             lines.append(
                 f"| {point['ranks']} | {point['link'] or 'in memory'} | {int(size):,} | "

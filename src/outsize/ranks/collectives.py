@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, runtime_checkable
 
@@ -20,8 +20,8 @@ from torch.distributed.rendezvous import rendezvous
 from outsize.errors import LostRanksError
 from outsize.interrupts import StopRequested, stop_requested
 from outsize.ranks.gloo_threads import schedule_gloo_as_batch, starting_batch_threads
+from outsize.ranks.pieces import are_on_one_machine, goes_in_pieces, swap_in_pieces
 
-_PIECE_BYTES = 1 << 18  # larger messages go in pieces
 _LOST_RANK_TEXTS = (
     "Connection closed by peer",
     "Connection reset by peer",
@@ -37,11 +37,6 @@ _LOST_RANK_TEXTS = (
 def is_launched_as_rank() -> bool:
     """Whether a launcher such as torchrun started this process as one of several."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
-
-
-def are_on_one_machine() -> bool:
-    """Whether a launcher started all ranks on this machine; the same on all of them."""
-    return os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE", "1")
 
 
 def is_restarted() -> bool:
@@ -61,8 +56,11 @@ def process_group(device: torch.device) -> Iterator[None]:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     with _as_lost_ranks_error():
-        with starting_batch_threads():
-            _join("nccl" if device.type == "cuda" else "gloo")
+        if device.type == "cuda":
+            _join("nccl")
+        else:
+            with starting_batch_threads():
+                _join("gloo")
         try:
             yield
             dist.barrier()  # no rank leaves while another needs it
@@ -149,7 +147,7 @@ def mean_over_ranks_(values: Tensor) -> None:
     size = world_size()
     sent = torch.nn.functional.pad(values, (0, -values.shape[0] % size))
     received = torch.empty_like(sent)
-    if _goes_in_pieces(sent.nbytes // size) and dist.get_backend() == "gloo":
+    if goes_in_pieces(sent.nbytes // size) and dist.get_backend() == "gloo":
         theirs, ours = (dict(enumerate(each.view(size, -1))) for each in (received, sent))
         swap_in_pieces(theirs, ours)
     else:
@@ -160,44 +158,6 @@ def mean_over_ranks_(values: Tensor) -> None:
     own /= size
     dist.all_gather(list(sent.view(size, -1)), own)
     values.copy_(sent[: values.shape[0]])
-
-
-def swap_in_pieces(
-    received: Mapping[int, Tensor],
-    sent: Mapping[int, Tensor],
-    group: dist.ProcessGroup | None = None,
-) -> None:
-    """Send large messages to some ranks, and receive some, over gloo.
-
-    Gloo's `all_to_all` sends a large message before it receives one, so that a link carries one of
-    them at a time. In pieces, both go on together. On one machine this only takes longer.
-
-    Args:
-        received: Rank → a flat tensor of the size of what it sends here.
-        sent: Rank → a flat tensor.
-        group: The ranks; `None` for the default group.
-    """
-    own, size = dist.get_rank(group), dist.get_world_size(group)
-    work: list[Any] = []
-    for step in range(1, size):  # each rank begins with another one
-        for call, parts, peer in (
-            (dist.irecv, received, (own - step) % size),
-            (dist.isend, sent, (own + step) % size),
-        ):
-            if peer not in parts:
-                continue
-            place = peer if group is None else dist.get_global_rank(group, peer)
-            pieces = parts[peer].split(_PIECE_BYTES // parts[peer].element_size())
-            work += [call(piece, place, group, tag) for tag, piece in enumerate(pieces)]
-    if own in received:
-        received[own].copy_(sent[own])
-    for each in work:
-        each.wait()
-
-
-def _goes_in_pieces(num_bytes: int) -> bool:
-    """Whether a message between two ranks does, which both of them know."""
-    return num_bytes > _PIECE_BYTES and not are_on_one_machine()
 
 
 def any_rank(flag: bool, device: torch.device) -> bool:
@@ -321,11 +281,11 @@ class ProcessRanks:
         if self._device.type != "cpu":
             return self._all_to_all(messages, sizes)
         large = {
-            rank: part.cpu() for rank, part in enumerate(messages) if _goes_in_pieces(len(part))
+            rank: part.cpu() for rank, part in enumerate(messages) if goes_in_pieces(len(part))
         }
-        wanted = {rank: size for rank, size in enumerate(sizes) if _goes_in_pieces(size)}
+        wanted = {rank: size for rank, size in enumerate(sizes) if goes_in_pieces(size)}
         small = [part[:0] if rank in large else part for rank, part in enumerate(messages)]
-        found = self._all_to_all(small, [0 if _goes_in_pieces(size) else size for size in sizes])
+        found = self._all_to_all(small, [0 if goes_in_pieces(size) else size for size in sizes])
         if large or wanted:
             parts = {rank: torch.empty(size, dtype=torch.uint8) for rank, size in wanted.items()}
             swap_in_pieces(parts, large, self._group)

@@ -22,7 +22,6 @@ from outsize.kernels.launches_triton import ceil_div, launch
 from outsize.kernels.launching import on_device
 
 _BLOCK_SIZE = 128
-NO_SLOT = -1
 
 
 def find_by_triton(
