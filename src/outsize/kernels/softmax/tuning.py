@@ -14,6 +14,7 @@ import torch
 _MAX_MASS_BYTES = 1 << 27
 _MIN_BLOCK = 32
 _FEW_DRAWS = 2048
+_DEPTH_OF_MANY = 64
 
 
 @dataclass(frozen=True)
@@ -93,10 +94,12 @@ def default_tuning(
     while _shared_bytes(tuning, dtype) > limits.shared_bytes and tuning.num_stages > 1:
         tuning = replace(tuning, num_stages=tuning.num_stages - 1)
     block = min(tuning.item_tile, _block(num_items, dim * dtype.itemsize, num))
-    # What a draw reads per step should fit in registers.
-    draw_depth = (1 << 12 if dtype == torch.float32 else 1 << 13) // block
-    # Few draws are bound by memory latency, so each should have more loads in flight.
-    draw_warps = 8 if num_queries * max(1, num) <= _FEW_DRAWS else 4
+    if num_queries * max(1, num) <= _FEW_DRAWS:
+        # They are bound by memory latency, so each should have more loads in flight, as many as fit
+        # in registers.
+        draw_depth, draw_warps = (1 << 12 if dtype == torch.float32 else 1 << 13) // block, 8
+    else:  # as many draws as possible should be under way
+        draw_depth, draw_warps = _DEPTH_OF_MANY, max(2, _DEPTH_OF_MANY * block >> 11)
     return replace(tuning, block=block, draw_depth=draw_depth, draw_warps=draw_warps)
 
 

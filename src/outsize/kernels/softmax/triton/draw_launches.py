@@ -1,7 +1,7 @@
 """Exact draws from a softmax on CUDA: launching the Triton kernels.
 
-Four launches: prepare the queries, pass over all items, masses of groups of blocks, draws. Nothing
-here synchronizes the device.
+Four launches: prepare the queries, pass over all items, masses of groups of blocks, draws; and one
+for blocks with excluded items. Nothing here synchronizes the device.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from outsize.kernels.softmax.tuning import SoftmaxTuning, default_tuning, querie
 _MIN_GROUP = 64
 _MAX_GROUPS = 2048
 _BLOCKS_PER_PROGRAM = 1024
-_GROUP_DEPTH = 128  # a larger one takes registers from programs that read more
 _MAX_QUERY_DEPTH = 1024
 _MAX_WIDTH = 32  # of lists that are sorted by the kernel that prepares queries
 
@@ -227,21 +226,23 @@ def _draw_part(
         "SCALED": items.scales is not None,
         "num_warps": tuning.draw_warps,
     }
-    num_pairs = 0 if width else len(pairs)
-    if num_pairs:
+    # Lists were prepared for this part alone.
+    first_listed, num_pairs = (0, 0) if width else (first_query, len(pairs))
+    if len(pairs):
         launch(
             mask_blocks_kernel,
-            (num_pairs,),
+            (len(pairs),),
             (
                 *inputs,
                 pairs,
                 masses,
                 items.num_items,
                 num_pairs,
-                first_query,
+                first_listed,
                 num_queries,
                 num_blocks,
             ),
+            WIDTH=width,
             **sizes,
         )
     groups = masses.new_empty(num_queries, num_groups)
@@ -249,19 +250,10 @@ def _draw_part(
     launch(
         group_masses_kernel,
         (num_queries * ceil_div(num_groups, per_program),),
-        (
-            *inputs,
-            pairs,
-            masses,
-            groups,
-            items.num_items,
-            num_blocks,
-            num_groups,
-        ),
-        WIDTH=width,
+        (masses, groups, num_blocks, num_groups),
         GROUP=group,
         GROUPS=per_program,
-        **{**sizes, "DEPTH": min(_GROUP_DEPTH, tuning.draw_depth)},
+        num_warps=tuning.draw_warps,
     )
     launch(
         draw_kernel,
@@ -284,7 +276,7 @@ def _draw_part(
             out.uniforms,
             items.num_items,
             num_pairs,
-            0 if width else first_query,  # lists were prepared for this part alone
+            first_listed,
             num_blocks,
             num_groups,
             num,

@@ -95,12 +95,18 @@ def mask_blocks_kernel(
     DEPTH: tl.constexpr,
     BLOCK: tl.constexpr,
     SCALED: tl.constexpr,
+    WIDTH: tl.constexpr,
 ):
     """Recompute the mass of the block of one excluded row, without all excluded rows.
 
     If a block has several exclusions, which are adjacent, the program of the first does the work.
+    If `WIDTH` is not 0, each query has so many exclusions.
     """
     place = tl.program_id(0).to(tl.int64)
+    if WIDTH > 0:
+        first_excluded, num_searched = place // WIDTH * WIDTH, WIDTH
+    else:
+        first_excluded, num_searched = place * 0, num_excluded
     stride = num_items.to(tl.int64) + 2
     pair = tl.load(excluded + place)
     before = tl.load(excluded + place - 1, mask=place > 0, other=-1)
@@ -117,8 +123,8 @@ def mask_blocks_kernel(
             log_weights,
             excluded,
             num_items,
-            0,
-            num_excluded,
+            first_excluded,
+            num_searched,
             first_query,
             query,
             block,
@@ -130,73 +136,19 @@ def mask_blocks_kernel(
         tl.store(masses + query * mass_stride + block, log_sum(logits, 0))
 
 
-@triton.jit(do_not_specialize=["num_items", "num_blocks", "num_groups"])
+@triton.jit(do_not_specialize=["num_blocks", "num_groups"])
 @no_type_check
 def group_masses_kernel(
-    queries,
-    vectors,
-    scales,
-    log_weights,
-    excluded,
-    masses,
-    groups,
-    num_items,
-    num_blocks,
-    num_groups,
-    DIM: tl.constexpr,
-    DEPTH: tl.constexpr,
-    BLOCK: tl.constexpr,
-    SCALED: tl.constexpr,
-    WIDTH: tl.constexpr,
-    GROUP: tl.constexpr,
-    GROUPS: tl.constexpr,
+    masses, groups, num_blocks, num_groups, GROUP: tl.constexpr, GROUPS: tl.constexpr
 ):
-    """Write the log-sum-exp of each group of blocks; a program handles some groups of a query.
-
-    Each query has `WIDTH` exclusions in `excluded`. First, the masses of the blocks that have any
-    are recomputed without them.
-    """
+    """Write the log-sum-exp of each group of blocks; a program handles some groups of a query."""
     programs = tl.cdiv(num_groups, GROUPS)
     query = (tl.program_id(0) // programs).to(tl.int64)
-    first_group = (tl.program_id(0) % programs) * GROUPS
-    group = first_group + tl.arange(0, GROUPS)
+    group = (tl.program_id(0) % programs) * GROUPS + tl.arange(0, GROUPS)
     blocks = group[:, None] * GROUP + tl.arange(0, GROUP)[None, :]
-    is_block = blocks < num_blocks
-    places = masses + query * num_blocks + blocks
-    # Before exclusions, which few programs have, so that no program waits for both.
-    log_masses = tl.load(places, mask=is_block, other=float("-inf"))
-    if WIDTH > 0:
-        base = query * (num_items.to(tl.int64) + 2) + 1
-        block_before = tl.full((), -1, tl.int64)
-        num_changed = tl.full((), 0, tl.int32)
-        for turn in range(WIDTH):
-            row = tl.load(excluded + query * WIDTH + turn) - base
-            block = tl.where(row < 0, -1, row // BLOCK)
-            is_here = (block // GROUP >= first_group) & (block // GROUP < first_group + GROUPS)
-            if is_here & (row >= 0) & (row < num_items) & (block != block_before):
-                logits = _block_logits(
-                    queries,
-                    vectors,
-                    scales,
-                    log_weights,
-                    excluded,
-                    num_items,
-                    query * WIDTH,
-                    WIDTH,
-                    0,
-                    query,
-                    block,
-                    DIM,
-                    DEPTH,
-                    BLOCK,
-                    SCALED,
-                )
-                tl.store(masses + query * num_blocks + block, log_sum(logits, 0))
-                num_changed += 1
-            block_before = block
-        if num_changed > 0:
-            tl.debug_barrier()  # the loads below see what was stored
-            log_masses = tl.load(places, mask=is_block, other=float("-inf"))
+    log_masses = tl.load(
+        masses + query * num_blocks + blocks, mask=blocks < num_blocks, other=float("-inf")
+    )
     tl.store(groups + query * num_groups + group, log_sum(log_masses, 1), mask=group < num_groups)
 
 
