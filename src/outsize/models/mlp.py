@@ -7,7 +7,9 @@ import math
 from collections.abc import Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+
+from outsize.kernels.linear.linear_relu import linear_relu
 
 
 def linear(
@@ -39,4 +41,26 @@ def mlp(
     layers: list[nn.Module] = []
     for fan_in, fan_out in itertools.pairwise(sizes):
         layers += [linear(fan_in, fan_out, generator=generator, bias=bias), nn.ReLU()]
-    return nn.Sequential(*(layers if final_relu else layers[:-1]))
+    return _MLP(*(layers if final_relu else layers[:-1]))
+
+
+class _MLP(nn.Sequential):
+    """Layers in a row, of which a linear one and the ReLU after it are computed together."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        layers = list(self)
+        while layers:
+            layer, *layers = layers
+            if layers and _is_plain(layer, nn.Linear) and _is_plain(layers[0], nn.ReLU):
+                assert isinstance(layer, nn.Linear)
+                if layer.bias is not None:
+                    inputs, layers = linear_relu(inputs, layer.weight, layer.bias), layers[1:]
+                    continue
+            inputs = layer(inputs)
+        return inputs
+
+
+def _is_plain(layer: nn.Module, kind: type[nn.Module]) -> bool:
+    """Whether a layer is what its class says, without hooks that calling it would run."""
+    hooks = layer._forward_pre_hooks, layer._forward_hooks, layer._backward_hooks
+    return type(layer) is kind and not any(hooks) and not layer._backward_pre_hooks
