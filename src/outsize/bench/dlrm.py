@@ -1,9 +1,8 @@
 """Training speed of DLRM against the same model in plain PyTorch; the cost of rows and of the loop.
 
-The peer is what a PyTorch user writes (`plain_dlrm`). Its MLPs and interaction are the same code as
-in our DLRM, so the two differ only in how embeddings are looked up and updated, and on a GPU in how
-a step is launched: there ours is timed as `outsize train` runs it, in a CUDA graph with fused rows,
-and one kernel at a time; and the peer also with its dense part compiled by `torch.compile`.
+The peer is what a PyTorch user writes (`plain_dlrm`). On a GPU, ours is timed as `outsize train`
+runs it, in a CUDA graph with fused rows, and one kernel at a time; and the peer also with its dense
+part compiled by `torch.compile`.
 """
 
 from __future__ import annotations
