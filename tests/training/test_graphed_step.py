@@ -22,7 +22,7 @@ from outsize.data import ClickBatch
 from outsize.data.packed_clicks import ClickLayout, packed
 from outsize.errors import ConfigError, IdError, NonFiniteError
 from outsize.models import CLICK_MODELS
-from outsize.training.graphed_step import GraphedStep, fits_layout, why_not_graphed
+from outsize.training.graphed_step import GraphedStep, _is_known, fits_layout, why_not_graphed
 from outsize.training.run import _determinism
 from outsize.training.step import EagerStep
 
@@ -215,7 +215,7 @@ def test_a_bad_id_is_found_at_the_next_line(cuda_graph):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("method", ["full", "hash", "cce"])
+@pytest.mark.parametrize("method", sorted(outsize.TABLES))
 def test_tables_are_captured_and_captured_again_after_a_recluster(method):
     tables = {"kind": "tables", "method": method}
     if method != "full":
@@ -223,8 +223,20 @@ def test_tables_are_captured_and_captured_again_after_a_recluster(method):
     settings = [f"embeddings.{name}={value}" for name, value in tables.items()]
     settings += ["train.clip_norm=0.5", "optimizer.kind=adagrad"]
     with _determinism(True):  # torch adds the gradients of full tables by atomic operations
-        graphed, one = fitted(*settings, "train.cuda_graph=true")
+        graphed, one = fitted(*settings)
         _, other = fitted(*settings, "train.cuda_graph=false")
     assert graphed._step.is_captured
     assert bool(one.of("recluster")) == (method == "cce")
     assert numbers(one) == numbers(other)
+
+
+def test_models_and_tables_of_others_are_captured_only_if_asked_for(monkeypatch):
+    tables = make_config(
+        "embeddings.kind=tables", "embeddings.method=hash", "embeddings.max_params=9"
+    )
+    assert _is_known(tables)
+    monkeypatch.setitem(outsize.TABLES, "hash", type("OwnTable", (outsize.TABLES["hash"],), {}))
+    assert not _is_known(tables)
+    assert _is_known(make_config())
+    own = type("OwnConfig", (CLICK_MODELS["dlrm"],), {})
+    assert not _is_known(replace(make_config(), model=own()))

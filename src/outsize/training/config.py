@@ -78,7 +78,7 @@ class TrainConfig:
         deterministic: Use deterministic kernels only, so that a run on CUDA can be repeated and
             resumed bit for bit; some are slower. The CPU is deterministic anyway.
         cuda_graph: Whether a step is captured in a CUDA graph and launched as one; the results are
-            the same. By default for click models on one GPU, with fused rows or full tables.
+            the same. By default for click models on one GPU, with fused rows or tables.
     """
 
     batch_size: int = 2048

@@ -24,6 +24,7 @@ from outsize.errors import ConfigError
 from outsize.kernels.available import uses_triton
 from outsize.optimizers import RowOptimizer
 from outsize.ranks.collectives import world_size
+from outsize.tables import TABLES
 from outsize.training.config import RunConfig
 from outsize.training.device_optimizers import RefreshedOptimizer
 from outsize.training.loop_state import LoopState
@@ -92,9 +93,10 @@ def why_not_graphed(config: RunConfig, device: torch.device, store: RowStore | N
 
 def _is_known(config: RunConfig) -> bool:
     """Whether the model and its embeddings are ours, and keep nothing on the host that changes."""
-    is_ours = type(config.model).__module__.startswith("outsize.models.")
-    tables = config.embeddings
-    return is_ours and not (isinstance(tables, TablesConfig) and tables.method != "full")
+    parts: list[type] = [type(config.model)]
+    if isinstance(config.embeddings, TablesConfig):
+        parts.append(TABLES[config.embeddings.method])
+    return all(part.__module__.startswith(("outsize.models.", "outsize.tables.")) for part in parts)
 
 
 class GraphedStep(TrainStep):
