@@ -110,7 +110,10 @@ class _Compose(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradients: Tensor) -> Any:
-        return _Sum.apply(gradients.contiguous(), ctx.places, ctx.shape), None
+        gradients = gradients.contiguous()
+        if torch.is_grad_enabled():  # with a gradient of its own
+            return _Sum.apply(gradients, ctx.places, ctx.shape), None
+        return summed(gradients, ctx.places).view(ctx.shape), None
 
 
 class _Sum(torch.autograd.Function):
