@@ -19,7 +19,7 @@ from outsize.kernels.launching import on_device
 
 _MOST_VECTORS, _MOST_DIMS = 64, 128  # which registers have room for
 _LEAST = 16  # rows and columns that are multiplied
-_PRODUCTS_PER_WARP = 512
+_PRODUCTS_PER_WARP = 1024
 
 
 def fits_registers(vectors: Tensor, first: Tensor | None) -> bool:
@@ -44,13 +44,7 @@ def interact_by_triton(
     first = vectors if first is None else first.contiguous()
     if out.numel():
         with on_device(vectors):
-            launch(
-                interact_kernel,
-                (len(vectors),),
-                (vectors, first, out),
-                PAIRS=power_of_two(max(1, num_pairs)),
-                **sizes,
-            )
+            launch(interact_kernel, (len(vectors),), (vectors, first, out), **sizes)
     return out
 
 
@@ -92,7 +86,7 @@ def _sizes(vectors: Tensor, first: Tensor | None) -> tuple[int, dict[str, Any]]:
         "FIRST": int(first is not None),
         "ROWS": rows,
         "COLUMNS": max(_LEAST, power_of_two(dim)),
-        "num_warps": max(2, rows * rows // _PRODUCTS_PER_WARP),
+        "num_warps": max(1, rows * rows // _PRODUCTS_PER_WARP),
     }
     return num * (num - 1) // 2, sizes
 
@@ -132,24 +126,19 @@ def interact_kernel(
     FIRST: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
-    PAIRS: tl.constexpr,
 ):
     """Write the first vector of an example, if there is one, and the products."""
     found = _load_vectors(vectors, first, NUM, DIM, FIRST, ROWS, COLUMNS)
     products = tl.dot(found, tl.trans(found), input_precision="ieee")
     line = out + tl.program_id(0).to(tl.int64) * (FIRST * DIM + NUM * (NUM - 1) // 2)
-    # Products are lined up before they are written: a line of the matrix at a time takes twice as
-    # long.
-    pair = tl.arange(0, PAIRS)
-    later = ((tl.sqrt((8 * pair + 1).to(tl.float32)) + 1) / 2).to(tl.int32)
-    later -= (later * (later - 1) // 2 > pair).to(tl.int32)  # a root may be rounded either way
-    later += (later * (later + 1) // 2 <= pair).to(tl.int32)
-    place = later * ROWS + pair - later * (later - 1) // 2
-    is_pair = pair < NUM * (NUM - 1) // 2
-    lined_up = tl.gather(tl.reshape(products, (ROWS * ROWS,)), tl.where(is_pair, place, 0), axis=0)
-    tl.store(line + FIRST * DIM + pair, lined_up.to(out.dtype.element_ty), mask=is_pair)
+    row, other = tl.arange(0, ROWS)[:, None], tl.arange(0, ROWS)[None, :]
+    tl.store(
+        line + FIRST * DIM + row * (row - 1) // 2 + other,
+        products.to(out.dtype.element_ty),
+        mask=(other < row) & (row < NUM),
+    )
     if FIRST:
-        row, column = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
+        column = tl.arange(0, COLUMNS)[None, :]
         tl.store(line + row * 0 + column, found, mask=(row == 0) & (column < DIM))
 
 
