@@ -6,6 +6,7 @@ from interpreted import mend_interpreter
 from linear_checks import (
     assert_nan_passes,
     assert_passed_gradients_are_those_of_torch,
+    assert_products_are_as_exact_as_those_of_torch,
     check_layer,
 )
 
@@ -14,5 +15,6 @@ if __name__ == "__main__":
     import_module("outsize.kernels.linear.linear_relu").uses_triton = lambda *_: True
     assert_passed_gradients_are_those_of_torch()
     assert_nan_passes()
+    assert_products_are_as_exact_as_those_of_torch()
     check_layer()
     print("all checks passed")

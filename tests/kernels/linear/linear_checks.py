@@ -62,3 +62,30 @@ def check_layer(device="cpu"):
             for each in (ours, known)
         ]
         torch.testing.assert_close(*second, rtol=1e-4, atol=1e-3)
+
+
+def assert_products_are_as_exact_as_those_of_torch(
+    device="cpu", sizes=((70, 64, 32), (130, 128, 96))
+):
+    """Against float64, for batches that are no whole tiles; NaN and infinity stay."""
+    from outsize.kernels.linear.linear_relu_triton import is_multiplied_fast, linear_relu_by_triton
+
+    draw = torch.Generator().manual_seed(2)
+    for batch, fan_out, fan_in in sizes:
+        inputs = torch.randn(batch, fan_in, generator=draw).to(device)
+        weight = torch.randn(fan_out, fan_in, generator=draw).to(device)
+        bias = torch.randn(fan_out, generator=draw).to(device)
+        assert is_multiplied_fast(inputs, weight)
+        found = linear_relu_by_triton(inputs, weight, bias)
+        exact = F.linear(inputs.double(), weight.double(), bias.double()).relu()
+        size = F.linear(inputs.double().abs(), weight.double().abs(), bias.double().abs())
+        assert ((found.double() - exact).abs() <= 1e-6 * size).all()
+        assert not is_multiplied_fast(inputs, weight[:-1])
+        assert not is_multiplied_fast(inputs[:, :-1], weight[:, :-1])
+        inputs[3, 5], inputs[-1, 0] = float("nan"), float("inf")
+        found = linear_relu_by_triton(inputs, weight, bias)
+        assert found[3].isnan().all()
+        passed = weight[:, 0] > 0
+        assert found[-1, passed].isposinf().all()
+        assert (found[-1, ~passed] == 0).all()
+        assert found[:3].isfinite().all()
