@@ -19,6 +19,7 @@ from outsize.kernels.launches_triton import ceil_div, launch
 from outsize.kernels.launching import on_device
 
 _BLOCK_SIZE = 128
+_CUTS = tl.constexpr(16)  # of a range that is searched
 
 
 def rows_holding_by_triton(
@@ -63,13 +64,16 @@ def row_in(key, is_key, held, listed, rows, num, found):
     low = tl.zeros_like(key)
     high = low + num
     left = num
-    while left > 0:  # binary search
-        middle = (low + high) // 2
-        is_open = is_key & (low < high)
-        passed = tl.load(listed + middle, mask=is_open, other=0) <= key
-        low = tl.where(is_open & passed, middle + 1, low)
-        high = tl.where(is_open & (passed == 0), middle, high)
-        left = left // 2
+    # Each load takes as long as many at a time: a range is cut at several places, not at one.
+    while left > 0:
+        stride = left // (_CUTS + 1) + 1
+        place = low[:, None] + (tl.arange(0, _CUTS) + 1)[None, :] * stride - 1
+        is_inside = is_key[:, None] & (place < high[:, None])
+        other = tl.load(listed + place, mask=is_inside, other=0)
+        passed = is_inside & (other <= key[:, None])
+        low += tl.sum(passed.to(tl.int64), axis=1) * stride
+        left = stride - 1
+        high = tl.minimum(high, low + left)
     row = tl.load(rows + low - 1, mask=is_key & (low > 0), other=-1)
     holder = tl.load(held + row, mask=row >= 0, other=-1)
     return tl.where((row >= 0) & (holder == key), row, found)

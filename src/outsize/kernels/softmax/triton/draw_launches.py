@@ -253,7 +253,7 @@ def _draw_part(
         (masses, groups, num_blocks, num_groups),
         GROUP=group,
         GROUPS=per_program,
-        num_warps=tuning.draw_warps,
+        num_warps=1,  # with more, they wait for each other longer than for memory
     )
     launch(
         draw_kernel,
