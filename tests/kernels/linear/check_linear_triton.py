@@ -10,11 +10,17 @@ from linear_checks import (
     check_layer,
 )
 
+
+def check_layer_by_triton():
+    """The layer as it is on CUDA."""
+    import_module("outsize.kernels.linear.linear_relu").uses_triton = lambda *_: True
+    check_layer()
+
+
 if __name__ == "__main__":
     mend_interpreter()
-    import_module("outsize.kernels.linear.linear_relu").uses_triton = lambda *_: True
     assert_passed_gradients_are_those_of_torch()
     assert_nan_passes()
     assert_products_are_as_exact_as_those_of_torch()
-    check_layer()
+    check_layer_by_triton()
     print("all checks passed")
