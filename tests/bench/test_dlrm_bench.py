@@ -33,6 +33,14 @@ def test_on_a_gpu_every_variant_and_its_memory_are_shown():
     assert "| 9.1% |" in page
 
 
+def test_steps_of_compressed_tables_are_shown_captured_and_not():
+    row = {"batch_size": 2048, "eager": timing(0.008), "outsize": timing(0.001)}
+    page = dlrm.table({**results(), "tables": [row]})
+    assert "CCE tables of at most 16,384 parameters" in page
+    assert "8.00× |" in page
+    assert "CCE tables" not in dlrm.table(results())
+
+
 def test_results_without_variants_have_the_two_of_the_cpu():
     page = dlrm.table(results())
     assert "| batch | optimizer | plain PyTorch | Outsize | speed-up |" in page

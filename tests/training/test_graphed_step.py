@@ -77,7 +77,11 @@ def fitted(*settings):
 
 
 def numbers(recorder):
-    kept = [dict(line) for line in recorder.lines]
+    return untimed(recorder.lines)
+
+
+def untimed(lines):
+    kept = [dict(line) for line in lines]
     for line in kept:
         for timed in ("examples_per_s", "train_s", "seconds"):
             line.pop(timed, None)
@@ -179,6 +183,22 @@ def test_a_run_on_cuda_stopped_and_resumed_is_bit_identical(tmp_path, dense, row
         train_until(stop, config, out)
         outsize.train(config, out, resume=True, quiet=True)
         assert curve(out) == curve(tmp_path / "whole")
+        assert_same_tree(final_weights(out), final_weights(tmp_path / "whole"))
+
+
+@pytest.mark.gpu
+def test_a_run_of_compressed_tables_stopped_and_resumed_is_bit_identical(tmp_path):
+    tables = ("kind=tables", "method=cce", "max_params=400", "recluster.count=2")
+    config = make_config(*ON_GPU, *(f"embeddings.{setting}" for setting in tables))
+    outsize.train(config, tmp_path / "whole", quiet=True)
+    whole = untimed(curve(tmp_path / "whole"))
+    reclustered = [line["step"] for line in whole if "table" in line]
+    assert len(set(reclustered)) == 2
+    for stop in (2, reclustered[0] - 1, reclustered[0] + 2, reclustered[-1] + 2):
+        out = tmp_path / f"stopped-{stop}"
+        train_until(stop, config, out)
+        outsize.train(config, out, resume=True, quiet=True)
+        assert untimed(curve(out)) == whole
         assert_same_tree(final_weights(out), final_weights(tmp_path / "whole"))
 
 

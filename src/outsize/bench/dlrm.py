@@ -31,11 +31,13 @@ from outsize.training.config import (
 from outsize.training.graphed_step import build_step
 from outsize.training.loop_state import LoopState
 from outsize.training.store_config import RowOptimizerConfig, StoreConfig
+from outsize.training.tables_config import TablesConfig
 from outsize.training.tasks import ClickTask
 from outsize.training.training_sums import TrainingSums
 
 ABOUT = "DLRM examples/s beside plain PyTorch, and the shares of rows, data and loop in a step"
 _BATCHES_KEPT = 8
+_MOST_PARAMS = 16_384  # of a compressed table
 _NAMES = {
     "plain": "plain PyTorch",
     "compiled": "compiled plain PyTorch",
@@ -68,6 +70,9 @@ def run(quick: bool, say: Callable[[str], None], device: str = "auto") -> dict[s
         config = _config(data, batch_size, "adagrad", device)
         say(f"batch {batch_size:,}, rows")
         results["rows"].append(_rows_share(config, rounds, calls))
+        if on_gpu:
+            say(f"batch {batch_size:,}, compressed tables")
+            results.setdefault("tables", []).append(_tables_speed(config, rounds, calls))
         say(f"batch {batch_size:,}, loop")
         # Long turns on a GPU, where examples of many batches are generated at once.
         calls = 512 if on_gpu and batch_size < 2048 and not quick else calls * (4 if on_gpu else 1)
@@ -94,6 +99,8 @@ def table(results: dict[str, Any]) -> str:
         lines.append(f"| {row['batch_size']:,} | {row['optimizer']} | {rates} | {times} |")
     if "peak_bytes" in results["speed"][0]:
         lines += _memory_lines(results["speed"], names)
+    if "tables" in results:  # on a GPU
+        lines += _tables_lines(results["tables"])
     if "rows" in results:  # older results have none
         lines += _rows_lines(results["rows"])
     lines += loop_lines(results["loop"])
@@ -109,6 +116,19 @@ def _memory_lines(results: list[dict[str, Any]], names: Sequence[str]) -> list[s
     for row in results:
         sizes = " | ".join(f"{row['peak_bytes'][name] / 1e6:,.0f}" for name in names)
         lines.append(f"| {row['batch_size']:,} | {row['optimizer']} | {sizes} |")
+    return lines
+
+
+def _tables_lines(results: list[dict[str, Any]]) -> list[str]:
+    lines = [
+        f"\nThe same model with CCE tables of at most {_MOST_PARAMS:,} parameters, by Adagrad.\n",
+        f"| batch | {_NAMES['eager']} | {_NAMES['outsize']} | speed-up |",
+        "|--:|--:|--:|--:|",
+    ]
+    for row in results:
+        ratio = row["eager"]["median_s"] / row["outsize"]["median_s"]
+        rates = " | ".join(_rate(row, name) for name in ("eager", "outsize"))
+        lines.append(f"| {row['batch_size']:,} | {rates} | {ratio:.2f}× |")
     return lines
 
 
@@ -160,6 +180,21 @@ def _speed(config: RunConfig, kind: str, rounds: int, calls: int) -> dict[str, A
         **({"peak_bytes": peaks} if on_gpu else {}),
         **{name: asdict(timing) for name, timing in timings.items()},
     }
+
+
+def _tables_speed(config: RunConfig, rounds: int, calls: int) -> dict[str, Any]:
+    """Steps of compressed tables, captured and not."""
+    config = replace(config, embeddings=TablesConfig(method="cce", max_params=_MOST_PARAMS))
+    eager = replace(config, train=replace(config.train, cuda_graph=False))
+    task = ClickTask(config)
+    batches = list(islice(task.train_batches(0, 0), _BATCHES_KEPT))
+    steps = {
+        "eager": _steps_of_run(ClickTask(eager), eager, batches),
+        "outsize": _steps_of_run(task, config, batches),
+    }
+    timings = time_in_turns(steps, rounds=rounds, calls=calls, warmup=6)
+    measured = {name: asdict(timing) for name, timing in timings.items()}
+    return {"batch_size": config.train.batch_size, **measured}
 
 
 def _with_peak(make: Callable[[], Step]) -> tuple[Step, int]:
