@@ -16,6 +16,7 @@ import triton.language as tl
 from jaxtyping import Float
 from torch import Tensor
 
+from outsize.kernels.full_precision import is_full_precision
 from outsize.kernels.launches_triton import ceil_div, launch, power_of_two
 from outsize.kernels.launching import num_processors, on_device
 
@@ -56,7 +57,7 @@ def is_multiplied_fast(inputs: Tensor, weight: Tensor) -> bool:
 
     Other GPUs than Hopper's and later have fewer tensor cores, and smaller batches too few lines.
     """
-    if torch.get_float32_matmul_precision() != "highest":  # torch's products of TF32 take less
+    if not is_full_precision(inputs):  # torch's products of TF32 take less
         return False
     fan_out, fan_in = weight.shape
     is_cut = fan_in % _DEPTH == 0 and fan_out % _WIDTH == 0
