@@ -16,6 +16,7 @@ from outsize.contracts.layout import RowGroup
 from outsize.contracts.updates import stepped_rows
 from outsize.kernels.copies import passes
 from outsize.kernels.copies.passes import CopyLines
+from outsize.kernels.copies.updates import apply_pending
 from outsize.kernels.fused.fused import RowsInPlace, update_on_device
 from outsize.kernels.rows.rounding import is_half_precision, rounding_keys
 from outsize.kernels.rows.updates import UpdateRule
@@ -125,6 +126,9 @@ class CopyValues(CopyDirectory):
 
     def apply_pending(self, slots: Int64[Tensor, " n"]) -> None:
         """Apply pending updates again to copies that were replaced."""
+        assert self._rule is not None
+        if apply_pending(self.lines(), self.state(), self._rule, slots, self._num_workers):
+            return
         gradients, ticks, squares = self._pending(slots)
         mean = gradients / self._num_workers
         summed = self._summed(mean, ticks, squares)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from jaxtyping import Float32, Int64
 from torch import Tensor
@@ -10,7 +11,7 @@ from torch import Tensor
 from outsize.kernels.arrays import array, empty
 from outsize.kernels.compiled import compiled
 from outsize.kernels.copies.passes import CopyLines
-from outsize.kernels.rows.in_place import settings_array, state_arrays
+from outsize.kernels.rows.in_place import Rule, settings_array, state_arrays
 from outsize.kernels.rows.rule_numbers_numba import NO_SQUARES
 from outsize.kernels.rows.updates import UpdateRule
 from outsize.kernels.threads import num_parts, run_parts
@@ -44,12 +45,11 @@ def add_and_update(
         num_workers: Divides the gradients that are applied.
         saved_bytes: Bytes that one update saves.
     """
-    settings, kind = rule.compiled_rule(), rule.kernel_square()
-    if settings is None or kind is None or copies.kernels(gradients, *state.values()) is None:
+    found = _compiled(copies, state, rule, gradients)
+    if found is None:
         return False
+    kernels, settings, kind = found
     squares = copies.squares
-    if (kind == NO_SQUARES) != (squares is None) or (kernels := compiled(_MODULE)) is None:
-        return False
     run_parts(
         kernels.add_and_update, num_parts(gradients.numel(), _LEAST_NUMBERS), settings[0], kind,
         float(num_workers), saved_bytes, array(slots.contiguous()), array(gradients),
@@ -58,3 +58,39 @@ def add_and_update(
         array(copies.balance), settings_array(settings[1]),
     )  # fmt: skip
     return True
+
+
+def apply_pending(
+    copies: CopyLines,
+    state: Mapping[str, Float32[Tensor, "slots _"]],
+    rule: UpdateRule,
+    slots: Int64[Tensor, " n"],
+    num_workers: int,
+) -> bool:
+    """Update copies by the mean of what is pending for them, as an owner applies one push.
+
+    Returns false, without a change, if no kernel can. Arguments as for `add_and_update`.
+    """
+    found = _compiled(copies, state, rule)
+    if found is None:
+        return False
+    kernels, settings, kind = found
+    squares = copies.squares
+    kernels.apply_pending(
+        settings[0], kind, float(num_workers), array(slots.contiguous()), array(copies.rows),
+        *state_arrays(state), array(copies.ticks), array(copies.pending),
+        empty(0, 1) if squares is None else array(squares), settings_array(settings[1]),
+    )  # fmt: skip
+    return True
+
+
+def _compiled(
+    copies: CopyLines, state: Mapping[str, Tensor], rule: UpdateRule, *floats: Tensor
+) -> tuple[Any, Rule, int] | None:
+    """The kernels, the rule for them and the number of what it sums; `None` if they cannot."""
+    settings, kind = rule.compiled_rule(), rule.kernel_square()
+    if settings is None or kind is None or copies.kernels(*floats, *state.values()) is None:
+        return None
+    if (kind == NO_SQUARES) != (copies.squares is None) or (kernels := compiled(_MODULE)) is None:
+        return None
+    return kernels, settings, kind

@@ -9,10 +9,11 @@ from numpy import float32, int32, uint64
 
 from outsize.kernels.compiled import kernel
 from outsize.kernels.gather.lines_numba import updates_ahead
-from outsize.kernels.lines_numba import add_and_divide
+from outsize.kernels.lines_numba import add_and_divide, divide_line
 from outsize.kernels.memory_numba import prefetch, prefetch_line
-from outsize.kernels.rows.rule_numbers_numba import MEAN_SQUARES, SQUARES
+from outsize.kernels.rows.rule_numbers_numba import MEAN_SQUARES, NO_SQUARES, SQUARES
 from outsize.kernels.rows.rules_numba import mean_square, prefetch_state, update_row
+from outsize.kernels.rows.squares_numba import put_squares
 from outsize.kernels.vectors_numba import address_of, load_float, store
 
 
@@ -59,3 +60,32 @@ def add_and_update(
                 store(line_of_squares + j, total)
         add_and_divide(gradient, sums + 4 * dim * slot, dim, mean, divisor)
         update_row(rule, dim, slot, table, one, two, three, mean, 0, own_settings)
+
+
+@kernel(
+    "void(int64, int64, float32, int64[::1], float32[:, ::1], float32[:, ::1], float32[:, ::1],"
+    " float32[:, ::1], int32[::1], float32[:, ::1], float32[:, ::1], float32[::1])"
+)
+@no_type_check
+def apply_pending(
+    rule, kind, divisor, slots, rows, first, second, third, ticks, pending, squares, settings
+):
+    """Update copies by what is pending for them, divided; squares by the divisor's square."""
+    dim, width = rows.shape[1], squares.shape[1]
+    table, sums, own_settings = address_of(rows), address_of(pending), address_of(settings)
+    one, two, three = address_of(first), address_of(second), address_of(third)
+    sums_of_squares = address_of(squares)
+    line, line_of_squares = np.empty(dim, float32), np.empty(width, float32)
+    mean, square = address_of(line), address_of(line_of_squares)
+    if kind == NO_SQUARES:
+        square = 0
+    for i in range(len(slots)):
+        slot = slots[i]
+        divide_line(sums + 4 * dim * slot, mean, dim, divisor)
+        if kind != NO_SQUARES:
+            if ticks[uint64(slot)] > 1:
+                summed = sums_of_squares + 4 * width * slot
+                divide_line(summed, square, width, divisor * divisor)
+            else:
+                put_squares(mean, square, dim, kind)
+        update_row(rule, dim, slot, table, one, two, three, mean, square, own_settings)
