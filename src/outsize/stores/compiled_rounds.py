@@ -7,7 +7,6 @@ The messages have the bytes that `Packing` writes, and the replies and rows get 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,35 +23,12 @@ from outsize.kernels.rows.rule_numbers_numba import NO_SQUARES
 from outsize.kernels.rows.updates import UpdateRule
 from outsize.ranks.sections import padded
 from outsize.stores.local import LocalStore
-from outsize.stores.wire import Wire, wire_for
+from outsize.stores.pushed_lines import PushedLines
+from outsize.stores.round_format import Format, round_format
+from outsize.stores.wire import Wire
 
 _LEAST_NUMBERS = 1 << 14
-_MOST_INT32 = (1 << 31) - 1
 _NO_CLOCKS = np.empty(0, np.int64)
-
-
-@dataclass(frozen=True)
-class Format:
-    """How rows travel between owners.
-
-    Attributes:
-        rank: This rank.
-        num_owners: Number of ranks that own rows.
-        id_bytes: Bytes per id.
-        coarse: Bytes per number on the wire.
-        fine: Bytes per number on the finer one.
-    """
-
-    rank: int
-    num_owners: int
-    id_bytes: int
-    coarse: int
-    fine: int
-
-    def line_bytes(self, dim: int, *, fine: bool = False) -> int:
-        """Bytes per row."""
-        width = self.fine if fine else self.coarse
-        return 4 * dim if width == 4 else 4 + width * dim
 
 
 class CompiledRound:
@@ -62,10 +38,13 @@ class CompiledRound:
         owned: The rows of this rank.
         rule: How pushes are applied.
         form: How rows travel.
-        update: What this rank pushes.
+        pushed: What this rank pushes.
         ids: The rows that it reads.
         clocks: The clocks that it asks with, if any.
         num_ranks: Number of ranks.
+
+    Attributes:
+        has_clocks: Whether it asks with clocks.
     """
 
     def __init__(
@@ -73,7 +52,7 @@ class CompiledRound:
         owned: LocalStore,
         rule: UpdateRule,
         form: Format,
-        update: RowUpdate,
+        pushed: PushedLines,
         ids: Int64[Tensor, " n"],
         clocks: Int64[Tensor, " n"] | None,
         num_ranks: int,
@@ -81,31 +60,21 @@ class CompiledRound:
         self._requests = compiled("exchange.requests_numba")
         self._replies = compiled("exchange.replies_numba")
         self._owned, self._rule, self._form = owned, rule, form
-        self._update, self._ids, self._num_ranks = update, ids, num_ranks
-        self._has_clocks = clocks is not None
+        self._pushed, self._ids, self._num_ranks = pushed, ids, num_ranks
+        self.has_clocks = clocks is not None
         self._asked, self._clocks = array(ids.contiguous()), _NO_CLOCKS
         if clocks is not None:
             self._clocks = array(clocks.contiguous())
         places, self._sizes = by_owner(ids, form.num_owners, num_ranks)
         self._places = array(places)
-        self._dim = update.gradients[0].shape[1]
+        self._dim = owned.layout.groups[0].dim
         self._square = rule.kernel_square() or NO_SQUARES
-        empty_squares = empty(0, self._square_width())
-        squares = None if update.squares is None else update.squares[0]
-        self._pushed = (
-            array(update.ids.contiguous()),
-            array(update.ticks.contiguous()),
-            np.empty(update.ids.shape[0], np.int64),  # places by owner and wire
-            array(update.gradients[0]),
-            empty_squares if squares is None else array(squares),
-        )
+        self._order = np.empty(len(pushed.ids), np.int64)  # places by owner and wire
         self._num_pushed = np.zeros(2 * num_ranks, np.int64)
         self._num_several = np.zeros(2 * num_ranks, np.int64)
-        exact = update.exact
         self._requests.route(
-            self._pushed[0], self._pushed[1],
-            np.empty(0, bool) if exact is None else array(exact.contiguous()),
-            form.num_owners, self._num_pushed, self._num_several, self._pushed[2],
+            pushed.ids, pushed.ticks, pushed.exact, form.num_owners, self._num_pushed,
+            self._num_several, self._order,
         )  # fmt: skip
 
     @property
@@ -115,9 +84,9 @@ class CompiledRound:
 
     def write_requests(self, counts: RowCounts) -> tuple[list[Tensor], list[list[int]]]:
         """The request to each rank, and the numbers that tell how to read it."""
-        form, kinds = self._form, counts.sent_bytes
+        form, kinds, mine = self._form, counts.sent_bytes, self._pushed
         pushed, several = self._num_pushed.tolist(), self._num_several.tolist()
-        width = self._pushed[4].shape[1] if self._pushed[4].shape[0] else 0
+        width = self._square_width() if len(mine.squares) else 0
         lengths, numbers = [0] * self._num_ranks, []
         for rank, num_asked in enumerate(self._sizes):
             before = sum(kinds.values())
@@ -130,15 +99,14 @@ class CompiledRound:
                         kinds["gradients"] += padded(line * num)
                         kinds["gradients"] += padded(4 * width * several[2 * rank + part])
                 kinds["ids"] += padded(form.id_bytes * num_asked)
-                kinds["clocks"] += padded(4 * num_asked) if self._has_clocks else 0
+                kinds["clocks"] += padded(4 * num_asked) if self.has_clocks else 0
             lengths[rank] = sum(kinds.values()) - before
             numbers.append([pushed[2 * rank], pushed[2 * rank + 1], num_asked, lengths[rank]])
         messages, targets = self._blank(lengths)
-        ids, ticks, order, gradients, squares = self._pushed
         self._requests.write_requests(
-            targets, form.num_owners, form.id_bytes, form.coarse, form.fine, ids, ticks, order,
-            gradients, squares, self._num_pushed, self._asked, self._places, self._clocks,
-            np.array(self._sizes),
+            targets, form.num_owners, form.id_bytes, form.coarse, form.fine, self._dim, width,
+            mine.is_sum, mine.ids, mine.ticks, self._order, mine.lines, mine.squares,
+            self._num_pushed, self._asked, self._places, self._clocks, np.array(self._sizes),
         )  # fmt: skip
         return messages, numbers
 
@@ -159,10 +127,10 @@ class CompiledRound:
         total = int(self._numbers[:, :2].sum())
         if not total:
             return
-        ids, ticks, order, gradients, squares = self._pushed
+        mine = self._pushed
         start = int(self._num_pushed[: 2 * form.rank].sum())
         own_several = self._num_several[2 * form.rank : 2 * form.rank + 2].any()
-        has_several = num_several > 0 or (own_several and len(squares) > 0)
+        has_several = num_several > 0 or (own_several and len(mine.squares) > 0)
         sums = self._square != NO_SQUARES and bool(has_several)
         places, counted = (
             torch.empty(total, dtype=torch.int64),
@@ -172,9 +140,9 @@ class CompiledRound:
         found_squares = torch.empty(total if sums else 0, max(self._square_width(), 1))
         num = self._requests.merge_pushes(
             form.rank, form.num_owners, form.id_bytes, form.coarse, form.fine, self._numbers,
-            self._sections, order[start:], ids, ticks, gradients, squares, num_lists > 1,
-            self._square, float(num_ranks), array(places), array(counted), array(mean),
-            array(found_squares),
+            self._sections, self._order[start:], mine.ids, mine.ticks, mine.lines, mine.squares,
+            num_lists > 1 or mine.is_sum, self._square, float(num_ranks), array(places),
+            array(counted), array(mean), array(found_squares),
         )  # fmt: skip
         self._owned.submit(
             RowUpdate(
@@ -190,7 +158,7 @@ class CompiledRound:
         form, me = self._form, self._form.rank
         asked = self._numbers[:, 2].tolist()
         lengths = [
-            0 if rank == me or not self._has_clocks else padded(4) + padded(-(-num // 8))
+            0 if rank == me or not self.has_clocks else padded(4) + padded(-(-num // 8))
             for rank, num in enumerate(asked)
         ]
         flags, targets = self._blank(lengths, zeroed=True)
@@ -200,11 +168,11 @@ class CompiledRound:
         before_own = self._sizes[:me]
         self._replies.compare(
             me, form.num_owners, form.id_bytes, self._numbers, self._sections, self._asked,
-            self._places[sum(before_own) :], self._clocks, self._has_clocks,
+            self._places[sum(before_own) :], self._clocks, self.has_clocks,
             array(self._owned.clocks), targets, self._found, self._sent, self._behind,
             self._own_flags,
         )  # fmt: skip
-        state = self._owned.state(0) if self._has_clocks else {}
+        state = self._owned.state(0) if self.has_clocks else {}
         widths = [part.shape[1] for part in state.values()]
         sizes = [
             0 if rank == me else self._row_bytes(num, widths)
@@ -255,18 +223,18 @@ class CompiledRound:
 
     def read_rows(self, messages: Sequence[Tensor]) -> RowReply:
         """Everything that this rank asked for."""
-        n = self._num_stale if self._has_clocks else self._ids.shape[0]
+        n = self._num_stale if self.has_clocks else self._ids.shape[0]
         rows, clocks = torch.empty(n, self._dim), torch.empty(n, dtype=torch.int64)
         state = [torch.empty(n, width) for width in self._widths]
         nothing = [empty(0, 1)] * (3 - len(state))
         own = int(self._sent[: self._form.rank].sum())
-        stale, lines = (array(self._stale), self._lines) if self._has_clocks else _NONE_LEFT_OUT
+        stale, lines = (array(self._stale), self._lines) if self.has_clocks else _NONE_LEFT_OUT
         self._replies.read_rows(
             self._form.rank, len(state), self._addresses(messages), np.array(self._sizes),
             self._places, stale, lines, self._found[own:], self._form.coarse, *self._table,
             *self._state, array(clocks), array(rows), *map(array, state), *nothing,
         )  # fmt: skip
-        if not self._has_clocks:
+        if not self.has_clocks:
             return RowReply(torch.ones(n, dtype=torch.bool), (rows,), clocks)
         names = self._owned.state(0)
         named = dict(zip(names, state, strict=True))
@@ -307,21 +275,13 @@ def compiled_round(
 ) -> CompiledRound | None:
     """A round, if kernels can do all its parts; otherwise `None`."""
     groups = owned.layout.groups
-    if rule is None or len(groups) > 1 or num_ranks == 1 or rule.kernel_square() is None:
-        return None
-    dim = groups[0].dim
-    if not is_worthwhile((update.ids.shape[0] + ids.shape[0]) * dim, _LEAST_NUMBERS):
-        return None
-    wire = wire_for(dim, wire)
-    coarse, fine = wire.number_bytes, wire.finer.number_bytes
-    if coarse is None or fine is None:
+    num_numbers = (update.ids.shape[0] + ids.shape[0]) * groups[0].dim
+    if len(groups) > 1 or not is_worthwhile(num_numbers, _LEAST_NUMBERS):
         return None
     integers = [update.ids, update.ticks, ids, *([] if clocks is None else [clocks])]
-    floats = [*update.gradients, *(update.squares or ()), owned.rows(0), *owned.state(0).values()]
-    if not (is_plain(*integers) and is_plain_float(*floats) and len(owned.state(0)) <= 3):
+    if not (is_plain(*integers) and is_plain_float(*update.gradients, *(update.squares or ()))):
         return None
-    if compiled("exchange.requests_numba") is None or compiled("exchange.replies_numba") is None:
+    form = round_format(owned, rule, wire, rank, num_owners, num_ranks)
+    if form is None or rule is None:
         return None
-    fits = owned.layout.num_rows // num_owners <= _MOST_INT32
-    form = Format(rank, num_owners, 4 if fits else 8, coarse, fine)
-    return CompiledRound(owned, rule, form, update, ids, clocks, num_ranks)
+    return CompiledRound(owned, rule, form, PushedLines.of(update), ids, clocks, num_ranks)

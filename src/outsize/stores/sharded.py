@@ -173,7 +173,7 @@ class ShardedStore(ShardOwner):
                 update, ids, clocks,
             )  # fmt: skip
             if compiled is not None:
-                return self._compiled_round(compiled, clocks is not None, operation)
+                return compiled.read_rows(self.swap_compiled(compiled, operation))
         requests = self._requests(update, ids, clocks)
         counts.local += requests[self.rank].ids.shape[0]
         theirs = self._swap_requests(requests, clocks is not None, operation, counts)
@@ -186,21 +186,19 @@ class ShardedStore(ShardOwner):
         found = self._swap_rows(replies, requests, flags, rule, wire, counts)
         return join_replies(found, requests)
 
-    def _compiled_round(
-        self, compiled: CompiledRound, has_clocks: bool, operation: str
-    ) -> RowReply:
-        """`_round`, by compiled kernels."""
+    def swap_compiled(self, compiled: CompiledRound, operation: str) -> list[Tensor]:
+        """Swap requests, apply updates, swap replies; returns the rows that each rank sends."""
         swap = self.ranks.swap_bytes
         self._counts.local += compiled.num_local
         messages, lines = compiled.write_requests(self._counts)
         theirs = self._swap_headers(operation, lines, messages[0].device)
         compiled.apply(swap(messages, [size for *_, size in theirs]), theirs)
         flags, rows = compiled.write_replies(self._counts)
-        if has_clocks:
+        if compiled.has_clocks:
             sizes = compiled.read_flags(swap(flags, compiled.num_flag_bytes()))
         else:
             sizes = compiled.sizes_without_flags()
-        return compiled.read_rows(swap(rows, sizes))
+        return swap(rows, sizes)
 
     def _swap_headers(
         self, operation: str, lines: Sequence[Sequence[int]], device: torch.device

@@ -67,10 +67,11 @@ def compare(
                     clock = int64(load_int32(section[1] + 4 * i))
                     if i + _AHEAD < count:
                         prefetch(clocks, read_position(section[0], i + _AHEAD, id_bytes))
-                ahead = int64(clocks[uint64(position)]) - clock
-                is_sent = ahead > 0
-                if not is_sent:
-                    worst = max(worst, ahead)
+                if clock >= 0:  # every clock is greater than a negative one
+                    ahead = int64(clocks[uint64(position)]) - clock
+                    is_sent = ahead > 0
+                    if not is_sent:
+                        worst = max(worst, ahead)
                 if rank == me:
                     own_flags[i] = is_sent
                 else:

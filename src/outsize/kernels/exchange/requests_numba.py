@@ -105,21 +105,21 @@ def _write_ids(at, ids, places, first, stop, num_owners, id_bytes):
 
 
 @kernel(
-    "void(int64[::1], int64, int64, int64, int64, int64[::1], int64[::1], int64[::1],"
-    " float32[:, ::1], float32[:, ::1], int64[::1], int64[::1], int64[::1], int64[::1],"
+    "void(int64[::1], int64, int64, int64, int64, int64, int64, boolean, int64[::1], int64[::1],"
+    " int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[::1], int64[::1],"
     " int64[::1])"
 )
 @no_type_check
 def write_requests(
-    targets, num_owners, id_bytes, coarse, fine, ids, ticks, order, gradients, squares, counts,
-    asked, places, clocks, sizes,
+    targets, num_owners, id_bytes, coarse, fine, dim, width, is_sum, ids, ticks, order, lines,
+    squares, counts, asked, places, clocks, sizes,
 ):  # fmt: skip
     """Write the request to each rank, except to those whose address is 0.
 
-    `asked` are the rows that are read, `places` their order and `sizes` their number per rank.
+    `lines` and `squares` are the addresses of gradients and their squares; with `is_sum`, a
+    gradient is 0 + its line. `asked` are the rows that are read, `places` their order and `sizes`
+    their number per rank.
     """
-    dim, width = gradients.shape[1], squares.shape[1]
-    lines, lines_of_squares = address_of(gradients), address_of(squares)
     start, first = 0, 0
     for receiver in range(len(targets)):
         at = targets[receiver]
@@ -139,13 +139,19 @@ def write_requests(
                 size = bytes_of_line(code, dim)
                 end = begin_section(at, size * num)
                 for i in range(start, stop):
-                    encode_line(lines + 4 * dim * order[i], at + size * (i - start), dim, code)
+                    if i + _AHEAD < stop:
+                        prefetch_line(lines[order[i + _AHEAD]], dim)
+                    target = at + size * (i - start)
+                    if is_sum and code == 4:
+                        start_sum(lines[order[i]], target, dim)
+                    else:
+                        encode_line(lines[order[i]], target, dim, code)
                 at = end
                 if len(squares) > 0 and several > 0:
                     end = begin_section(at, 4 * width * several)
                     for i in range(start, stop):
                         if ticks[order[i]] > 1:
-                            copy_line(lines_of_squares + 4 * width * order[i], at, width)
+                            copy_line(squares[order[i]], at, width)
                             at += 4 * width
                     at = end
             start = stop
@@ -201,19 +207,20 @@ def read_position(at, i, id_bytes):
 
 @kernel(
     "int64(int64, int64, int64, int64, int64, int64[:, ::1], int64[:, ::1], int64[::1],"
-    " int64[::1], int64[::1], float32[:, ::1], float32[:, ::1], boolean, int64, float32,"
-    " int64[::1], int64[::1], float32[:, ::1], float32[:, ::1])"
+    " int64[::1], int64[::1], int64[::1], int64[::1], boolean, int64, float32, int64[::1],"
+    " int64[::1], float32[:, ::1], float32[:, ::1])"
 )
 @no_type_check
 def merge_pushes(
-    me, num_owners, id_bytes, coarse, fine, numbers, sections, order, ids, ticks, gradients,
-    squares, adds, kind, divisor, places, counted, mean, found_squares,
+    me, num_owners, id_bytes, coarse, fine, numbers, sections, order, ids, ticks, lines, squares,
+    adds, kind, divisor, places, counted, mean, found_squares,
 ):  # fmt: skip
     """Add what all ranks push, in the order of ranks, and divide; returns the number of rows.
 
     Squares are found if `found_squares` has lines: Σ g² / N² where a rank pushed several batches of
-    a row, else the square of the mean. `adds` says whether there are several lists. `order` has the
-    places of this rank's own rows.
+    a row, else the square of the mean. `adds` says whether sums start at 0. `order` has the places
+    of this rank's own rows, `lines` the addresses of their gradients, and `squares` those of their
+    squares, 0 if they are to be found.
     """
     num_lists, dim, width = 2 * len(numbers), mean.shape[1], found_squares.shape[1]
     has_squares = len(found_squares) > 0
@@ -233,7 +240,6 @@ def merge_pushes(
     line_in_scratch = address_of(scratch)
     square_of_line = np.empty(max(width, 1), float32)
     square_in_scratch = address_of(square_of_line)
-    own, own_squares = address_of(gradients), address_of(squares)
     totals, totals_of_squares = address_of(mean), address_of(found_squares)
     num = 0
     while True:
@@ -255,14 +261,14 @@ def merge_pushes(
             if part // 2 == me:
                 place = order[firsts[part] + i]
                 batches = ticks[place]
-                line = own + 4 * dim * place
+                line = lines[place]
                 if len(squares) > 0:
-                    square = own_squares + 4 * width * place
+                    square = squares[place]
                 fronts[part] = _LAST
                 if not is_last:
                     fronts[part] = position_of(ids[order[firsts[part] + i + 1]], num_owners)
                     if i + _AHEAD < lengths[part]:
-                        prefetch_line(own + 4 * dim * order[firsts[part] + i + _AHEAD], dim)
+                        prefetch_line(lines[order[firsts[part] + i + _AHEAD]], dim)
             else:
                 batches = int64(load_int32(sections[part, 1] + 4 * i))
                 code = coarse if part % 2 == 0 else fine
