@@ -33,14 +33,14 @@ from torch import Tensor, nn
 from outsize.bounds import require_staleness
 from outsize.contracts import RowCounts, RowReply, RowStore, RowUpdate
 from outsize.errors import ConfigError
-from outsize.kernels.copies.compaction import waits_for_counts
 from outsize.kernels.rows.updates import UpdateRule
 from outsize.registries import require_known
 from outsize.spec import MemoryUse
+from outsize.stores.cached_rounds import sharded_rounds
 from outsize.stores.copies import RowCopies
 from outsize.stores.copy_directory import NEVER_COPIED, with_prefix
 from outsize.stores.eviction import EVICTION
-from outsize.stores.local_rounds import LastRead, local_rounds
+from outsize.stores.local_rounds import LastRead, last_read, local_rounds
 from outsize.stores.merging import merge_updates
 from outsize.stores.pending_rows import Outbox, PendingRows
 from outsize.stores.replies import reply_if_newer
@@ -282,21 +282,28 @@ class CachedStore(StoreWrapper):
             squares = None if update.squares is None else update.squares[0]
             copies.add(
                 last.slots, update.gradients[0].float(), update.ticks, squares,
-                self.transport.as_sent, last.copied,
+                self.transport.as_sent, last.copied, last.own,
             )  # fmt: skip
         if last.others.shape[0]:
-            self._outbox.put(update.take(last.others))
+            if last.own is None:
+                self._outbox.put(update.take(last.others))
+            else:
+                self._outbox.put(update, last.others)
 
     def _read_at_hand(self, ids: Int64[Tensor, " n"]) -> RowReply | None:
-        """Push and read with one transfer of counts; `None`, without a change, if it takes more."""
-        rounds = local_rounds(self.inner, self._groups())
-        if rounds is None or not ids.shape[0]:
+        """Push and read by `LocalRounds` or `ShardedRounds`; `None`, unchanged, if they cannot."""
+        if not ids.shape[0]:
+            return None
+        copies = self._groups()
+        rounds = local_rounds(self.inner, copies) or sharded_rounds(self.inner, copies)
+        if rounds is None:
             return None
         found = rounds.read(ids, self._outbox, self.read_staleness, self.write_staleness)
         if found is None:
             return None
         self._last_read = found.last
         self._counts.reads += ids.shape[0]
+        self._counts.local += found.local
         self._counts.hits += found.hits
         self._counts.evictions += found.evictions
         if found.largest_lag is not None and math.isfinite(self.read_staleness):
@@ -352,7 +359,7 @@ class CachedStore(StoreWrapper):
             if checks:
                 num_dropped += copies.drop_unprofitable(places, was_held, sent)
         if len(slots) == 1 and not num_dropped:
-            self._last_read = _last_read(ids, slots[0], self._groups()[0])
+            self._last_read = last_read(ids, slots[0], self._groups()[0].ids)
         rows, state, current = zip(*found, strict=True)
         return reply_if_newer(clocks, rows, state, torch.cat(current))
 
@@ -369,14 +376,3 @@ class CachedStore(StoreWrapper):
         if len(self.layout.groups) == 1:
             return [values]
         return list(values.split(self.layout.group_sizes(ids)))
-
-
-def _last_read(
-    ids: Int64[Tensor, " n"], slots: Int64[Tensor, " n"], copies: RowCopies
-) -> LastRead | None:
-    """Where the rows of a read are; `None` if to find that out makes the host wait for a GPU."""
-    if waits_for_counts(slots.device):
-        return None
-    is_copied = slots >= 0
-    copied, others = (flag.nonzero().flatten() for flag in (is_copied, ~is_copied))
-    return LastRead(ids, slots, copied, others, copies.ids._version)

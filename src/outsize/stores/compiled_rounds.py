@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int64
+from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from outsize.contracts import RowCounts, RowReply, RowUpdate
 from outsize.kernels.arrays import addresses, array, empty, is_plain, is_plain_float, scratch
 from outsize.kernels.compiled import compiled, is_worthwhile
+from outsize.kernels.copies.rounds import CacheInPlace, Request
 from outsize.kernels.exchange.routes import by_owner
 from outsize.kernels.rows.in_place import state_arrays
 from outsize.kernels.rows.rule_numbers_numba import NO_SQUARES
@@ -76,6 +77,16 @@ class CompiledRound:
             pushed.ids, pushed.ticks, pushed.exact, form.num_owners, self._num_pushed,
             self._num_several, self._order,
         )  # fmt: skip
+
+    @property
+    def stale(self) -> Bool[Tensor, " n"]:
+        """`RowReply.stale`, once flags were read."""
+        return self._stale
+
+    @property
+    def behind(self) -> int | None:
+        """`RowReply.behind`, once flags were read."""
+        return self._worst
 
     @property
     def num_local(self) -> int:
@@ -239,6 +250,19 @@ class CompiledRound:
         names = self._owned.state(0)
         named = dict(zip(names, state, strict=True))
         return RowReply(self._stale, (rows,), clocks, (named,), self._worst)
+
+    def read_into_copies(
+        self, messages: Sequence[Tensor], cache: CacheInPlace, request: Request
+    ) -> Int64[Tensor, " d"]:
+        """`read_rows` for a cache: see `CacheInPlace.refresh`.
+
+        The request had clocks, and all rows of this rank are sent.
+        """
+        own = int(self._sent[: self._form.rank].sum())
+        return cache.refresh(
+            request, self._form.rank, self._addresses(messages), np.array(self._sizes),
+            self._places, self._form.coarse, (*self._table, self._found[own:]),
+        )  # fmt: skip
 
     def _row_bytes(self, num: int, widths: Sequence[int]) -> int:
         own = padded(4 * num) + padded(self._form.line_bytes(self._dim) * num)

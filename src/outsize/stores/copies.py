@@ -23,12 +23,14 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from outsize.contracts.layout import RowGroup
+from outsize.kernels.arrays import array
 from outsize.kernels.copies import passes
 from outsize.kernels.copies.compaction import waits_for_counts
 from outsize.kernels.copies.due import pending_at
+from outsize.kernels.copies.rounds import CacheInPlace, cache_in_place, list_new
 from outsize.kernels.copies.survey import Prices
 from outsize.kernels.copies.updates import add_and_update
-from outsize.stores.copy_directory import NO_COPY
+from outsize.stores.copy_directory import NO_COPY, Others
 from outsize.stores.copy_values import CopyValues
 from outsize.stores.eviction.policy import EvictionPolicy
 from outsize.stores.pending_rows import PendingRows
@@ -95,6 +97,15 @@ class RowCopies(CopyValues):
             slots = slots.index_copy(0, admitted, places)
         return slots, evicted, victims.shape[0]
 
+    def admit_others(self, rows: Others) -> tuple[Int64[Tensor, " n"], PendingRows | None, int]:
+        """`admit`, for the remote rows that `find_others` found; returns the slots of all rows."""
+        if not rows.found.shape[0] or int(array(rows.found).min()) >= 0:
+            self.note_used(rows.ids, rows.found)
+            return rows.slots, None, 0
+        slots, evicted, num_evicted = self.admit(rows.ids, self._marked(rows.ids, rows.found))
+        rows.slots.index_copy_(0, rows.places, slots)
+        return rows.slots, evicted, num_evicted
+
     def add(
         self,
         slots: Int64[Tensor, " n"],
@@ -103,6 +114,7 @@ class RowCopies(CopyValues):
         squares: Float[Tensor, "n _"] | None,
         as_sent: Callable[[Tensor], Tensor],
         places: Int64[Tensor, " k"] | None = None,
+        touched: Int64[Tensor, " k"] | None = None,
     ) -> None:
         """Apply gradients to copies and add them to the pending updates.
 
@@ -113,6 +125,7 @@ class RowCopies(CopyValues):
             squares: The rule's squares, summed over the batches; `None` for one batch.
             as_sent: Rounds gradients as the wire does.
             places: Where slots are not negative, if the caller knows it.
+            touched: The slots there, if the caller knows them, too.
         """
         assert self._rule is not None
         merges = self._rule.merges_batches
@@ -122,7 +135,9 @@ class RowCopies(CopyValues):
                 self._num_workers, self._bytes_per_row,
             )  # fmt: skip
             if is_added:
-                self._note_touched(slots[slots >= 0] if places is None else slots[places])
+                if touched is None:
+                    touched = slots[slots >= 0] if places is None else slots[places]
+                self._note_touched(touched)
                 return
         own = self._rule.square(gradients) if squares is None else squares
         added = passes.add_pending(
@@ -149,6 +164,28 @@ class RowCopies(CopyValues):
                 touched = touched.unique()
         self._touched, self._last_bound = [], write_staleness
         return touched[self.ticks.index_select(0, touched) > write_staleness]
+
+    def in_place(self) -> CacheInPlace | None:
+        """The memory of the copies, if there are kernels for rounds with other owners."""
+        return cache_in_place(self.lines(), self.state(), self.ids)
+
+    def take_due(
+        self, cache: CacheInPlace, write_staleness: float, number_bytes: int
+    ) -> PendingRows:
+        """`pending_updates` of those that are `due`, then `mark_pushed`, by compiled kernels.
+
+        `cache` is from `in_place`, and `number_bytes` tells the wire that rounds them.
+        """
+        slots, touched = None, self.touched_once(write_staleness)
+        if touched is not None:
+            slots = cache.due_in_order(touched, write_staleness)
+        if slots is None:
+            slots = self.due(write_staleness)
+            slots = slots[self.ids[slots].argsort()]
+        self.looked_at_touched(write_staleness)
+        merges = self._rule is None or self._rule.merges_batches
+        taken = cache.take_pushed(slots, number_bytes, self._bytes_per_row, keeps_error=merges)
+        return PendingRows(*taken)
 
     def dirty(self) -> Int64[Tensor, " _"]:
         """Slots with pending updates, each once."""
@@ -253,9 +290,11 @@ class RowCopies(CopyValues):
         if waits_for_counts(slots.device) or self._maybe_dirty is None:
             self._maybe_dirty = None  # to find new ones would make the host wait
             return
-        new = slots[~self.listed.index_select(0, slots)]
-        if new.numel():
+        new = list_new(self.listed, slots)
+        if new is None:
+            new = slots[~self.listed.index_select(0, slots)]
             self.listed.index_fill_(0, new, True)
+        if new.shape[0]:
             self._maybe_dirty.append(new)
 
     def _list_dirty(self, *, also_touched: bool = True) -> None:

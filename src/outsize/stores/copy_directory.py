@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor, nn
 
-from outsize.kernels.directory.slots import SlotIndex, slot_index
+from outsize.kernels.directory.slots import HashedSlots, SlotIndex, slot_index
 from outsize.stores.eviction.policy import EvictionPolicy
 from outsize.stores.recent_ids import RecentIds
 
@@ -50,6 +50,22 @@ class Choice(NamedTuple):
     is_short: Bool[Tensor, ""] | None
 
 
+class Others(NamedTuple):
+    """What `CopyDirectory.find_others` found.
+
+    Attributes:
+        slots: The slot of each row; `NEVER_COPIED` for those that are not remote.
+        ids: The remote rows.
+        places: Their places.
+        found: Their slots; negative if there is no copy.
+    """
+
+    slots: Int64[Tensor, " n"]
+    ids: Int64[Tensor, " m"]
+    places: Int64[Tensor, " m"]
+    found: Int64[Tensor, " m"]
+
+
 class CopyDirectory(nn.Module):
     """Maps rows to slots and back.
 
@@ -82,7 +98,16 @@ class CopyDirectory(nn.Module):
 
     def find(self, ids: Int64[Tensor, " n"]) -> Int64[Tensor, " n"]:
         """The slot of each row; negative if there is no copy."""
-        slots = self._index.find(ids, self.ids)
+        return self._marked(ids, self._index.find(ids, self.ids))
+
+    def find_others(self, ids: Int64[Tensor, " n"], rank: int, num_owners: int) -> Others | None:
+        """`lookup` of the rows of other owners than `rank`; `None` if no kernel can."""
+        if not isinstance(self._index, HashedSlots):
+            return None
+        return Others(*self._index.find_others(ids, self.ids, rank, num_owners, NEVER_COPIED))
+
+    def _marked(self, ids: Int64[Tensor, " n"], slots: Int64[Tensor, " n"]) -> Int64[Tensor, " n"]:
+        """Replace −1 by `UNPROFITABLE` where it is remembered, in place."""
         if len(self._unprofitable):
             missing = (slots < 0).nonzero().flatten()
             marked = missing[self._unprofitable.contain(ids[missing])]

@@ -42,6 +42,7 @@ class LastRead:
         copied: The places of rows with a copy.
         others: The places of rows without a copy.
         version: The version of the directory.
+        own: The slots at `copied`, if they were listed; then updates are held where they are.
     """
 
     ids: Int64[Tensor, " n"]
@@ -49,20 +50,42 @@ class LastRead:
     copied: Int64[Tensor, " k"]
     others: Int64[Tensor, " m"]
     version: int
+    own: Int64[Tensor, " k"] | None = None
 
     def is_valid(self, held: Int64[Tensor, " num_slots"]) -> bool:
         """Whether the slots still hold what they held then."""
         return held._version == self.version
 
 
+def last_read(
+    ids: Int64[Tensor, " n"], slots: Int64[Tensor, " n"], held: Int64[Tensor, " num_slots"]
+) -> LastRead | None:
+    """Where the rows of a read are; `None` if to find that out makes the host wait for a GPU."""
+    if waits_for_counts(slots.device):
+        return None
+    is_copied = slots >= 0
+    copied, others = (flag.nonzero().flatten() for flag in (is_copied, ~is_copied))
+    return LastRead(ids, slots, copied, others, held._version)
+
+
 class RoundResult(NamedTuple):
-    """A reply, with what the cache counts and remembers."""
+    """A reply, with what the cache counts and remembers.
+
+    Attributes:
+        reply: The reply.
+        last: Where its rows are, if no copy was dropped.
+        hits: How many rows were served by a valid copy.
+        evictions: How many copies were evicted.
+        largest_lag: `RowCounts.largest_lag` of this read.
+        local: How many rows this rank owns.
+    """
 
     reply: RowReply
-    last: LastRead
+    last: LastRead | None
     hits: int
     evictions: int
     largest_lag: int | None
+    local: int = 0
 
 
 class _Counts(NamedTuple):

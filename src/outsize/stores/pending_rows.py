@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int64
@@ -25,25 +26,49 @@ class PendingRows:
     squares: Float[Tensor, "n _"] | None
 
 
+class HeldUpdate(NamedTuple):
+    """An update of which some rows are held.
+
+    Attributes:
+        update: The update.
+        places: Where these rows are in it; `None` for all.
+    """
+
+    update: RowUpdate
+    places: Int64[Tensor, " n"] | None
+
+    def rows(self) -> RowUpdate:
+        """The update of these rows."""
+        return self.update if self.places is None else self.update.take(self.places)
+
+
 class Outbox:
     """Updates of rows without a copy, which leave with those of copies in the next round."""
 
     def __init__(self, layout: RowLayout) -> None:
         self._layout = layout
-        self._updates: list[RowUpdate] = []
+        self._updates: list[HeldUpdate] = []
 
     def __len__(self) -> int:
         """How many updates it holds."""
         return len(self._updates)
 
-    def put(self, update: RowUpdate) -> None:
-        """Hold an update for the next round."""
-        self._updates.append(update)
+    def put(self, update: RowUpdate, places: Int64[Tensor, " n"] | None = None) -> None:
+        """Hold an update, or its rows at some places, for the next round."""
+        self._updates.append(HeldUpdate(update, places))
 
     def take_all(self) -> list[RowUpdate]:
         """The updates it holds, as they were put; empties it."""
+        return [held.rows() for held in self.take_held()]
+
+    def take_held(self) -> list[HeldUpdate]:
+        """`take_all`, with rows where they are."""
         updates, self._updates = self._updates, []
         return updates
+
+    def held(self) -> list[HeldUpdate]:
+        """The updates it holds."""
+        return self._updates
 
     def take(
         self,
@@ -80,7 +105,7 @@ class Outbox:
             for groups, is_final in ((pushed, False), (final, True))
             if any(rows.ids.shape[0] for rows in groups)
         ]
-        updates += [_marked(update, exact) for update in self._updates]
+        updates += [_marked(held.rows(), exact) for held in self._updates]
         if not updates:
             updates = [self._as_update(pushed or final, exact=False)]
         return merge_updates(updates, self._layout, rule)

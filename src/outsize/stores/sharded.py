@@ -22,7 +22,9 @@ from outsize.spec import TableSpec
 from outsize.stores.compiled_rounds import CompiledRound, compiled_round
 from outsize.stores.merging import empty_update, merge_updates
 from outsize.stores.packing import RowRequest
+from outsize.stores.pushed_lines import PushedLines
 from outsize.stores.replies import join_replies
+from outsize.stores.round_format import Format, round_format
 from outsize.stores.shard_owner import ShardOwner
 from outsize.stores.wire import Wire
 
@@ -199,6 +201,32 @@ class ShardedStore(ShardOwner):
         else:
             sizes = compiled.sizes_without_flags()
         return swap(rows, sizes)
+
+    def exchange_lines(
+        self,
+        form: Format,
+        pushed: PushedLines,
+        ids: Int64[Tensor, " n"],
+        clocks: Int64[Tensor, " n"],
+    ) -> tuple[CompiledRound, list[Tensor]]:
+        """`exchange` by compiled kernels; returns the round and the rows that each rank sends."""
+        assert self.rule is not None
+        assert self._held is None
+        started = time.perf_counter()
+        compiled = CompiledRound(self.owned, self.rule, form, pushed, ids, clocks, self.num_workers)
+        rows = self.swap_compiled(compiled, "a read for training by a cache")
+        self._counts.pushes += len(pushed.ids)
+        self._counts.reads += ids.shape[0]
+        self._counts.exchange_s += time.perf_counter() - started
+        return compiled, rows
+
+    def lines_format(self) -> Format | None:
+        """The format for `exchange_lines`; `None` if kernels cannot do the next round."""
+        if self._held is not None:
+            return None
+        return round_format(
+            self.owned, self.rule, self.wire, self.rank, self.num_owners, self.num_workers
+        )
 
     def _swap_headers(
         self, operation: str, lines: Sequence[Sequence[int]], device: torch.device

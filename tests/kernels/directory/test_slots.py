@@ -55,6 +55,28 @@ def test_every_index_finds_what_a_dictionary_finds(seed, num_slots, num_ids):
         held[gone] = -1
 
 
+@given(
+    seed=st.integers(0, 2**16),
+    num_slots=st.sampled_from([1, 5, 33]),
+    number=st.integers(1, 4),
+    num=st.sampled_from([0, 1, 20, 70]),
+)
+@settings(max_examples=20, deadline=None)
+def test_other_ids_are_found_and_own_ones_skipped(seed, num_slots, number, num):
+    draw = torch.Generator().manual_seed(seed)
+    held = torch.randperm(80, generator=draw)[:num_slots]
+    index = HashedSlots(num_slots, 80)
+    index.rebuild(held)
+    ids = torch.randperm(80, generator=draw)[:num].sort().values
+    own = int(torch.randint(number, (), generator=draw))
+    slots, others, places, found = index.find_others(ids, held, own, number, -3)
+    is_other = ids % number != own
+    assert torch.equal(places, is_other.nonzero().flatten())
+    assert torch.equal(others, ids[is_other])
+    assert torch.equal(found, index.find(ids[is_other], held))
+    assert torch.equal(slots, torch.where(is_other, index.find(ids, held), -3))
+
+
 def test_many_removals_leave_a_table_as_a_new_one_would_be():
     held = torch.arange(50) * 7
     index = slot_index(held, 10**6)

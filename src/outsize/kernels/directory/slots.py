@@ -112,6 +112,27 @@ class HashedSlots(SlotIndex):
         _kernels().find(*self._table(held), array(ids.contiguous()), array(found))
         return found
 
+    def find_others(
+        self,
+        ids: Int64[Tensor, " n"],
+        held: Int64[Tensor, " slots"],
+        own: int,
+        number: int,
+        skipped: int,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """`find`, for ids that are not `own` modulo a number.
+
+        Returns:
+            The slot of each id, `skipped` for those that are; and the others, their places and
+            their slots.
+        """
+        slots, others, places, found = torch.empty(4, ids.shape[0], dtype=torch.int64)
+        num = _kernels().find_others(
+            *self._table(held), array(ids), own, number, skipped, array(slots), array(others),
+            array(places), array(found),
+        )  # fmt: skip
+        return slots, others[:num], places[:num], found[:num]
+
     def put(  # noqa: D102
         self,
         ids: Int64[Tensor, " n"],

@@ -78,6 +78,41 @@ def find(entries, held, wide, ids, found):
         found[i] = int64(entries[place] & uint64(0xFFFFFFFF)) - 1
 
 
+@kernel(
+    f"int64({_TABLE}, int64[::1], int64, int64, int64, int64[::1], int64[::1], int64[::1],"
+    " int64[::1])"
+)
+@no_type_check
+def find_others(entries, held, wide, ids, own, number, skipped, slots, others, places, found):
+    """The slot of each id, or −1; `skipped` for those that are `own` modulo a number.
+
+    Writes the other ids, their places and their slots; returns how many they are.
+    """
+    size = uint64(len(entries))
+    mask = number - 1
+    is_power = number & mask == 0
+    num = 0
+    for i in range(len(ids)):
+        rest = ids[i] & mask if is_power else int64(uint64(ids[i]) % uint64(number))
+        slots[i] = skipped
+        others[num] = ids[i]
+        places[num] = i
+        num += int64(rest != own)
+    for i in range(min(_AHEAD, num)):
+        home = int64(_home(others[i], size))
+        prefetch(entries, home)
+        found[i] = home
+    for i in range(num):
+        if i + _AHEAD < num:
+            home = int64(_home(others[i + _AHEAD], size))
+            prefetch(entries, home)
+            found[i + _AHEAD] = home
+        place = _place(entries, held, wide, others[i], uint64(found[i]))
+        found[i] = int64(entries[place] & uint64(0xFFFFFFFF)) - 1
+        slots[uint64(places[i])] = found[i]
+    return num
+
+
 @kernel("void(uint64[::1], int64[::1], int64[::1])")
 @no_type_check
 def put(entries, ids, slots):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float32, Int64
 from torch import Tensor, nn
 
 from outsize.hashing import draw_hashes, hash_ids
-from outsize.kernels.arrays import array, empty
+from outsize.kernels.arrays import array
 from outsize.kernels.available import uses_triton
 from outsize.kernels.directory.slots import slot_kernels
 
@@ -83,7 +84,7 @@ class CountMinSketch(nn.Module):
         if kernels is not None:
             kernels.count_uses(
                 *self._arrays(ids), array(slots.contiguous()), array(worth), float(amount),
-                _buckets_of(ids), empty(ids.shape[0]),
+                _buckets_of(ids), np.empty(ids.shape[0], np.float32),
             )  # fmt: skip
             return
         if self._uses_triton(ids):
@@ -123,4 +124,4 @@ class CountMinSketch(nn.Module):
 
 
 def _buckets_of(ids: Tensor) -> Any:
-    return empty(ids.shape[0], _NUM_HASHES, dtype=torch.int64)
+    return np.empty((ids.shape[0], _NUM_HASHES), np.int64)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float32, Int64
 from torch import Tensor
@@ -141,7 +142,8 @@ class FadingLFU(EvictionPolicy):
 
     def _one_use(self) -> Float32[Tensor, ""]:
         """The weight of a use now, on the CPU; doubling it halves all earlier uses."""
-        return torch.exp2(torch.tensor(self._known_elapsed()) / self.uses_per_halving)
+        halvings = np.float32(self._known_elapsed()) / np.float32(self.uses_per_halving)
+        return torch.tensor(float(halvings)).exp2_()
 
     def _known_elapsed(self) -> int:
         if self._num_elapsed is None:
