@@ -9,6 +9,7 @@ import outsize
 from outsize.errors import CheckpointError
 from outsize.interrupts import StopRequested, check_stop, stopping_when
 from outsize.metrics import ClickMetrics
+from outsize.ranks import collectives, pieces
 from outsize.ranks.collectives import (
     ProcessRanks,
     any_rank,
@@ -82,6 +83,18 @@ def check_what_one_machine_sends_arrives_as_well():
             for receiver in range(world_size())]  # fmt: skip
     found = ProcessRanks().swap_bytes(sent, [300_000 + rank()] * world_size())
     assert all((part == sender).all() for sender, part in enumerate(found))
+
+
+def check_ranks_without_a_launcher_tell_each_other_where_they_are():
+    del os.environ["LOCAL_WORLD_SIZE"]
+    sent = [torch.full((300_000,), rank(), dtype=torch.uint8)] * world_size()
+    for number, cuts in ((rank(), True), (pieces.machine_number(), False)):
+        collectives.machine_number = lambda number=number: number
+        ranks = ProcessRanks()
+        found = ranks.swap_bytes(sent, [300_000] * world_size())
+        assert all((part == sender).all() for sender, part in enumerate(found))
+        assert ranks._cuts_messages == cuts
+    os.environ["LOCAL_WORLD_SIZE"] = str(world_size())
 
 
 def check_a_mean_does_not_depend_on_the_place_of_a_value():
@@ -211,6 +224,7 @@ with process_group(torch.device("cpu")):
     check_a_mean_does_not_depend_on_the_place_of_a_value()
     check_what_one_machine_sends_arrives_as_well()
     check_a_mean_does_not_depend_on_the_place_of_a_value()
+    check_ranks_without_a_launcher_tell_each_other_where_they_are()
     check_the_first_step_of_a_process_averages_as_later_ones_do()
     check_values_are_gathered_in_rank_order()
     check_an_error_of_one_rank_is_one_of_all()

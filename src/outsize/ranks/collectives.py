@@ -20,7 +20,13 @@ from torch.distributed.rendezvous import rendezvous
 from outsize.errors import LostRanksError
 from outsize.interrupts import StopRequested, stop_requested
 from outsize.ranks.gloo_threads import schedule_gloo_as_batch, starting_batch_threads
-from outsize.ranks.pieces import are_on_one_machine, goes_in_pieces, swap_in_pieces
+from outsize.ranks.pieces import (
+    are_on_one_machine,
+    has_launcher,
+    is_large,
+    machine_number,
+    swap_in_pieces,
+)
 
 _LOST_RANK_TEXTS = (
     "Connection closed by peer",
@@ -147,7 +153,8 @@ def mean_over_ranks_(values: Tensor) -> None:
     size = world_size()
     sent = torch.nn.functional.pad(values, (0, -values.shape[0] % size))
     received = torch.empty_like(sent)
-    if goes_in_pieces(sent.nbytes // size) and dist.get_backend() == "gloo":
+    is_cut = is_large(sent.nbytes // size) and not are_on_one_machine()
+    if is_cut and dist.get_backend() == "gloo":
         theirs, ours = (dict(enumerate(each.view(size, -1))) for each in (received, sent))
         swap_in_pieces(theirs, ours)
     else:
@@ -251,6 +258,7 @@ class ProcessRanks:
         # NCCL sends only tensors on its device, gloo only tensors in main memory.
         is_nccl = dist.is_initialized() and dist.get_backend(group) == "nccl"
         self._device = torch.device("cuda" if is_nccl else "cpu")
+        self._cuts_messages: bool | None = None
         if self.size > 1 and not is_nccl:
             schedule_gloo_as_batch()
 
@@ -278,20 +286,27 @@ class ProcessRanks:
     ) -> list[UInt8[Tensor, " _"]]:
         if self.size == 1:
             return list(messages)
-        if self._device.type != "cpu":
+        if self._cuts_messages is None:
+            self._cuts_messages = self._device.type == "cpu" and not self._are_on_one_machine()
+        if not self._cuts_messages:
             return self._all_to_all(messages, sizes)
-        large = {
-            rank: part.cpu() for rank, part in enumerate(messages) if goes_in_pieces(len(part))
-        }
-        wanted = {rank: size for rank, size in enumerate(sizes) if goes_in_pieces(size)}
+        large = {rank: part.cpu() for rank, part in enumerate(messages) if is_large(len(part))}
+        wanted = {rank: size for rank, size in enumerate(sizes) if is_large(size)}
         small = [part[:0] if rank in large else part for rank, part in enumerate(messages)]
-        found = self._all_to_all(small, [0 if goes_in_pieces(size) else size for size in sizes])
+        found = self._all_to_all(small, [0 if is_large(size) else size for size in sizes])
         if large or wanted:
             parts = {rank: torch.empty(size, dtype=torch.uint8) for rank, size in wanted.items()}
             swap_in_pieces(parts, large, self._group)
             for rank, part in parts.items():
                 found[rank] = part.to(messages[0].device)
         return found
+
+    def _are_on_one_machine(self) -> bool:
+        """Whether all ranks are on this machine; without a launcher, they tell each other."""
+        if has_launcher():
+            return are_on_one_machine()
+        own = machine_number()
+        return bool((self.swap_counts(torch.full((self.size, 1), own)) == own).all())
 
     def _all_to_all(
         self, messages: Sequence[UInt8[Tensor, " _"]], sizes: Sequence[int]

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import socket
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
 
 _PIECE_BYTES = 1 << 18  # larger messages go in pieces
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def has_launcher() -> bool:
+    """Whether a launcher such as torchrun says how many ranks are on this machine."""
+    return "LOCAL_WORLD_SIZE" in os.environ
 
 
 def are_on_one_machine() -> bool:
     """Whether a launcher started all ranks on this machine; the same on all of them."""
     return os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE", "1")
+
+
+def machine_number() -> int:
+    """The same number in all processes of a machine, containers included, and in no others."""
+    name = _BOOT_ID.read_text() if _BOOT_ID.exists() else socket.gethostname()
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "little")
 
 
 def swap_in_pieces(
@@ -50,6 +65,6 @@ def swap_in_pieces(
         each.wait()
 
 
-def goes_in_pieces(num_bytes: int) -> bool:
-    """Whether a message between two ranks does, which both of them know."""
-    return num_bytes > _PIECE_BYTES and not are_on_one_machine()
+def is_large(num_bytes: int) -> bool:
+    """Whether a message between machines goes in pieces, which both ranks know."""
+    return num_bytes > _PIECE_BYTES
