@@ -39,7 +39,7 @@ sys.exit(main([*given, "--keep", sys.argv[1] + "/kept/here"]))
 
 
 LONG = """
-import sys, time
+import signal, sys, time
 from pathlib import Path
 from benchmarks.torture import children
 from benchmarks.torture.trial import TrialFailed
@@ -47,8 +47,10 @@ from benchmarks.torture.trial import TrialFailed
 folder = Path(sys.argv[1])
 
 def train():
-    (folder / "begun").touch()
     try:
+        # Also where these tests run in the background of a shell, which ignores the signal.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        (folder / "begun").touch()
         while True:
             sum(range(1000))
     except KeyboardInterrupt:
