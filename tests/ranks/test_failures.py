@@ -1,5 +1,9 @@
+import signal
+from pathlib import Path
+
 import pytest
 import torch
+from processes import Ranks
 
 from outsize.errors import CheckpointError, DataError, RanksError
 from outsize.ranks.agreement import swap_headers
@@ -54,3 +58,16 @@ def test_an_announced_failure_is_raised_in_the_next_round():
     nothing, (kind, text) = run_as_ranks(2, lambda ranks: raised_by(ranks, work))
     assert (nothing, kind) == (None, RanksError)
     assert text.startswith("rank 0 failed before a flush")
+
+
+@pytest.mark.parametrize("seconds", [0.005, 0.013])  # a swap takes about 0.01
+def test_a_rank_that_is_killed_while_it_sends_pieces_is_missed_in_one_line(seconds):
+    ranks = Ranks(2, [Path(__file__).with_name("check_lost_in_pieces.py"), str(seconds)])
+    first, second = ranks.ranks
+    _, errors = first.communicate(timeout=60)
+    second.communicate(timeout=60)
+    assert second.returncode == -signal.SIGKILL
+    assert first.returncode == 3, errors
+    lines = [line for line in errors.splitlines() if "lost" in line]
+    assert len(lines) == 1
+    assert lines[0].startswith("rank 0: lost the other ranks (")

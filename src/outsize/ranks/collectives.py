@@ -36,6 +36,7 @@ _LOST_RANK_TEXTS = (
     "Broken pipe",
     "Gloo connectFullMesh failed",
     "wait timeout",
+    "send operation to complete",
     "remote process exited",
 )
 
