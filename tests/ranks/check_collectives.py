@@ -9,7 +9,7 @@ import outsize
 from outsize.errors import CheckpointError
 from outsize.interrupts import StopRequested, check_stop, stopping_when
 from outsize.metrics import ClickMetrics
-from outsize.ranks import collectives, pieces
+from outsize.ranks import collectives, machines
 from outsize.ranks.collectives import (
     ProcessRanks,
     any_rank,
@@ -88,7 +88,7 @@ def check_what_one_machine_sends_arrives_as_well():
 def check_ranks_without_a_launcher_tell_each_other_where_they_are():
     del os.environ["LOCAL_WORLD_SIZE"]
     sent = [torch.full((300_000,), rank(), dtype=torch.uint8)] * world_size()
-    for number, cuts in ((rank(), True), (pieces.machine_number(), False)):
+    for number, cuts in ((rank(), True), (machines.machine_number(), False)):
         collectives.machine_number = lambda number=number: number
         ranks = ProcessRanks()
         found = ranks.swap_bytes(sent, [300_000] * world_size())

@@ -20,13 +20,8 @@ from torch.distributed.rendezvous import rendezvous
 from outsize.errors import LostRanksError
 from outsize.interrupts import StopRequested, stop_requested
 from outsize.ranks.gloo_threads import schedule_gloo_as_batch, starting_batch_threads
-from outsize.ranks.pieces import (
-    are_on_one_machine,
-    has_launcher,
-    is_large,
-    machine_number,
-    swap_in_pieces,
-)
+from outsize.ranks.machines import are_on_one_machine, has_launcher, machine_number
+from outsize.ranks.pieces import is_large, swap_in_pieces
 
 _LOST_RANK_TEXTS = (
     "Connection closed by peer",

@@ -59,11 +59,9 @@ def _put(entries, key, slot):
     entries[place] = (uint64(uint32(uint64(key))) << uint64(32)) | uint64(slot + 1)
 
 
-@kernel(f"void({_TABLE}, int64[::1], int64[::1])")
+@numba.njit(forceinline=True)
 @no_type_check
-def find(entries, held, wide, ids, found):
-    """The slot of each id, or −1."""
-    n = len(ids)
+def _find(entries, held, wide, ids, n, found):
     size = uint64(len(entries))
     for i in range(min(_AHEAD, n)):
         home = int64(_home(ids[i], size))
@@ -78,6 +76,13 @@ def find(entries, held, wide, ids, found):
         found[i] = int64(entries[place] & uint64(0xFFFFFFFF)) - 1
 
 
+@kernel(f"void({_TABLE}, int64[::1], int64[::1])")
+@no_type_check
+def find(entries, held, wide, ids, found):
+    """The slot of each id, or −1."""
+    _find(entries, held, wide, ids, len(ids), found)
+
+
 @kernel(
     f"int64({_TABLE}, int64[::1], int64, int64, int64, int64[::1], int64[::1], int64[::1],"
     " int64[::1])"
@@ -88,7 +93,6 @@ def find_others(entries, held, wide, ids, own, number, skipped, slots, others, p
 
     Writes the other ids, their places and their slots; returns how many they are.
     """
-    size = uint64(len(entries))
     mask = number - 1
     is_power = number & mask == 0
     num = 0
@@ -98,17 +102,8 @@ def find_others(entries, held, wide, ids, own, number, skipped, slots, others, p
         others[num] = ids[i]
         places[num] = i
         num += int64(rest != own)
-    for i in range(min(_AHEAD, num)):
-        home = int64(_home(others[i], size))
-        prefetch(entries, home)
-        found[i] = home
+    _find(entries, held, wide, others, num, found)
     for i in range(num):
-        if i + _AHEAD < num:
-            home = int64(_home(others[i + _AHEAD], size))
-            prefetch(entries, home)
-            found[i + _AHEAD] = home
-        place = _place(entries, held, wide, others[i], uint64(found[i]))
-        found[i] = int64(entries[place] & uint64(0xFFFFFFFF)) - 1
         slots[uint64(places[i])] = found[i]
     return num
 

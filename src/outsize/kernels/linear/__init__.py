@@ -1,1 +1,1 @@
-"""Linear layers with a ReLU: their gradients."""
+"""Linear layers with a ReLU, in training."""
